@@ -124,12 +124,10 @@ def _shown(value: Any) -> str:
 
 
 def _variables() -> dict[str, str]:
-    found = {}
-    for name in sorted(os.environ):
-        told = name in _SINGLE or name.startswith(_FAMILIES)
-        if told and not any(word in name.upper() for word in _NEVER):
-            found[name] = one_line(os.environ[name])
-    return found
+    told = (name for name in sorted(os.environ) if name in _SINGLE or name.startswith(_FAMILIES))
+    return {
+        name: one_line(os.environ[name]) for name in told if not any(word in name.upper() for word in _NEVER)
+    }
 
 
 def _gpus() -> list[str]:

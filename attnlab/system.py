@@ -8,15 +8,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import math
 import os
+import resource
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -32,14 +31,6 @@ _PRESSURE = Path("/proc/pressure/cpu")
 #: which control group this process is in, and where the groups are shown
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-
-
-def _module(name: str) -> Any:
-    """A module of the standard library that not every system has, or None."""
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        return None
 
 
 @contextlib.contextmanager
@@ -98,26 +89,19 @@ def cores() -> int:
 
 
 def minor_faults() -> float:
-    """Pages that this process got without reading a disk, since it started; nan where untold."""
-    return _usage("RUSAGE_SELF", "ru_minflt")
+    """Pages that this process got without reading a disk, since it started."""
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
 
 
 def involuntary_switches() -> float:
-    """How often it was made to leave a core, since it started; nan where untold."""
-    return _usage("RUSAGE_SELF", "ru_nivcsw")
+    """How often it was made to leave a core, since it started."""
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
 
 
 def processor_seconds() -> float:
     """Of this process, all its threads together, and of those that it has waited for."""
-    ended = _usage("RUSAGE_CHILDREN", "ru_utime") + _usage("RUSAGE_CHILDREN", "ru_stime")
-    return time.process_time() + (0.0 if math.isnan(ended) else ended)
-
-
-def _usage(whose: str, what: str) -> float:
-    resource = _module("resource")
-    if resource is None:
-        return math.nan
-    return float(getattr(resource.getrusage(getattr(resource, whose)), what))
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def run_delay_seconds() -> float:
@@ -126,9 +110,10 @@ def run_delay_seconds() -> float:
     The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
     these figures switched off shows zeros, also for the time that a thread ran.
     """
+    folders = (_TASKS, *(Path(f"/proc/{number}/task") for number in started_by(os.getpid())))
     total, seen = 0, False
     try:
-        for task in (*_TASKS.iterdir(), *_tasks_of_children()):
+        for task in (task for folder in folders if folder.is_dir() for task in folder.iterdir()):
             try:
                 figures = (task / "schedstat").read_text().split()
             except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
@@ -137,12 +122,6 @@ def run_delay_seconds() -> float:
     except (OSError, ValueError, IndexError):
         return math.nan
     return total / 1e9 if seen else math.nan
-
-
-def _tasks_of_children() -> list[Path]:
-    """The threads of the processes that this one has started and that run still."""
-    folders = (Path(f"/proc/{number}/task") for number in started_by(os.getpid()))
-    return [task for folder in folders if folder.is_dir() for task in folder.iterdir()]
 
 
 def pressure_seconds() -> float:
@@ -203,7 +182,6 @@ def confine(device: str = "cpu") -> bool:
 
 def _limit(name: str, most: int | None) -> bool:
     """Set this process's own limit, None for none, within what it is allowed to."""
-    resource = _module("resource")
     try:
         kind, infinite = getattr(resource, name), resource.RLIM_INFINITY
         _, hard = resource.getrlimit(kind)
@@ -221,11 +199,10 @@ def _limit(name: str, most: int | None) -> bool:
 
 def free_bytes() -> int:
     """Bytes that can still be taken before the system would have to end a process."""
-    rooms = _rooms(_MEMBERSHIP, _GROUPS)
-    return max(0, min([int(psutil.virtual_memory().available), *rooms]))
+    return max(0, min([int(psutil.virtual_memory().available), *_rooms()]))
 
 
-def _rooms(membership: Path, groups: Path) -> Iterator[int]:
+def _rooms() -> Iterator[int]:
     """Bytes left of each limit that holds for this process: its group's, and those of the groups around it.
 
     Files that were read and can be dropped count as free. Version 2 of the groups has one tree, version 1 one
@@ -233,15 +210,15 @@ def _rooms(membership: Path, groups: Path) -> Iterator[int]:
     group may be shown as the root, whatever its name.
     """
     try:
-        lines = membership.read_text(encoding="utf-8").splitlines()
+        lines = _MEMBERSHIP.read_text(encoding="utf-8").splitlines()
     except OSError:
         return  # no control groups here
     for line in lines:
         _, kinds, name = line.split(":", 2)
         if not kinds:
-            root, files = groups, ("memory.max", "memory.current", "inactive_file")
+            root, files = _GROUPS, ("memory.max", "memory.current", "inactive_file")
         elif "memory" in kinds.split(","):
-            root = groups / "memory"
+            root = _GROUPS / "memory"
             files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.environment import environment
+from attnlab.report.layout import markdown
 
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent
@@ -26,9 +27,17 @@ def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentP
     return parser
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in (head, ["---"] * len(head), *rows))
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table, as in attnlab's own large pages."""
+    return markdown(head, list(rows), left=len(head), narrow=True)
+
+
+def alike(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+    """Rows of a table in which those that differ in their first cell alone are one."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in rows:
+        names.setdefault(tuple(cells), []).append(name)
+    return [("; ".join(ones), *cells) for cells, ones in names.items()]
 
 
 def publish(

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import REPOSITORY, command_line, say, table
+from common import REPOSITORY, alike, command_line, say, table
 
 sys.path.insert(0, str(REPOSITORY / "tests" / "gate"))
 
@@ -34,7 +34,7 @@ from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
 from attnlab.gate.questions import Question
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
@@ -175,17 +175,10 @@ def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     results: dict[tuple[str, str], list[GateResult]] = (
         found.groupby(["name", "dtype"]).result.agg(list).to_dict()
     )
-    yield right_table(
+    cells = (
         (name, *(_alarms(results.get((name, dtype), [])) for dtype in DTYPES)) for name in found.name.unique()
     )
-
-
-def right_table(rows: Iterable[Sequence[str]]) -> str:
-    """Right implementations by name, with their figures in each dtype; those with the same in one row."""
-    names: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for name, *cells in rows:
-        names[tuple(cells)].append(name)
-    return table(("right", *DTYPES), [("; ".join(ones), *cells) for cells, ones in names.items()])
+    yield table(("right", *DTYPES), alike(cells))
 
 
 def _alarms(ones: list[GateResult]) -> str:

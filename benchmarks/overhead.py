@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from common import command_line, publish, say, table
-from scipy.stats import t
+from scipy.stats import ttest_1samp
 
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import backends
@@ -36,16 +36,6 @@ SAID = (
 )
 
 Seconds = Callable[[Contender, Workload], float]
-
-
-def added(bare: Sequence[float], harness: Sequence[float]) -> tuple[float, float, float]:
-    """The part of a call that the harness adds, and its 95 % interval; infinite for fewer than two pairs."""
-    logs = np.log(harness) - np.log(bare)
-    reach = math.inf
-    if len(logs) > 1:
-        reach = t.ppf(0.975, len(logs) - 1) * np.std(logs, ddof=1) / math.sqrt(len(logs))
-    middle, low, high = np.expm1([logs.mean(), logs.mean() - reach, logs.mean() + reach])
-    return float(middle), float(low), float(high)
 
 
 def workload_for(contender: Contender, seconds: Seconds) -> Workload:
@@ -92,7 +82,9 @@ def main() -> None:
         except (Unavailable, RuntimeError) as fault:
             failed.append(f"Not measured: `{text}`: {fault}.")
             continue
-        middle, low, high = added(took[bare], took[harness])
+        logs = np.log(took[harness]) - np.log(took[bare])
+        ends = ttest_1samp(logs, 0).confidence_interval()
+        middle, low, high = np.expm1([logs.mean(), *ends])
         verdict = "yes" if high <= PROMISED else "NO" if low > PROMISED else "not decided"
         times = [f"{1e3 * statistics.median(took[way]):.3f}" for way in (bare, harness)]
         span = f"{low:+.2%} to {high:+.2%}"

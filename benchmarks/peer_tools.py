@@ -118,35 +118,32 @@ def command(words: list[str], folder: Path, pair: Pair, side: str = "") -> str:
     """The standard output of a command that measures `pair`. Raises RuntimeError where it fails or takes too long."""
     variables = {"PEER_PAIR": json.dumps(asdict(pair)), "PEER_SIDE": side, "MPLBACKEND": "Agg"}
     path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
-    with subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, **variables, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that what it started ends with it
-    ) as process:
-        try:
-            told, wrong = process.communicate(timeout=PATIENCE)
-        except BaseException as fault:
-            os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(fault, subprocess.TimeoutExpired):
-                raise RuntimeError(f"did not end within {PATIENCE:g} s") from None
-            raise
-    if process.returncode:
-        raise RuntimeError(f"exit {process.returncode}: {(wrong.strip() or told.strip())[-300:]}")
-    return told
+    # the command timeout ends a whole group of processes, so that what the tool started ends with it
+    limited = ["timeout", "--signal=KILL", f"{PATIENCE:g}", sys.executable, *words]
+    environment = {**os.environ, **variables, "PYTHONPATH": path}
+    done = subprocess.run(limited, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode == -signal.SIGKILL:
+        raise RuntimeError(f"did not end within {PATIENCE:g} s")
+    if done.returncode:
+        raise RuntimeError(f"exit {done.returncode}: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
+    return done.stdout
+
+
+def left_for_calls(seconds: float) -> float:
+    """Of `seconds`, what one process that must first start has for its calls."""
+    return max(seconds - START, seconds / 2)
 
 
 def child(pair: Pair, seconds: float, folder: Path, what: str) -> Found:
     """What a function of this file found in a process of its own."""
-    found: Found = json.loads(command([__file__, what, f"{seconds:g}"], folder, pair).splitlines()[-1])
+    told = command([__file__, what, f"{left_for_calls(seconds):g}"], folder, pair)
+    found: Found = json.loads(told.splitlines()[-1])
     return found
 
 
 def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
     """Two tests in one pytest process, half of the time for each."""
+    seconds = left_for_calls(seconds)
     tests = (f"def test_{side}(benchmark):\n    benchmark({side})\n" for side in ("first", "second"))
     text = "".join(("from peer_tools import calls\n\nfirst, second = calls()\n", *tests))
     (folder / "test_pair.py").write_text(text, encoding="utf-8")
@@ -188,7 +185,7 @@ def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
     return {"first": first, "second": second, **known}
 
 
-#: by the name that tables use; those of one process get what is left when it has started
+#: by the name that tables use: what each says of a pair, in about so many seconds
 TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
     "pytest-benchmark": pytest_benchmark,
     "torch.utils.benchmark": partial(child, what="torch_timer"),
@@ -196,14 +193,6 @@ TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
     "perfplot": partial(child, what="perfplot_bench"),
     "attnlab": attnlab,
 }
-SEVERAL_PROCESSES = ("pyperf", "attnlab")
-
-
-def measured(tool: str, pair: Pair, seconds: float, folder: Path) -> Found:
-    """What a tool says of a pair, in about so many seconds. Raises RuntimeError where it fails or takes too long."""
-    return TOOLS[tool](
-        pair, seconds if tool in SEVERAL_PROCESSES else max(seconds - START, seconds / 2), folder
-    )
 
 
 def version(tool: str) -> str | None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import peer_tools
 from common import HOME, REPOSITORY, Store, command_line, publish, table
 from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 
@@ -219,7 +218,7 @@ def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str,
         at, load = datetime.now(UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
         started = time.monotonic()
         try:
-            found = peer_tools.measured(tool, pair, seconds, Path(folder))
+            found = TOOLS[tool](pair, seconds, Path(folder))
         except (RuntimeError, OSError, ValueError, KeyError) as fault:
             found = {"failed": f"{type(fault).__name__}: {fault}"}
     spent = round(time.monotonic() - started, 2)

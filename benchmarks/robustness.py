@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from common import HOME, REPOSITORY, command_line, publish, say, table
+from common import HOME, REPOSITORY, alike, command_line, publish, say, table
 from random_damage import Figures, fuzz, soak
 
 from attnlab.backend.contender import parse_all
@@ -137,7 +137,7 @@ def told(name: str, found: Figures) -> Iterator[str]:
     if rows := found.pop("rows", None):
         yield "The outcome of every fault in every phase; in bold what is not as expected."
         head = ("fault", *next(iter(rows.values())))
-        yield table(head, [(fault.replace("_", " "), *row.values()) for fault, row in rows.items()])
+        yield table(head, alike((fault.replace("_", " "), *row.values()) for fault, row in rows.items()))
     figures = [(_SAID.get(key, key.replace("_", " ")), _written(value)) for key, value in found.items()]
     yield table(("figure", "found"), figures)
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -54,21 +54,19 @@ class Kills:
         self.watcher = self._watch(str(folder.parent / "plan.toml"), "--shards", str(SHARDS))
         self.down: dict[str, float] = {}
 
-    def a_run(self) -> bool:
-        """The process of ``attnlab run``."""
-        return self._kill(self._processes("attnlab", "run"))
+    def ways(self) -> dict[str, Callable[[], bool]]:
+        """What is killed, or done to a job of the queue, by name."""
+        return {
+            "a run": lambda: self._kill(self._processes("attnlab", "run")),
+            "a job": lambda: self._kill(self._processes("submitit.core._submit")),
+            "a step": lambda: self._kill(self._steps()),
+            "a slurmd": self._stop_a_node,
+            "by scancel": lambda: self._command("scancel"),
+            "by requeue": lambda: self._command("scontrol", "requeue"),
+            "the watcher": self._end_watcher,
+        }
 
-    def a_job(self) -> bool:
-        """The process that Slurm started for a shard."""
-        return self._kill(self._processes("submitit.core._submit"))
-
-    def a_step(self) -> bool:
-        """Slurm's own process around that."""
-        jobs = list(self._processes("submitit.core._submit"))
-        return self._kill(up for job in jobs for up in job.parents() if up.name() == "slurmstepd")
-
-    def a_slurmd(self) -> bool:
-        """A node's daemon; `mend` starts it again."""
+    def _stop_a_node(self) -> bool:
         there = [one for one in NODES if one not in self.down]
         if not there:
             return False
@@ -77,16 +75,7 @@ class Kills:
         self.down[node] = time.monotonic() + self.chance.uniform(0.5, 12.0)
         return True
 
-    def by_scancel(self) -> bool:
-        """A job of the queue, cancelled."""
-        return self._command("scancel")
-
-    def by_requeue(self) -> bool:
-        """A job of the queue, sent back to its beginning, as a preempted one is."""
-        return self._command("scontrol", "requeue")
-
-    def the_watcher(self) -> bool:
-        """The process of ``attnlab sweep``."""
+    def _end_watcher(self) -> bool:
         if self.watcher.poll() is not None:
             return False
         self.watcher.kill()
@@ -117,13 +106,15 @@ class Kills:
 
     def _processes(self, *words: str) -> Iterator[psutil.Process]:
         """Those of this sweep with all these words on their command line."""
-        for one in psutil.process_iter():
-            try:
-                line = one.cmdline()
-            except psutil.Error:
-                continue
+        for one in psutil.process_iter(["cmdline"]):
+            line = one.info["cmdline"] or []
             if str(self.folder) in " ".join(line) and all(word in line for word in words):
                 yield one
+
+    def _steps(self) -> Iterator[psutil.Process]:
+        """Slurm's own processes around the jobs."""
+        for job in self._processes("submitit.core._submit"):
+            yield from (one for one in job.parents() if one.name() == "slurmstepd")
 
     def _kill(self, found: Iterator[psutil.Process]) -> bool:
         with contextlib.suppress(psutil.NoSuchProcess, IndexError):
@@ -137,33 +128,27 @@ def noted(sweep: Sweep) -> set[str]:
     return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.results[: run.whole()]}
 
 
-def measuring(sweep: Sweep) -> bool:
-    """Whether a run of some shard is under way, with results already and others to come."""
-    return any(one.state == "running" and 0 < one.done < one.size for one in status(sweep).states)
-
-
 def killed(folder: Path, kills: int, chance: random.Random) -> tuple[Counter[str], int]:
     """Carry out the sweep, killing: how often what was killed, and how many results of those noted are not there."""
     count, seen, out = Counter[str](), set[str](), folder / "sweep"
     with Slurm(folder / "slurm") as slurm:
         what = Kills(slurm, out, chance)
-        names = ("a_run", "a_job", "a_step", "a_slurmd", "by_scancel", "by_requeue", "the_watcher")
         while not (out / "sweep.json").exists():
             time.sleep(0.1)
-        next_kill = time.monotonic() + chance.uniform(*BETWEEN)
-        while True:
-            time.sleep(0.2)
-            sweep = read_sweep(out)
-            if all(one.state == "complete" for one in status(sweep).states):
-                break
-            if count.total() < kills and time.monotonic() > next_kill and measuring(sweep):
-                name = chance.choice(names)
-                if getattr(what, name)():
+        next_kill, states = time.monotonic() + chance.uniform(*BETWEEN), status(read_sweep(out)).states
+        while any(one.state != "complete" for one in states):
+            # while a run of some shard is under way, with results already and others to come
+            measuring = any(one.state == "running" and 0 < one.done < one.size for one in states)
+            if count.total() < kills and time.monotonic() > next_kill and measuring:
+                name, strike = chance.choice(list(what.ways().items()))
+                if strike():
                     count[name] += 1
-                    seen |= noted(sweep)
+                    seen |= noted(read_sweep(out))
                     say(f"{count.total()}: {name}, {len(seen)} results so far")
                     next_kill = time.monotonic() + chance.uniform(*BETWEEN)
             what.mend()
+            time.sleep(0.2)
+            states = status(read_sweep(out)).states
         what.watcher.wait(60)
         return count, len(seen - noted(read_sweep(out)))
 
@@ -199,7 +184,7 @@ def main() -> int:
         "lost": lost + (unbroken - there).total(),
         "there twice": there.total() - len(there),
     }
-    rows = [(one.replace("_", " "), value) for one, value in (count | told).items()]
-    publish("A sweep killed at random", "sweep_kills", table(("figure", "found"), rows), out=asked.out)
+    figures = table(("figure", "found"), [*(count | told).items()])
+    publish("A sweep killed at random", "sweep_kills", figures, out=asked.out)
     tried = count.total() == asked.kills and cut_off > 0
     return int(not tried or lost > 0 or there != unbroken)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tabulate import tabulate
-
-from attnlab.runs.dataset_query import VIEWS
+from attnlab.report.layout import markdown
+from attnlab.runs.dataset import VIEWS
 from attnlab.runs.dataset_schema import PARTITIONS, TABLES, VERSION, VERSION_KEY, WORKLOAD, arrow
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -15,22 +14,24 @@ PAGE = Path(__file__).with_suffix(".md")
 
 def written_again(page: str) -> str:
     """`page` with the version, the tables with their columns and the views between its marks."""
+    folders = [f"- `{name}`, in the folders' names: {text}" for name, text in PARTITIONS.items()]
+    fields = ", ".join(f"`{one.name}`" for one in WORKLOAD)
     parts = [
-        f"The schema is version {VERSION} (`{VERSION_KEY}` in `dataset.json` and in every file's metadata)."
+        f"The schema is version {VERSION} (`{VERSION_KEY}` in `dataset.json` and in every file's metadata). Beside the "
+        "columns below there are:",
+        "\n".join([*folders, f"- in `results`, each field of a workload, named as its option: {fields}."]),
     ]
     for table, columns in TABLES.items():
-        rows = [(f"`{name}`", "in the folder's name", text) for name, text in PARTITIONS.items()]
         kinds = {one.name: re.sub(r"(?<=<)(item|element): ", "", str(one.type)) for one in arrow(table)}
         told = [one for one in columns if one not in WORKLOAD]
-        rows += [(f"`{one.name}`", f"`{kinds[one.name]}`", one.text.replace("|", "\\|")) for one in told]
-        parts.append(f"### Table `{table}`\n{tabulate(rows, ('column', 'type', 'what it holds'), 'pipe')}")
-    fields = ", ".join(f"`{one.name}`" for one in WORKLOAD)
-    parts.append(
-        f"Beside these, `results` has a column for each field of a workload, named as its option: {fields}."
-    )
+        rows = [(f"`{one.name}`", f"`{kinds[one.name]}`", one.text) for one in told]
+        parts += [
+            f"### Table `{table}`",
+            markdown(("column", "type", "what it holds"), rows, left=3, narrow=True),
+        ]
     views = [(f"`{name}`", text) for name, (text, _) in VIEWS.items()]
-    parts.append(f"### Views of `attnlab query`\n{tabulate(views, ('view', 'what it holds'), 'pipe')}")
-    text = re.sub(r" {2,}\|", " |", re.sub(r"-{4,}", "---", "\n\n".join(parts)))
+    parts += ["### Views of `attnlab query`", markdown(("view", "what it holds"), views, left=2, narrow=True)]
+    text = "\n\n".join(parts)
     return re.sub(r"(?s)(<!-- columns -->\n).*?(\n<!-- end)", lambda marks: marks[1] + text + marks[2], page)
 
 

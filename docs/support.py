@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attnlab.backend.discovery import backends
-from attnlab.problem.workload import DEVICES
+from attnlab.problem.vocabulary import DEVICES
 from attnlab.report.support_page import by_feature, page, short
 from attnlab.runs.support import Support, support
 

@@ -15,18 +15,16 @@ Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none; the 
 the output and one number a row, O(n).
 """
 
-import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attnlab.libraries.host import positive_scale, required
-from attnlab.libraries.torch_attention import Limits, Sides, at_least, refusal
+from attnlab.libraries.torch_attention import Limits, Sides, refusal, tensor_of
 from attnlab.problem.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
-at_least(flash_attn, (2, 6), "its causal mask was top-left before 2.1, and it had no soft cap before 2.6")
 
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"
@@ -64,12 +62,14 @@ def attend(
         "causal": sides.right == 0,
         "window_size": (sides.left, sides.right),
         "softcap": softcap or 0.0,
-        "alibi_slopes": None if alibi_slopes is None else _on(alibi_slopes, torch.float32, query.device),
+        "alibi_slopes": None
+        if alibi_slopes is None
+        else tensor_of(alibi_slopes, torch.float32, query.device),
     }
     if key_lengths is None:
         output: Tensor = flash_attn.flash_attn_func(q, k, v, **asked)
     else:
-        lengths = _on(key_lengths, torch.int32, query.device)
+        lengths = tensor_of(key_lengths, torch.int32, query.device)
         output = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, **asked)
     return output.transpose(1, 2)
 
@@ -100,9 +100,3 @@ def _hidden(sides: Sides | None, workload: Workload) -> str | None:
     if sides.keys < workload.keys and workload.bias != "none":
         return "FlashAttention counts ALiBi from the last key that it is given, here not the last one"
     return None
-
-
-@functools.lru_cache(maxsize=16)
-def _on(numbers: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers on the device, copied there once."""
-    return torch.tensor(numbers, dtype=dtype, device=device)

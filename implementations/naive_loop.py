@@ -19,39 +19,6 @@ EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 0, "outputs": 24}  # the inputs in float64, in lists
 
 
-def attend(
-    query: NDArray[Any],
-    key: NDArray[Any],
-    value: NDArray[Any],
-    *,
-    scale: float,
-    causal: bool = False,
-    visible: Callable[..., NDArray[np.bool_] | None] | None = None,
-    bias: NDArray[Any] | None = None,
-    softcap: float | None = None,
-    sinks: NDArray[Any] | None = None,
-    enable_gqa: bool = False,
-) -> NDArray[Any]:
-    """o_i = Σ_j p_ij v_j, p_ij = e^{s_ij}/(Σ_l e^{s_il} + e^{sink}), s_ij = cap(scale · q_i·k_j) + bias_ij.
-
-    query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), bias:
-    broadcastable to (batch, heads, n_q, n_k), sinks: (heads,); returns (batch, heads, n_q, d_v). Sums run over the
-    keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
-    A query that sees no key gets 0.
-    """
-    return attend_with_log_sum(
-        query,
-        key,
-        value,
-        scale=scale,
-        causal=causal,
-        visible=visible,
-        bias=bias,
-        softcap=softcap,
-        sinks=sinks,
-    )[0]
-
-
 def attend_with_log_sum(
     query: NDArray[Any],
     key: NDArray[Any],
@@ -65,7 +32,15 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """o_i as `attend`, and ln Z_i = ln(Σ_l e^{s_il} + e^{sink}), (batch, heads, n_q), −inf where the sum is empty."""
+    """o_i = Σ_j p_ij v_j, p_ij = e^{s_ij}/(Σ_l e^{s_il} + e^{sink}), s_ij = cap(scale · q_i·k_j) + bias_ij.
+
+    query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), bias:
+    broadcastable to (batch, heads, n_q, n_k), sinks: (heads,); returns (batch, heads, n_q, d_v). Sums run over the
+    keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
+    A query that sees no key gets 0.
+
+    And ln Z_i = ln(Σ_l e^{s_il} + e^{sink}), (batch, heads, n_q), −inf where the sum is empty.
+    """
     q, k, v = (array.astype(np.float64) for array in (query, key, value))
     batch, heads, n_q, _ = q.shape
     n_k, group = k.shape[2], heads // k.shape[1]

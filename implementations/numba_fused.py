@@ -8,8 +8,8 @@ a whole block are not read.
 ALiBi is computed from its slopes; any other bias is an array.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
-exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, when a workload is
-prepared. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
+exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, in the
+first call. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
 rounded at the end, the inputs and the output once more.
 """
 
@@ -48,55 +48,6 @@ _COEFFICIENTS32 = tuple(np.float32(1 / math.factorial(power)) for power in range
 _COEFFICIENTS64 = tuple(1 / math.factorial(power) for power in range(14))
 
 
-def prepare(
-    workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays as they are, and the loop compiled for their dtype."""
-    _compiled(_inner(query.dtype))
-    return query, key, value
-
-
-def attend(
-    query: NDArray[Any],
-    key: NDArray[Any],
-    value: NDArray[Any],
-    *,
-    scale: float,
-    causal: bool = False,
-    causal_bottom_right: bool = False,
-    window: tuple[int, int] | None = None,
-    window_bottom_right: tuple[int, int] | None = None,
-    key_lengths: tuple[int, ...] | None = None,
-    mask: NDArray[np.bool_] | None = None,
-    bias: NDArray[Any] | None = None,
-    alibi_slopes: tuple[float, ...] | None = None,
-    softcap: float | None = None,
-    sinks: NDArray[Any] | None = None,
-    enable_gqa: bool = False,
-) -> NDArray[Any]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
-
-    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
-    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,).
-    """
-    return attend_with_log_sum(
-        query,
-        key,
-        value,
-        scale=scale,
-        causal=causal,
-        causal_bottom_right=causal_bottom_right,
-        window=window,
-        window_bottom_right=window_bottom_right,
-        key_lengths=key_lengths,
-        mask=mask,
-        bias=bias,
-        alibi_slopes=alibi_slopes,
-        softcap=softcap,
-        sinks=sinks,
-    )[0]
-
-
 def attend_with_log_sum(
     query: NDArray[Any],
     key: NDArray[Any],
@@ -115,7 +66,12 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
+    broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,). ln Z is (batch, heads, n_q), −inf where
+    no key is seen.
+    """
     batch, _, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
     inner = _inner(query.dtype)

@@ -40,37 +40,6 @@ class _Head(NamedTuple):
     sink: float | None
 
 
-def attend(
-    query: NDArray[Any],
-    key: NDArray[Any],
-    value: NDArray[Any],
-    *,
-    causal: bool,
-    scale: float,
-    visible: Callable[..., NDArray[np.bool_] | None] | None = None,
-    bias: NDArray[Any] | None = None,
-    softcap: float | None = None,
-    sinks: NDArray[Any] | None = None,
-    enable_gqa: bool = False,
-) -> NDArray[Any]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
-
-    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), bias broadcastable to
-    (batch, heads, n_q, n_k), sinks (heads,); `visible` gives the tiles of a mask.
-    """
-    return attend_with_log_sum(
-        query,
-        key,
-        value,
-        causal=causal,
-        scale=scale,
-        visible=visible,
-        bias=bias,
-        softcap=softcap,
-        sinks=sinks,
-    )[0]
-
-
 def attend_with_log_sum(
     query: NDArray[Any],
     key: NDArray[Any],
@@ -84,7 +53,12 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen."""
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+
+    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), bias broadcastable to
+    (batch, heads, n_q, n_k), sinks (heads,); `visible` gives the tiles of a mask. ln Z is (batch, heads, n_q), −inf
+    where no key is seen.
+    """
     batch, heads, n_q, _ = query.shape
     n_k, value_dim = value.shape[-2:]
     group = heads // key.shape[1]

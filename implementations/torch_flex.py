@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from attnlab.libraries.host import Made
+from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 from attnlab.problem.mask_kinds import band
 from attnlab.problem.workload import Workload
@@ -98,7 +99,7 @@ def attend(
         key_lengths,
     )
     blocks = _blocks(seen) if mask is None else _array_blocks(mask, n_q, n_k)
-    slopes = None if alibi_slopes is None else _slopes(alibi_slopes)
+    slopes = None if alibi_slopes is None else tensor_of(alibi_slopes, torch.float32)
     shift = 0 if slopes is None else n_k - n_q
     sizes = query.shape[1], key.shape[1], query.shape[3], value.shape[3]  # FlexAttention compiles them in
     asked = (scale, softcap, enable_gqa, shift, seen.lowest, seen.highest, key_lengths is None, sizes)
@@ -141,11 +142,6 @@ def _attention(
 
 
 _compiled = Compiled(_attention)
-
-
-@functools.lru_cache(maxsize=64)
-def _slopes(slopes: tuple[float, ...]) -> Tensor:
-    return torch.tensor(slopes, dtype=torch.float32)
 
 
 @functools.lru_cache(maxsize=64)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attnlab.libraries.host import positive_scale
 from attnlab.libraries.torch_attention import ForcedKernel
-from attnlab.problem.directions import LOG_SUM
+from attnlab.problem.vocabulary import LOG_SUM
 from attnlab.problem.workload import Workload
 
 LIBRARY = "torch"

@@ -16,11 +16,10 @@ thread, O(n).
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
+from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_operators_library import Vllm, instructions
 from attnlab.problem.workload import Workload
 
@@ -138,7 +137,7 @@ def attend(
         key.lengths,
         scale,
         causal,
-        None if alibi_slopes is None else _slopes(alibi_slopes),
+        None if alibi_slopes is None else tensor_of(alibi_slopes, torch.float32),
         window,
         key.table,
         softcap or 0.0,
@@ -147,11 +146,6 @@ def attend(
         None,
     )
     return output.view(len(key.lengths), -1, *output.shape[1:]).transpose(1, 2)
-
-
-@functools.lru_cache(maxsize=64)
-def _slopes(slopes: tuple[float, ...]) -> Tensor:
-    return torch.tensor(slopes, dtype=torch.float32)
 
 
 def _diagonal(causal: bool, window: tuple[int, int] | None) -> tuple[bool, int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.experiments.catalogue import EXPERIMENTS
+from attnlab.experiments import EXPERIMENTS
 from attnlab.pytest_plugin.plugin import Confirmed
 
 

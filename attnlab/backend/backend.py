@@ -19,10 +19,9 @@ from attnlab.backend.keywords import unsupported, unsupported_part
 from attnlab.backend.library import Library, array_type, open_library
 from attnlab.backend.storage import not_stored
 from attnlab.errors import Declined
-from attnlab.problem.block import PROJECTIONS
-from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import PROJECTIONS, Problem
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT
 from attnlab.problem.workload import Workload
 
 
@@ -143,7 +142,7 @@ class Backend:
         problem : by default the workload's own, see `problem_of`. Conversion, device transfer and `prepare` happen
         here, once; in direction backward the forward pass too. The call returns what `named` names. What is drawn here
         is given up, array by array, for what the library makes of it. projection : of a block, see
-        `attnlab.backend.block_call`; "fused" unless given. Raises Declined with the reason.
+        `attnlab.backend.calling`; "fused" unless given. Raises Declined with the reason.
         """
         self.require(workload, projection)
         arrays, left = self.arrays(workload, problem)

@@ -9,9 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.backend.contender import in_this_process
-from attnlab.problem.block import Block
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import Block, Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT
 from attnlab.problem.workload import Workload
 
 
@@ -96,12 +95,12 @@ def block(
     name : of the backend, as in `attend`.
     x : (batch, n_q, d_model).
     parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on the CPU
-    (`attnlab.problem.block`).
+    (`attnlab.problem.problem`).
     heads : of the query.
     memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
     kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
     rotary : turn query and key by their positions.
-    projection : how x is projected: "fused", "packed" or "loop" (`attnlab.backend.block_call`).
+    projection : how x is projected: "fused", "packed" or "loop" (`attnlab.backend.calling`).
     device, folders, rest : as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.

@@ -18,7 +18,7 @@ from typing import Any
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import SETTING, chosen, load
 from attnlab.backend.library import huge_page_variables, thread_variables
-from attnlab.problem.block import PROJECTIONS
+from attnlab.problem.problem import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")
@@ -77,7 +77,7 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backend.block_call`), None for as it comes.
+    (`attnlab.backend.calling`), None for as it comes.
     """
 
     name: str

@@ -10,9 +10,9 @@ A backend file needs no import from attnlab. It holds
     workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for what computes a whole multi-head block by itself: from its parameters, arrays of the library by the names of
-    `attnlab.problem.block.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
+    `attnlab.problem.problem.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
     and returns (batch, queries, d_model). Its further keywords mean what they mean to ``attend``, and ``rotary`` may be
-    among them. Around any ``attend`` the harness makes the block itself (`attnlab.backend.block_call`).
+    among them. Around any ``attend`` the harness makes the block itself (`attnlab.backend.calling`).
 ``declines(workload)``, optional
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
@@ -21,7 +21,8 @@ A backend file needs no import from attnlab. It holds
 ``attend_with_log_sum(query, key, value, **asked)``, optional
     output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
     in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. Without it
-    ln Z, and keys that are cut into parts, are declined.
+    ln Z, and keys that are cut into parts, are declined. A file that has it may leave out ``attend``: that is then its
+    output.
 ``KERNEL``, optional
     the operator that must be seen running (``attest``), for a backend that forces one.
 ``EMPTY_ROWS``, optional
@@ -48,6 +49,7 @@ A backend file needs no import from attnlab. It holds
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -66,7 +68,7 @@ from attnlab.backend.keywords import known_keywords
 from attnlab.backend.library import imports_begun, libraries
 from attnlab.errors import Declined, Unavailable
 from attnlab.plain import suggestion
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 
 _HOME = "attnlab.implementations"
 #: what a file's `SETTINGS` have to be
@@ -184,7 +186,9 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
     computes_in = _configured(name, module, settings or {})
     optional = {field: getattr(module, one, None) for one, field in _OPTIONAL.items()}
     block = optional["block"]
-    attend = getattr(module, "attend", None) if block is None else _no_core
+    attend = _no_core if block is not None else getattr(module, "attend", None)
+    if attend is None and optional["attend_with_log_sum"] is not None:
+        attend = _output_of(optional["attend_with_log_sum"])
     if not callable(attend):
         raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
     library, parts = getattr(module, "LIBRARY", None), getattr(module, "PARTS", 1)
@@ -262,6 +266,16 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
 
 def _no_core(*arrays: Any, **options: Any) -> Any:
     raise Declined("it computes whole multi-head blocks; give a block")
+
+
+def _output_of(attend_with_log_sum: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+    """``attend`` of a file that has ``attend_with_log_sum`` alone, with its signature."""
+
+    @functools.wraps(attend_with_log_sum)
+    def attend(*arrays: Any, **options: Any) -> Any:
+        return attend_with_log_sum(*arrays, **options)[0]
+
+    return attend
 
 
 def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:

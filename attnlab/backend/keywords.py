@@ -23,7 +23,7 @@
 ``sinks``
     an array of the library, (heads,); None without.
 ``rotary``
-    of a whole block, True where query and key are turned by their positions (`attnlab.problem.block`).
+    of a whole block, True where query and key are turned by their positions (`attnlab.problem.problem`).
 ``enable_gqa``
     True where key and value have fewer heads than the query, each for as many successive heads.
 ``page_table``, ``row_offsets``
@@ -49,7 +49,8 @@ from attnlab.backend.storage import STORED
 from attnlab.problem.mask_kinds import KeyLengths, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi, Problem
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 
 #: by which a whole mask can be given
 _ARRAYS = ("mask", "visible", "attn_mask")

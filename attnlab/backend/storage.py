@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.library import Library
-from attnlab.problem.workload import CONTIGUOUS, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS
+from attnlab.problem.workload import Workload
 
 Array = NDArray[Any]
 #: keys of a page

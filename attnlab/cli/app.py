@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.cli import backends, claims, dataset, diagnose, explore, numerics, races, stored, sweep
+from attnlab.cli import backends, dataset, experiments, races, stored, sweep
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -21,13 +21,13 @@ for _command in (
     sweep.sweep,
     races.compare,
     backends.check,
-    numerics.numerics,
-    claims.claims,
-    diagnose.diagnose,
+    experiments.numerics,
+    experiments.claims,
+    experiments.diagnose,
     backends.backends,
     races.plans,
     stored.report,
-    explore.explore,
+    stored.explore,
     stored.show,
     dataset.collect,
     dataset.query,

@@ -6,11 +6,10 @@ import csv
 import datetime
 import itertools
 import json
-import math
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnlab.cli.stored import tell_passed_over
+from attnlab.plain import finite
 from attnlab.text import one_line
 
 if TYPE_CHECKING:
@@ -84,10 +84,8 @@ def _ended_by_ctrl_c() -> Iterator[None]:
     only reads.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # as in the background of a shell, where it is ignored
-        yield
-        return
-    signal.signal(signal.SIGINT, _end)
+    if before is signal.default_int_handler:  # it is not ignored, as in the background of a shell
+        signal.signal(signal.SIGINT, _end)
     try:
         yield
     finally:
@@ -102,9 +100,9 @@ def _end(*_: object) -> None:
 def _print(answer: Answer, form: str) -> None:
     """Whole as csv (a line a row, the names first, null empty) or json (one list of objects), or the first rows."""
     if form == "json":
-        rows = (json.dumps(dict(zip(answer.columns, map(_plain, row), strict=True))) for row in answer.rows)
         click.echo("[", nl=False)
-        for index, line in enumerate(rows):
+        for index, row in enumerate(answer.rows):
+            line = _json(dict(zip(answer.columns, row, strict=True)))
             click.echo((",\n" if index else "\n") + line, nl=False)
         click.echo("\n]")
         return
@@ -123,40 +121,29 @@ def _print(answer: Answer, form: str) -> None:
 
         titles = [neutral_text(one).replace("|", "\\|") for one in answer.columns]
         head = f"| {' | '.join(titles)} |\n|{':--|' * len(titles)}"
-        cells = [list(map(neutral_text, row)) for row in shown]
-        click.echo(markdown(titles, cells, left=len(titles)) if cells else head)
+        click.echo(
+            markdown(titles, [list(map(neutral_text, row)) for row in shown], left=len(titles)) or head
+        )
         return
-    from rich.markup import escape
-    from rich.table import Table
+    from attnlab.cli.tables import show, table
 
-    from attnlab.cli.tables import show
-
-    table = Table()
-    for title in names:
-        table.add_column(escape(title), overflow="fold")
-    for row in shown:
-        table.add_row(*[escape(cell) for cell in row])
-    show(table)
+    show(table(names, shown))
 
 
 def _cell(value: Any, *, short: bool = False) -> str:
     """One value as text in one line; `short`, numbers to six digits and texts to some letters."""
-    value = _plain(value)
-    if isinstance(value, float) and short:
-        return f"{value:.6g}"
-    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return one_line(text, _LETTERS if short else 100_000)
+    if short and isinstance(value, float | Decimal):
+        return f"{float(value):.6g}"
+    text = "" if value is None else _json(value)
+    return one_line(json.loads(text) if text.startswith('"') else text, _LETTERS if short else 100_000)
 
 
-def _plain(value: Any) -> Any:
-    """A value of DuckDB's as JSON has it; numbers that are not finite are the texts "nan", "inf" and "-inf"."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float | Decimal):
-        value = float(value)
-        return value if math.isfinite(value) else str(value)
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+def _json(value: Any) -> str:
+    """A value of DuckDB's as JSON; numbers that are not finite are the texts "nan", "inf" and "-inf"."""
+    return json.dumps(
+        finite(value), default=lambda one: float(one) if isinstance(one, Decimal) else _text(one)
+    )
+
+
+def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, datetime.date | datetime.time) else str(value)

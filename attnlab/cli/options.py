@@ -13,7 +13,8 @@ from click.shell_completion import CompletionItem
 
 from attnlab.problem.fields import declaration, split_names
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.problem.workload import DEVICES, Workload
+from attnlab.problem.vocabulary import DEVICES
+from attnlab.problem.workload import Workload
 from attnlab.text import without_home
 
 #: names, or what finds them
@@ -81,7 +82,7 @@ def presets(context: click.Context) -> Iterable[str]:
 
 def experiments(context: click.Context) -> Iterable[str]:
     """Names of experiments."""
-    from attnlab.experiments.catalogue import EXPERIMENTS
+    from attnlab.experiments import EXPERIMENTS
 
     return EXPERIMENTS
 

@@ -47,16 +47,17 @@ class _Timed(Progress):
         self._before = done if self._before is None else self._before
         self._done, self._total = done, total
 
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return self._clock() - self._started
-
-    def left(self) -> float | None:
-        """Seconds that the rest takes if every workload takes as long as those since the start; None if unknown."""
-        before = self._before or 0  # of a run that is gone on with, the workloads that were done already
-        if not before < self._done < self._total:
-            return None
-        return self.elapsed() / (self._done - before) * (self._total - self._done)
+    def times(self) -> str:
+        """How long it took so far, and the rest if every workload takes as long as those since the start."""
+        took, before = (
+            self._clock() - self._started,
+            self._before or 0,
+        )  # of a run that is gone on with, not 0
+        told = f"{_clock_text(took)} so far"
+        if before < self._done < self._total:
+            left = took / (self._done - before) * (self._total - self._done)
+            told += f", about {_clock_text(left)} left"
+        return told
 
 
 class _Lines(_Timed):
@@ -64,9 +65,7 @@ class _Lines(_Timed):
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         super().stage(text, done=done, total=total)
-        seconds = self.left()
-        left = "" if seconds is None else f", about {seconds:.0f} s left"
-        print(f"[{done}/{total}] {text} ({self.elapsed():.0f} s so far{left})", file=sys.stderr, flush=True)
+        print(f"[{done}/{total}] {text} ({self.times()})", file=sys.stderr, flush=True)
 
 
 class LiveTable(_Timed):
@@ -112,19 +111,17 @@ class LiveTable(_Timed):
         from rich.console import Group
         from rich.text import Text
 
-        from attnlab.cli.standings import table, undecided
+        from attnlab.cli.tables import race_table, undecided
 
         lines: list[RenderableType] = []
         kept = self._rows[-max(1, height - _FRAME) :]
         hidden = len(self._rows) - len(kept)
         if kept:
-            lines.append(table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
-        left = self.left()
-        times = _clock_text(self.elapsed()) + " so far"
-        times += "" if left is None else f", about {_clock_text(left)} left"
+            lines.append(race_table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
         still = sum(undecided(one)[0] for one in self._rows)
         verdicts = f", {still} verdicts open" if still else ""
-        lines.append(Text(f"{self._done} of {self._total} workloads{verdicts}, {times}", no_wrap=True))
+        told = f"{self._done} of {self._total} workloads{verdicts}, {self.times()}"
+        lines.append(Text(told, no_wrap=True))
         lines.append(Text(one_line(self._now), style="dim", no_wrap=True, overflow="ellipsis"))
         return Group(*lines)
 

@@ -56,7 +56,7 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     and still writes the report; --resume goes on from there.
     """
     from attnlab.cli.progress import live_progress
-    from attnlab.cli.standings import show_run
+    from attnlab.cli.tables import show_run
     from attnlab.problem.result import Outcome
     from attnlab.report import write
     from attnlab.runs import execute
@@ -74,10 +74,8 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
         else:
             found = execute.resume(resume, progress=progress)
         progress.detail("writing the report")
-        drawing, spent = time.monotonic(), found.account.get("report", 0.0)
-        found.account["report"] = 0.0
-        page = write(found)
-        found.account["report"] = spent + time.monotonic() - drawing
+        with execute.accounted(found, "report"):
+            page = write(found)
         found.save()
     show_run(found, quiet=quiet)
     if not quiet:
@@ -244,26 +242,36 @@ def plans(names: tuple[str, ...], as_json: bool) -> int:
     float32, as presets are measured on the CPU unless --dtypes says otherwise.
     """
     from attnlab.cli.tables import costs_table, presets_table, show
-    from attnlab.runs.presets import chosen_parts, cost, presets
+    from attnlab.runs.presets import Part, chosen_parts, presets
 
     parts = chosen_parts(",".join(names or presets()))
-    asked = {name: presets()[name] for name in dict.fromkeys(one.preset for one in parts)}
+    asked: dict[str, list[Part]] = {}
+    for part in parts:
+        asked.setdefault(part.preset, []).append(part)
     if as_json:
-        plain: list[dict[str, Any]] = []
-        for name, one in asked.items():
-            mine = [
-                {"name": part.path, "workloads": [{**w.to_dict(), **cost(w)} for w in part.workloads()]}
-                for part in parts
-                if part.preset == name
-            ]
-            plain.append(
-                {"name": name, "title": one.title, "source": one.source, "note": one.note, "parts": mine}
-            )
+        costs = ("flops", "score_bytes", "least_bytes")
+        plain = [
+            {key: getattr(presets()[name], key) for key in ("name", "title", "source", "note")}
+            | {
+                "parts": [
+                    {
+                        "name": part.path,
+                        "workloads": [
+                            one.to_dict() | {key: getattr(one, key) for key in costs}
+                            for one in part.workloads()
+                        ],
+                    }
+                    for part in mine
+                ]
+            }
+            for name, mine in asked.items()
+        ]
         click.echo(json.dumps(plain, ensure_ascii=False))
     elif names:
-        for name, one in asked.items():
+        for name, mine in asked.items():
+            one = presets()[name]
             click.echo(f"{one.title}\nSource: {one.source}." + (f"\nNote: {one.note}" if one.note else ""))
-            show(costs_table([part for part in parts if part.preset == name]))
+            show(costs_table(mine))
     else:
         show(presets_table(parts))
         click.echo(

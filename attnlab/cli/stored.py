@@ -1,8 +1,11 @@
-"""``attnlab report``, ``show`` and ``doctor``: what is stored, told again, and whether it is whole."""
+"""``attnlab report``, ``show``, ``explore`` and ``doctor``: what is stored, told again, and whether it is whole."""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+import webbrowser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +89,7 @@ def show(folder: Path) -> int:
 
     Of a run that was interrupted, what there is.
     """
-    from attnlab.cli.standings import show_run
+    from attnlab.cli.tables import show_run
     from attnlab.runs.store import read_run
 
     show_run(read_run(folder))
@@ -113,6 +116,41 @@ def doctor(folder: Path, as_json: bool) -> int:
     if not broken:
         click.echo(f"{folder} is in order")
     return int(broken)
+
+
+@click.command()
+@click.argument("folders", metavar="RUN|DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The HTML file to write; explore.html in the first folder by default.",
+)
+@click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
+@without_garbage_collection(last=True)
+def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
+    """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+
+    The page is one file without any link to the network: send it, keep it, open it from disk.
+    """
+    from attnlab.report.explore_page import PAGE, write
+
+    file = write([run for folder in folders for run in stored_runs(folder)], out or folders[0] / PAGE)
+    unopened = "" if closed else _open(file)
+    click.echo(f"The page: {file}" + (f" ({unopened}: open it in a browser)" if unopened else ""))
+    return 0
+
+
+def _open(file: Path) -> str:
+    """Open `file` in the browser of whoever sits here; why that was not done, empty where it was."""
+    displays = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    if sys.platform.startswith("linux") and not any(map(os.environ.get, displays)):
+        return "there is no display here"
+    try:
+        opened = webbrowser.open(file.resolve().as_uri())
+    except (webbrowser.Error, OSError):
+        opened = False
+    return "" if opened else "no browser could be started here"
 
 
 def stored_runs(folder: Path) -> Iterator[Run]:

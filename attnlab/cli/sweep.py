@@ -210,14 +210,14 @@ def _estimated(
     as_json: bool,
 ) -> int:
     """Print what the plan will take."""
-    from attnlab.runs.sweep_cutting import cut, wall_seconds
+    from attnlab.runs.sweep_cutting import cut
     from attnlab.runs.sweep_folder import duration
     from attnlab.text import counted
 
     taken, cuts = dict(zip(plan.workloads, seconds, strict=True)), cut(plan, shards, seconds)
     parts = [costs.overhead + sum(taken[one] for one in part.workloads) for part in cuts]
     machines, hours = machines or len(parts), sum(parts) / 3600
-    wall = wall_seconds(parts, machines)
+    wall = max(*parts, sum(parts) / machines)  # as many machines as shards: the longest one
     if as_json:
         told = {"seconds": seconds, "shard_seconds": parts, "machines": machines, "hours": hours}
         told |= {"wall_hours": wall / 3600, "money": None if price is None else hours * price}

@@ -1,16 +1,24 @@
-"""The tables that commands print."""
+"""The tables that commands print.
+
+That of a race, a row a workload with the verdict below it, is the same while ``attnlab run`` goes on, at its end, and
+in ``attnlab show``.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import click
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from attnlab.judge.analysis import Cell
 from attnlab.judge.groups import condition, conditions
-from attnlab.problem.result import SAME_BITS
+from attnlab.judge.pairing import Kind
+from attnlab.problem.result import SAME_BITS, Outcome
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.selftest import Report
@@ -20,10 +28,11 @@ from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
 from attnlab.text import counted
-from attnlab.units import bytes_text, flops_text, seconds_text
+from attnlab.units import bytes_text, flops_text, interval, ratio, seconds_text
 
 if TYPE_CHECKING:
     from attnlab.experiments.claim import Ledger
+    from attnlab.runs.store import Run
 
 
 T = TypeVar("T")
@@ -39,15 +48,15 @@ def show(*tables: Table) -> None:
             console.print(table)
 
 
-def _table(headers: str, rows: Iterable[Sequence[object]], title: str = "", *, lines: bool = False) -> Table:
-    """A table of `rows`, whose cells are plain text; its headers stand between " | "."""
-    table = Table(
-        *(Column(one, overflow="fold") for one in headers.split(" | ")), title=title or None, show_lines=lines
-    )
-    table.title_justify = "left"
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, lines: bool = False
+) -> Table:
+    """A table of `rows`; all of it is plain text."""
+    columns = (Column(escape(one), overflow="fold") for one in headers)
+    made = Table(*columns, title=title or None, title_justify="left", show_lines=lines)
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    return table
+        made.add_row(*(escape(str(cell)) for cell in row))
+    return made
 
 
 def _known(value: T | None, text: Callable[[T], str]) -> str:
@@ -56,9 +65,8 @@ def _known(value: T | None, text: Callable[[T], str]) -> str:
 
 def selftest_table(found: Report) -> Table:
     """A row a trial: what was asked, what is true, what was found."""
-    return _table(
-        " | ".join(COLUMNS), ([plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials)
-    )
+    rows = ([plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials)
+    return table(list(COLUMNS), rows)
 
 
 def comparison_table(found: Comparison) -> Table:
@@ -79,7 +87,7 @@ def comparison_table(found: Comparison) -> Table:
             _known(one["relative_error"], "{:.1e}".format),
         )
         rows.append(row)
-    return _table(headers, rows, f"{found.workload.label}, against {found.baseline}")
+    return table(headers.split(" | "), rows, f"{found.workload.label}, against {found.baseline}")
 
 
 def check_table(found: Sequence[Checked]) -> Table:
@@ -96,7 +104,7 @@ def check_table(found: Sequence[Checked]) -> Table:
         counts = (one.asked, one.declined, one.left_out, one.uncompiled)
         further = further if one.passed else ["", ""]
         rows.append((one.name, result, *counts, *further, one.reason or "; ".join(without)))
-    return _table(headers, rows)
+    return table(headers.split(" | "), rows)
 
 
 def precision_table(found: Sequence[Checked]) -> Table:
@@ -121,7 +129,7 @@ def precision_table(found: Sequence[Checked]) -> Table:
         for what, answers in (("output", one.precision), ("gradients", one.gradients), ("ln Z", one.log_sums))
         if dtype in answers
     ]
-    return _table("backend | dtype | of | class | relative error | budgets | ulp | bias", rows, title)
+    return table(["backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"], rows, title)
 
 
 def same_bits_table(found: Sequence[Checked]) -> Table:
@@ -133,7 +141,7 @@ def same_bits_table(found: Sequence[Checked]) -> Table:
         for one in checked.invariance
     ]
     title = "the same bits again, and when a part is computed by itself"
-    return _table(" | ".join(("backend", "dtype", *SAME_BITS, "")), rows, title)
+    return table(("backend", "dtype", *SAME_BITS, ""), rows, title)
 
 
 def backend_table(device: str, found: Sequence[Listed]) -> Table:
@@ -142,7 +150,7 @@ def backend_table(device: str, found: Sequence[Listed]) -> Table:
         (one.name, one.library, "no" if one.reason else "yes", one.reason or one.summary) for one in found
     ]
     headers = "backend | library | here | what it is, or why it cannot run"
-    return _table(headers, rows, f"backends on {device}")
+    return table(headers.split(" | "), rows, f"backends on {device}")
 
 
 _COSTS = "FLOPs | score matrix | least bytes"
@@ -160,13 +168,13 @@ def presets_table(parts: Sequence[Part]) -> Table:
         ends = zip(_costs(found[0]), _costs(found[-1]), strict=True)
         lengths = ", ".join(map(str, part.said["lengths"]))
         rows.append((part.path, _shape(part), lengths, *(" to ".join(dict.fromkeys(pair)) for pair in ends)))
-    return _table(f"preset | shape | lengths | {_COSTS}", rows, "presets")
+    return table(f"preset | shape | lengths | {_COSTS}".split(" | "), rows, "presets")
 
 
 def costs_table(parts: Sequence[Part]) -> Table:
     """A row a workload of these parts: what it costs."""
     rows = [(part.path, one.label, *_costs(one)) for part in parts for one in part.workloads()]
-    return _table(f"preset | workload | {_COSTS}", rows)
+    return table(f"preset | workload | {_COSTS}".split(" | "), rows)
 
 
 def _shape(part: Part) -> str:
@@ -184,7 +192,7 @@ def _shape(part: Part) -> str:
 
 def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
     """A row a claim: its id, its theme, and what is said."""
-    return _table("id | theme | claim", listed, "claims")
+    return table(["id", "theme", "claim"], listed, "claims")
 
 
 def ledger_table(found: Ledger) -> Table:
@@ -196,4 +204,67 @@ def ledger_table(found: Ledger) -> Table:
         (one.id, one.verdict_in(words), one.says, one.truth, one.deciding_figure) for one in found.entries
     ]
     headers = "id | verdict | claim | what is so | deciding figure"
-    return _table(headers, rows, "what is claimed", lines=True)
+    return table(headers.split(" | "), rows, "what is claimed", lines=True)
+
+
+# -- a race ------------------------------------------------------------------------------------------
+
+#: columns of the table of a race
+_COLUMNS = ("workload", "first", "time", "next", "takes", "open", "peak", "rel. error", "no speed")
+
+
+def undecided(cell: Cell) -> tuple[int, int]:
+    """How many verdicts on other implementations against the first are undecided, and of how many."""
+    if cell.ranking is None:
+        return 0, 0
+    taken = cell.ranking.best.implementation
+    verdicts = [one.against_best for one in cell.ranking.standings if one.implementation != taken]
+    return sum(one is None or one.kind is Kind.UNDECIDED for one in verdicts), len(verdicts)
+
+
+def _row(cell: Cell) -> list[str]:
+    """What stands in `_COLUMNS`."""
+    outcomes = (one.outcome for one in cell.answers.values())
+    left_out = Counter(str(one).replace("_", " ") for one in outcomes if one is not Outcome.MEASURED)
+    others = ", ".join(f"{count} {what}" for what, count in left_out.items())
+    label = cell.workload.label
+    if cell.ranking is None:
+        return [label, "nobody", *[""] * (len(_COLUMNS) - 3), others]
+    result, (still, of), lead = cell.answers[cell.ranking.best.contender], undecided(cell), cell.won.ahead
+    takes = ""
+    if lead is not None:
+        span = "" if lead.low is None or lead.high is None else f" {interval(lead.low, lead.high)}"
+        takes = f"{ratio(lead.ratio)}{span} ×"
+    return [
+        label,
+        " ≈ ".join(cell.won.first),
+        seconds_text(cell.won.seconds),
+        "" if lead is None else lead.over,
+        takes,
+        f"{still} of {of}" if still else "",
+        "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
+        "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
+        others,
+    ]
+
+
+def race_table(cells: Iterable[Cell], title: str = "") -> Table:
+    """A row a workload; columns in which nothing stands are left out."""
+    found = list(map(_row, cells))
+    shown = [at for at in range(len(_COLUMNS)) if at < 2 or any(one[at] for one in found)]
+    headers = [_COLUMNS[at] for at in shown]
+    return table(headers, ([one[at] for at in shown] for one in found), title)
+
+
+def show_run(run: Run, *, quiet: bool = False) -> None:
+    """Print a run's table and its verdict; with `quiet` the verdict alone. Who is tied stands beside who is first.
+
+    Of a run that is not complete, what there is.
+    """
+    from attnlab.report import content_of, in_words
+
+    content = content_of(run)
+    cells = [one for one in content.analysis.cells if one.answers]
+    if cells and not quiet:
+        show(race_table(cells))
+    click.echo(in_words(content))

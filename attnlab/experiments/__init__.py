@@ -1,1 +1,93 @@
-"""Experiments that hold theory against measurement, through the backends."""
+"""Experiments that hold theory against measurement, through the backends: their names, and how they are run.
+
+An experiment is a module of `attnlab.experiments` that is listed here and defines an ``EXPERIMENT``: see
+`attnlab.experiments.finding.Experiment`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attnlab.backend.discovery import require, unasked
+from attnlab.experiments.finding import Experiment, Finding
+from attnlab.experiments.survey import Survey, generator, one_thread
+from attnlab.plain import suggestion
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: in the order in which they are read
+EXPERIMENTS = (
+    *("formula", "variance_scaling", "saturation", "vanishing_gradient", "thermodynamics", "length"),
+    *("overflow", "error_growth", "multihead", "training"),
+)
+#: what every run's report shows; the others take longer and are asked for
+CHAPTER = ("variance_scaling", "saturation")
+
+
+def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
+    """The experiments that `names` stand for: ``all`` for every one, ``none`` for no one.
+
+    Raises ValueError for an unknown name, naming the near ones.
+    """
+    if tuple(names) in ((), ("none",)):
+        return ()
+    if tuple(names) == ("all",):
+        return EXPERIMENTS
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise ValueError(f"no experiment is called {name!r}; {suggestion(name, EXPERIMENTS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment called `name`, its module imported now. Raises ValueError for an unknown name."""
+    chosen_experiments([name])
+    found: Experiment = importlib.import_module(f"attnlab.experiments.{name}").EXPERIMENT
+    return found
+
+
+def run_experiments(
+    names: Iterable[str] = (),
+    backends: Sequence[str] | None = None,
+    seed: int = 0,
+    folders: Sequence[Path | str] = (),
+) -> list[Finding]:
+    """The findings of the experiments called `names`, all where none is named, through `backends`.
+
+    backends : names, all that are found where None. folders : where to look for more of them.
+
+    Every library computes with one thread meanwhile (`one_thread`), and each finding carries the
+    seconds that it took. Raises ValueError for an unknown experiment or backend or a bad
+    seed, before any has run.
+    """
+    chosen = chosen_experiments(list(names) or EXPERIMENTS)
+    check_request(backends, seed, folders)
+    asked = unasked(folders) if backends is None else backends
+    with one_thread():
+        return [_run(name, Survey(asked, seed=seed, folders=folders)) for name in chosen]
+
+
+def _run(name: str, survey: Survey) -> Finding:
+    one, start = experiment(name), time.perf_counter()
+    one.measure(survey)
+    said, seconds = one.conclusion(survey.rows), round(time.perf_counter() - start, 2)
+    return Finding(
+        name, one.title, one.question, said, tuple(survey.rows), {**survey.facts, "seconds": seconds}
+    )
+
+
+def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:
+    """Raises ValueError for a bad seed or an unknown backend, before anything is measured."""
+    generator(seed)
+    for name in backends or ():
+        require(name, folders)
+
+
+def figure(finding: Finding) -> Figure:
+    """The finding drawn by its own experiment. Raises ValueError for one that is not in `EXPERIMENTS`."""
+    return experiment(finding.experiment).draw(finding)

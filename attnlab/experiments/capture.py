@@ -47,15 +47,21 @@ class Call:
     answer: NDArray[Any]
 
 
-class Recorder:
-    """The calls that were seen so far. `paths` are the modules of the model by identity."""
+class Recorder(TorchFunctionMode):
+    """The calls of attention that `model` made so far; as a mode it sees PyTorch's function wherever it is called."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
         self.calls: list[Call] = []
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._open: list[str] = []
         #: whether what is called now was noted already, one level above
         self.inside = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return (self.attend if func is _SDPA else func)(*args, **(kwargs or {}))
 
     def enter(self, module: torch.nn.Module, *_: Any) -> None:
         """`module` begins: what is called until it ends is its own."""
@@ -100,11 +106,14 @@ class Recorder:
         return answer
 
 
-@contextmanager
-def recorded(model: torch.nn.Module) -> Iterator[Recorder]:
-    """Every attention that `model` calls meanwhile is noted; afterwards the model is as it was."""
+def captured(model: torch.nn.Module, inputs: Mapping[str, Any] | tuple[Any, ...]) -> list[Call]:
+    """The attention calls of ``model(**inputs)``, or of ``model(*inputs)``, in evaluation mode, in their order.
+
+    Afterwards the model is as it was.
+    """
     recorder = Recorder(model)
     with ExitStack() as stack:
+        stack.callback(model.train, model.training)
         for module in model.modules():
             stack.callback(module.register_forward_pre_hook(recorder.enter).remove)
             stack.callback(module.register_forward_hook(recorder.leave).remove)
@@ -115,8 +124,11 @@ def recorded(model: torch.nn.Module) -> Iterator[Recorder]:
         stack.callback(setattr, functional, "scaled_dot_product_attention", _SDPA)
         functional.scaled_dot_product_attention = recorder.attend  # type: ignore[assignment]
         stack.enter_context(_interface(model, recorder))
-        stack.enter_context(_Mode(recorder))
-        yield recorder
+        stack.enter_context(recorder)
+        stack.enter_context(torch.no_grad())
+        model.eval()
+        model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+    return recorder.calls
 
 
 def problem_of_call(
@@ -146,21 +158,26 @@ def problem_of_call(
     # a model may leave an axis of its mask or its keys to broadcasting
     batch = max(query.shape[0], key.shape[0])
     query, key, value = (one.expand(batch, *one.shape[1:]) for one in (query, key, value))
-    added, seen = _split(mask)
-    if bias is not None:
-        added = _array(bias) if added is None else added + _array(bias)
-    if added is not None:
-        added = np.array(added, ndmin=4) if added.any() else None
+    if scale is not None and math.isclose(
+        scale, query.shape[-1] ** -0.5, rel_tol=4 * unit_roundoff("float64")
+    ):
+        scale = None  # the usual one, a rounding apart by how it was computed
+    seen = None if mask is None else _array(mask)
+    summands = [] if bias is None else [_array(bias)]
+    if mask is not None and mask.dtype != torch.bool:
+        hidden = mask <= _HIDDEN * torch.finfo(mask.dtype).min
+        seen, summands = _array(~hidden), [_array(mask.masked_fill(hidden, 0.0)), *summands]
+    added = np.array(sum(summands), ndmin=4)
     return Problem.of(
         _array(query),
         _array(key),
         _array(value),
         dtype=str(query.dtype).removeprefix("torch."),
         mask=_named(seen, causal, (batch, query.shape[1], query.shape[2], key.shape[2])),
-        scale=None if scale is None or _is_usual(scale, query.shape[-1]) else float(scale),
+        scale=None if scale is None else float(scale),
         softcap=softcap or None,
         sinks=None if sinks is None else _array(sinks.reshape(-1)),
-        bias=added,
+        bias=added if added.any() else None,
     )
 
 
@@ -182,27 +199,10 @@ def exact_output(problem: Problem) -> NDArray[np.float64]:
     return found
 
 
-def _is_usual(scale: float, head_dim: int) -> bool:
-    """Whether it is 1/√head_dim, which is a rounding apart by how it was computed."""
-    return math.isclose(scale, head_dim**-0.5, rel_tol=4 * unit_roundoff("float64"))
-
-
 def _array(tensor: Tensor) -> NDArray[Any]:
     """As NumPy has it, bfloat16 in float32, which holds it exactly."""
     tensor = tensor.detach()
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).contiguous().numpy().copy()
-
-
-def _split(mask: Tensor | None) -> tuple[NDArray[Any] | None, NDArray[np.bool_] | None]:
-    """What a mask adds, and which pairs it keeps."""
-    if mask is None:
-        return None, None
-    if mask.dtype == torch.bool:
-        return None, _array(mask)
-    least = _HIDDEN * torch.finfo(mask.dtype).min
-    seen = _array(mask > least)
-    added = _array(mask.masked_fill(mask <= least, 0.0))
-    return added, None if seen.all() else seen
 
 
 def _named(seen: NDArray[np.bool_] | None, causal: bool, shape: tuple[int, int, int, int]) -> Mask:
@@ -233,23 +233,17 @@ def _candidates(seen: NDArray[np.bool_]) -> Iterator[Mask]:
             yield Mask((Causal(alignment), Window.of((last - 1, 0), alignment)))
 
 
-class _Mode(TorchFunctionMode):
-    """Notes `scaled_dot_product_attention` wherever it is called."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        return (self._recorder.attend if func is _SDPA else func)(*args, **(kwargs or {}))
-
-
 @contextmanager
 def _interface(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
     """Every part of `model` that asks transformers for its attention gets one that notes and hands on."""
-    configs = _configs(model)
+    configs: list[Any] = []
+    if "transformers" in sys.modules:  # otherwise it is none of its models
+        from transformers import PreTrainedModel
+
+        parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+        configs = list(
+            {id(part.config): part.config for part in parts if part._can_set_attn_implementation()}.values()
+        )
     if not configs:
         yield
         return
@@ -297,19 +291,6 @@ def _interface(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
             known._global_mapping.pop(_NAME, None)
 
 
-def _configs(model: torch.nn.Module) -> list[Any]:
-    """The configurations of all parts of `model` that go by transformers' attention interface."""
-    if "transformers" not in sys.modules:  # then it is none of its models
-        return []
-    from transformers import PreTrainedModel
-
-    found: dict[int, Any] = {}
-    for part in model.modules():
-        if isinstance(part, PreTrainedModel) and part._can_set_attn_implementation():
-            found[id(part.config)] = part.config
-    return list(found.values())
-
-
 def _eager_of(module: torch.nn.Module) -> Callable[..., Any]:
     """The formula as the model's own file has it. Raises ValueError where it has none."""
     home = vars(sys.modules[type(module).__module__])
@@ -319,15 +300,3 @@ def _eager_of(module: torch.nn.Module) -> Callable[..., Any]:
             f"{type(module).__name__} has no written-out attention: load the model with attn_implementation='sdpa'"
         )
     return found
-
-
-def captured(model: torch.nn.Module, inputs: Mapping[str, Any] | tuple[Any, ...]) -> list[Call]:
-    """The attention calls of ``model(**inputs)``, or of ``model(*inputs)``, in evaluation mode, in their order."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), recorded(model) as recorder:
-            model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-    finally:
-        model.train(training)
-    return recorder.calls

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from attnlab.experiments.catalogue import EXPERIMENTS, check_request, run_experiments
+from attnlab.experiments import EXPERIMENTS, check_request, run_experiments
 from attnlab.experiments.claim import Claim, Ledger, Test
 from attnlab.experiments.finding import Finding, Row
 from attnlab.plain import suggestion

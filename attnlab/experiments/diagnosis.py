@@ -32,11 +32,10 @@ from attnlab.experiments.capture import exact_output
 from attnlab.experiments.heads import Head, heads_of
 from attnlab.experiments.survey import one_thread
 from attnlab.plain import finite
-from attnlab.problem import distributions as files
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
+from attnlab.problem import inputs as files
 from attnlab.problem.grid import workloads
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import DTYPES, ITEM_BYTES, OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
@@ -52,6 +51,7 @@ INPUTS = "inputs rounded"
 #: whose calls on all layers would take more seconds of processor time than this is not asked; a call on so many
 #: queries and keys predicts it
 _LONGEST, _SMALL = 10.0, 256
+Array = NDArray[np.float64]
 Attend = Callable[[Problem], NDArray[Any]]
 
 
@@ -193,7 +193,8 @@ def diagnose(
     spread = [max(one.beta / one.critical for one in heads if one.layer == number) for number in problems]
     order = sorted(problems, key=lambda number: -spread[number])  # the layer with the most frozen head first
     with part("asking backends"), one_thread():
-        errors = errors_on(problems, order, names, folders, lambda text: on_event(f"asking backends: {text}"))
+        in_order = {number: problems[number] for number in order}
+        errors = errors_on(in_order, names, folders, lambda text: on_event(f"asking backends: {text}"))
     raced: dict[str, Any] = {"no_race": "it was not asked for"}
     if race:
         with part("racing the quickest"):
@@ -222,7 +223,7 @@ def diagnose(
 
 
 def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
-    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ...; errors as `problem.distributions.save`."""
+    """Write every layer's inputs into `file`, as `layer0`, `layer1`, ...; errors as `problem.inputs.save`."""
     files.save(
         file, {f"layer{number}": one for number, one in problems.items()}, {"model": one_line(model, 80)}
     )
@@ -314,31 +315,29 @@ def _raced(
 
 def errors_on(
     problems: Mapping[int, Problem],
-    order: Sequence[int],
     backends: Sequence[str],
     folders: Sequence[str] = (),
     on_event: Callable[[str], None] = lambda text: None,
 ) -> list[BackendError]:
-    """The errors of `backends` on the layers in `order`, in every format no wider than the layers' own.
+    """The errors of `backends` on layers, in that order, in every format no wider than the layers' own.
 
     Raises ValueError for an unknown backend; one that cannot be asked, or raises, has its reason.
     """
     exact = {layer: exact_output(problem) for layer, problem in problems.items()}
-    first = problems[order[0]]
+    first = next(iter(problems.values()))
     asked = [one for one in DTYPES if ITEM_BYTES[one] <= ITEM_BYTES[first.dtype]]  # narrow first
     some = first.query[:1, : first.group, :_SMALL], first.key[:1, :1, :_SMALL], first.value[:1, :1, :_SMALL]
     part = Problem.of(*some, scale=first.scale, dtype=first.dtype)
-    calls = math.prod(first.shape) / math.prod(part.shape) * len(order)
-    found = [_measured(INPUTS, dtype, problems, order, exact, exact_output) for dtype in asked]
+    calls = math.prod(first.shape) / math.prod(part.shape) * len(problems)
+    found = [_measured(BackendError(INPUTS, dtype), problems, exact, exact_output) for dtype in asked]
     for name in backends:
         on_event(name)
         attend = partial(_output, name, folders)
-        for dtype in asked:
-            if _seconds(attend, part.cast(dtype)) * calls > _LONGEST:
-                reason = f"its calls would take more than {_LONGEST:g} s"
-                found.append(BackendError(name, dtype, reason=reason))
+        for one in [BackendError(name, dtype) for dtype in asked]:
+            if _seconds(attend, part.cast(one.dtype)) * calls > _LONGEST:
+                found.append(replace(one, reason=f"its calls would take more than {_LONGEST:g} s"))
             else:
-                found.append(_measured(name, dtype, problems, order, exact, attend))
+                found.append(_measured(one, problems, exact, attend))
     return found
 
 
@@ -358,28 +357,24 @@ def _seconds(attend: Attend, problem: Problem) -> float:
 
 
 def _measured(
-    name: str,
-    dtype: str,
-    problems: Mapping[int, Problem],
-    order: Sequence[int],
-    exact: Mapping[int, NDArray[np.float64]],
-    attend: Attend,
+    one: BackendError, problems: Mapping[int, Problem], exact: Mapping[int, Array], attend: Attend
 ) -> BackendError:
-    found, wrong, size, least = BackendError(name, dtype), 0.0, 0.0, np.inf
-    for layer in order:
+    """`one` with the errors of `attend` in its number format on all layers, or with the reason why there are none."""
+    wrong, size, least = 0.0, 0.0, math.inf
+    for layer, problem in problems.items():
         begun = time.monotonic()
         try:
             with np.errstate(all="ignore"):  # what overflows shows in the error
-                answer = attend(problems[layer].cast(dtype)).astype(np.float64)
+                found = attend(problem.cast(one.dtype)).astype(np.float64)
         except (Declined, Unavailable) as reason:
-            return replace(found, reason=one_line(str(reason)))
+            return replace(one, reason=one_line(str(reason)))
         except Exception as fault:  # other people's code, on inputs that nobody chose
-            return replace(found, reason=one_line(f"raised {type(fault).__name__}: {fault}"))
+            return replace(one, reason=one_line(f"raised {type(fault).__name__}: {fault}"))
         least = min(least, time.monotonic() - begun)
-        off, whole = (np.square(one).sum(axis=(0, 2, 3)) for one in (answer - exact[layer], exact[layer]))
+        off, whole = (np.square(each).sum(axis=(0, 2, 3)) for each in (found - exact[layer], exact[layer]))
         heads = np.sqrt(off / np.where(whole > 0, whole, 1.0))
         head = int(np.argmax(np.where(np.isnan(heads), np.inf, heads)))
         wrong, size = wrong + float(off.sum()), size + float(whole.sum())
-        if not heads[head] <= found.worst:
-            found = replace(found, worst=float(heads[head]), layer=layer, head=head)
-    return replace(found, error=float(np.sqrt(wrong / size)) if size else 0.0, seconds=float(least))
+        if not heads[head] <= one.worst:
+            one = replace(one, worst=float(heads[head]), layer=layer, head=head)
+    return replace(one, error=math.sqrt(wrong / size) if size else 0.0, seconds=least)

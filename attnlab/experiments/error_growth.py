@@ -18,8 +18,8 @@ from attnlab.experiments import panels
 from attnlab.experiments.finding import STANDARD_ERRORS, Experiment, Finding, Row, Shown, Where, pick
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import BLACK, entitle, new_figure, powers_of_two
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import round_to
 from attnlab.theory import GRADIENT_CLASSES, ErrorBudget, classify, gradient_budgets, precision_classes
 from attnlab.theory.error_budget import CLASSES
 
@@ -194,44 +194,16 @@ def _gradients(
 
 
 def conclusion(rows: Sequence[Row]) -> str:
-    """What each backend rounds inside, and what large logits cost."""
-    errors = pick(rows, ERROR)
+    """What each backend rounds inside, what large logits cost, and how near predictions are and how far bounds."""
+    errors, gradients = pick(rows, ERROR), pick(rows, OF_GRADIENT, axis="keys", dtype="bfloat16")
     if not errors:
         return "No backend could be measured."
     # long rows of moderate logits, where the budgets of the classes lie furthest apart
-    found: dict[str, set[str]] = {}
+    inside: dict[str, set[str]] = {}
     for row in pick(errors, axis="keys", value=AXES["keys"][0][-1], dtype=PREDICTED):
-        found.setdefault(str(row.where["precision"]), set()).add(str(row.where["backend"]))
-    classes = "; ".join(f"{', '.join(sorted(found[name]))}: {name}" for name in sorted(found))
-    tightest = max(row.measured for row in pick(rows, OF_WORST))
-    return (
-        f"Errors in 16 bits tell what is rounded inside ({classes or 'none measured'}). "
-        f"{_against_size(errors)}{_agreement_by_kind(errors)}{_of_gradients(rows)}"
-        f"No error of an output exceeds {100 * tightest:.0f} % of its worst-case bound. "
-        f"{agreement(rows, 'their budgets')}."
-    )
-
-
-def _agreement_by_kind(errors: Sequence[Row]) -> str:
-    """How near the predictions are, and how far the bounds."""
-    two_sided = [row for row in errors if row.relation == "=" and row.passed]
-    below = [row.measured / row.predicted for row in errors if row.relation == "≤" and row.passed]
-    told = ""
-    if two_sided:
-        off = [(abs(row.measured - row.predicted), row) for row in two_sided]
-        near = sum(distance <= STANDARD_ERRORS * row.standard_error for distance, row in off)
-        most = max(abs(row.measured / row.predicted - 1) for row in two_sided)
-        told += (
-            f"In 16 bits {near} of {len(two_sided)} errors lie within five standard errors of the prediction, all "
-            f"within {100 * most:.0f} %. "
-        )
-    if below:
-        told += f"In float32 the budget is a bound: errors are {min(below):.2f} to {max(below):.2f} of it. "
-    return told
-
-
-def _against_size(errors: Sequence[Row]) -> str:
-    """What large logits cost in bfloat16, where the scores are rounded and where they are not."""
+        inside.setdefault(str(row.where["precision"]), set()).add(str(row.where["backend"]))
+    classes = "; ".join(f"{', '.join(sorted(inside[name]))}: {name}" for name in sorted(inside))
+    told = [f"Errors in 16 bits tell what is rounded inside ({classes or 'none measured'})."]
     low, high = AXES["logit_std"][0][0], AXES["logit_std"][0][-1]
     spans = []
     for backend in ("torch_eager", "torch_sdpa"):
@@ -239,30 +211,42 @@ def _against_size(errors: Sequence[Row]) -> str:
         of = {float(row.where["value"]): row.measured for row in mine}
         if {low, high} <= of.keys():
             spans.append(f"from {of[low]:.1e} to {of[high]:.1e} with {backend}")
-    if not spans:
-        return ""
-    return (
-        f"As the standard deviation of the logits grows from {low:g} to {high:g}, the error in bfloat16 goes "
-        f"{' and '.join(spans)}. "
-    )
-
-
-def _of_gradients(rows: Sequence[Row]) -> str:
-    """The errors of gradients at both ends of n."""
-    few, many = GRADIENT_AXES["keys"][0], GRADIENT_AXES["keys"][-1]
-    mine = pick(rows, OF_GRADIENT, axis="keys", dtype="bfloat16")
-    if not mine:
-        return ""
-
-    def span(of: str, value: float) -> str:
-        found = [row.measured for row in pick(mine, of=of, value=value)]
-        return f"{min(found):.1e} to {max(found):.1e}"
-
-    listed = ", ".join(f"{of} {span(of, few)} and {span(of, many)}" for of in ("query", "key", "value"))
-    return (
-        f"The gradients' relative errors in bfloat16 at n = {few:g} and {many:g}, by backend: {listed}; each within a "
-        "budget of what a backward pass rounds. "
-    )
+    if spans:
+        told.append(
+            f"As the standard deviation of the logits grows from {low:g} to {high:g}, the error in bfloat16 goes "
+            f"{' and '.join(spans)}."
+        )
+    two_sided = [row for row in errors if row.relation == "=" and row.passed]
+    if two_sided:
+        near = sum(
+            abs(row.measured - row.predicted) <= STANDARD_ERRORS * row.standard_error for row in two_sided
+        )
+        most = max(abs(row.measured / row.predicted - 1) for row in two_sided)
+        told.append(
+            f"In 16 bits {near} of {len(two_sided)} errors lie within five standard errors of the prediction, all "
+            f"within {100 * most:.0f} %."
+        )
+    below = [row.measured / row.predicted for row in errors if row.relation == "≤" and row.passed]
+    if below:
+        told.append(
+            f"In float32 the budget is a bound: errors are {min(below):.2f} to {max(below):.2f} of it."
+        )
+    if gradients:
+        few, many = GRADIENT_AXES["keys"][0], GRADIENT_AXES["keys"][-1]
+        found = {
+            (of, n): [row.measured for row in pick(gradients, of=of, value=n)]
+            for of in ("query", "key", "value")
+            for n in (few, many)
+        }
+        span = {at: f"{min(some):.1e} to {max(some):.1e}" for at, some in found.items()}
+        listed = ", ".join(f"{of} {span[of, few]} and {span[of, many]}" for of in ("query", "key", "value"))
+        told.append(
+            f"The gradients' relative errors in bfloat16 at n = {few:g} and {many:g}, by backend: {listed}; each "
+            "within a budget of what a backward pass rounds."
+        )
+    tightest = max(row.measured for row in pick(rows, OF_WORST))
+    told.append(f"No error of an output exceeds {100 * tightest:.0f} % of its worst-case bound.")
+    return " ".join([*told, f"{agreement(rows, 'their budgets')}."])
 
 
 def draw(finding: Finding) -> Figure:

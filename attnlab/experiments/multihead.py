@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -59,23 +59,13 @@ FLOPS, FLOPS_ALONE = "FLOPs / (4 n² d_model)", "FLOPs of one head / (4 n² d_mo
 TIME, PEAK = "time / time of one head", "peak memory, MiB"
 SIZE, RATIO = "Var(q·k) / d_k", "Var(q·k) of the last layer, unscaled over scaled"
 
-Draw = Callable[[np.random.Generator, tuple[int, int]], Array]
-
-
-def _uniform(limit: float) -> Draw:
-    return lambda rng, shape: rng.uniform(-limit, limit, shape)
-
-
-#: (scheme of the theory, its weight_std, how a projection is drawn; the last column is the bias)
-SCHEMES: Mapping[str, tuple[str, float | None, Draw]] = {
-    "nn.MultiheadAttention (one Xavier matrix)": (
-        "fused_xavier",
-        None,
-        _uniform((6 / (4 * MODEL_DIM)) ** 0.5),
-    ),
-    "separate Xavier matrices": ("xavier", None, _uniform((6 / (2 * MODEL_DIM)) ** 0.5)),
-    "nn.Linear's default": ("linear_default", None, _uniform(MODEL_DIM**-0.5)),
-    "N(0, .02²)": ("normal", 0.02, lambda rng, shape: 0.02 * rng.standard_normal(shape)),
+#: scheme of the theory, its weight_std, and half the width of the uniform law that a projection is drawn from;
+#: the last column of a projection is the bias
+SCHEMES: Mapping[str, tuple[str, float | None, float]] = {
+    "nn.MultiheadAttention (one Xavier matrix)": ("fused_xavier", None, (6 / (4 * MODEL_DIM)) ** 0.5),
+    "separate Xavier matrices": ("xavier", None, (6 / (2 * MODEL_DIM)) ** 0.5),
+    "nn.Linear's default": ("linear_default", None, MODEL_DIM**-0.5),
+    "N(0, .02²)": ("normal", 0.02, 0.0),
 }
 
 
@@ -116,15 +106,17 @@ def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 def _initialisation(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Each draw of W_q and W_k is a cluster: within it all logits share the projections."""
-    for number, (label, (scheme, weight_std, draw)) in enumerate(SCHEMES.items()):
-        rng = generator(seed, 1300, number)
-        squares = []
+    for number, (label, (scheme, weight_std, half)) in enumerate(SCHEMES.items()):
+        rng, shape, squares = generator(seed, 1300, number), (MODEL_DIM, MODEL_DIM + 1), []
         for _ in range(_DRAWS):
             x = _normalised(rng.standard_normal((2, 1, _TOKENS, MODEL_DIM)))
             if scheme == "linear_default":  # the only one with a bias that is not 0
                 x = np.concatenate([x, np.ones((2, 1, _TOKENS, 1))], axis=-1)
-            weights = (draw(rng, (MODEL_DIM, MODEL_DIM + 1))[:, : x.shape[-1]] for _ in range(2))
-            q, k = (_heads_of(tokens @ w.T, HEADS) for tokens, w in zip(x, weights, strict=True))
+            drawn = (
+                weight_std * rng.standard_normal(shape) if weight_std else rng.uniform(-half, half, shape)
+                for _ in range(2)
+            )
+            q, k = (_heads_of(of @ w[:, : x.shape[-1]].T, HEADS) for of, w in zip(x, drawn, strict=True))
             squares.append([np.mean(read_logits(one.attend, q, k, scale=HEAD_DIM**-0.5) ** 2)])
         expected = initial_logit_variance(MODEL_DIM, scheme, weight_std)
         yield one.mean(START, {"scheme": label}, np.array(squares), expected)
@@ -183,6 +175,8 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
     """
     if one.slow:
         return
+    from torch.utils.flop_counter import FlopCounterMode
+
     rng, n = generator(seed, 1500), _COST_LENGTH
     x = rng.standard_normal((3, 1, n, MODEL_DIM)).astype(np.float32)
     seconds: dict[int, list[float]] = {count: [] for count in HEAD_COUNTS}
@@ -196,22 +190,15 @@ def _cost(one: OpenBackend, seed: int) -> Iterator[Row]:
         where, head_dim = {"heads": count, "length": n}, MODEL_DIM // count
         for quantity, heads, expected in ((FLOPS, count, 1.0), (FLOPS_ALONE, 1, 1 / count)):
             workload = Workload(heads=heads, queries=n, keys=n, head_dim=head_dim)
-            flops = _counted_flops(one, workload, x[..., : heads * head_dim])
+            q, k, v = (_heads_of(one_x[..., : heads * head_dim], heads) for one_x in x)
+            with FlopCounterMode(display=False) as counter:
+                one.attend(q, k, v, causal=False, scale=workload.scale)
+            flops = counter.get_total_flops()  # 0 of a backend that does not compute with PyTorch
             counted = {**where, "counted": "by PyTorch" if flops else "by arithmetic"}
             share = (flops or workload.flops) / (4 * n * n * MODEL_DIM)
             yield one.row(quantity, counted, expected, share, slack=1e-12)
         if count > 1:
             yield one.row(TIME, where, None, min(seconds[count]) / min(seconds[1]))
-
-
-def _counted_flops(one: OpenBackend, workload: Workload, x: NDArray[Any]) -> int:
-    """What PyTorch's own counter sees in one call; 0 where the backend does not compute with PyTorch."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    q, k, v = (_heads_of(one_x, workload.heads) for one_x in x)
-    with FlopCounterMode(display=False) as counter:
-        one.attend(q, k, v, causal=False, scale=workload.scale)
-    return int(counter.get_total_flops())
 
 
 def memory(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -275,17 +262,15 @@ def conclusion(rows: Sequence[Row]) -> str:
     if others and all(row.passed for row in others):
         told.append("To the last bit, no head changes another.")
     if sizes:
-        none, pre_norm = (
-            [
-                ", ".join(f"{row.measured:.3g}" for row in pick(sizes, norm=norm, scaling=scaling))
-                for scaling in ("unscaled", "scaled")
-            ]
+        unscaled, scaled, pre_unscaled, pre_scaled = (
+            ", ".join(f"{row.measured:.3g}" for row in pick(sizes, norm=norm, scaling=scaling))
             for norm in NORMS
+            for scaling in ("unscaled", "scaled")
         )
         told.append(
             f"Through {LAYERS} layers (d_model {_STACK_DIM}, d_k {_STACK_HEAD_DIM}, {_STACK_TOKENS} tokens) without "
-            f"a norm Var(q·k)/d_k is {none[0]} unscaled and {none[1]} with 1/√d_k; under a pre-norm {pre_norm[0]} and "
-            f"{pre_norm[1]}."
+            f"a norm Var(q·k)/d_k is {unscaled} unscaled and {scaled} with 1/√d_k; under a pre-norm {pre_unscaled} "
+            f"and {pre_scaled}."
         )
     many = [row.measured for row in pick(rows, TIME, heads=HEAD_COUNTS[-1])]
     if many:

@@ -34,11 +34,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import in_this_process
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import OUTPUT, round_to
 from attnlab.problem.workload import Workload
 from attnlab.theory import unit_roundoff
 

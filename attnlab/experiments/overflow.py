@@ -14,7 +14,7 @@ from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import Attend
 from attnlab.experiments.survey import OpenBackend, Survey, agreement
 from attnlab.figures import BLACK, CYCLE, GREY, RED, entitle, legend, new_figure
-from attnlab.problem.dtypes import DTYPES, carrier, round_to
+from attnlab.problem.vocabulary import DTYPES, carrier, round_to
 from attnlab.theory import float_format, overflow_threshold, underflow_threshold
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ def measure(survey: Survey) -> None:
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
     """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
 
-    Infinite where it holds at `high` too. Raises ValueError where it does not even hold at `low`.
+    Infinite where it holds at `high` too, `low` where it does not even hold there.
     """
-    if not holds(low):
-        raise ValueError(f"fails already at {low:g}")
     if holds(high):
         return math.inf
     for _ in range(60):

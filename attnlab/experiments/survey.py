@@ -6,15 +6,13 @@ with an error becomes a failed row instead of the end of the experiment.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +28,13 @@ from attnlab.problem.problem import Problem
 RAISED = "answered"
 
 
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
 @dataclass(frozen=True)
 class OpenBackend:
     """A backend ready to be asked. `slow` where only small sizes are affordable."""
@@ -42,6 +47,13 @@ class OpenBackend:
     def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
         """`Row.compare` of what was measured through this backend."""
         return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+    def estimate(
+        self, quantity: str, where: Where, found: Estimate, predicted: Estimate, slack: float = 0.0
+    ) -> Row:
+        """A row of what was measured against a prediction that has an error of its own."""
+        error = math.hypot(found.error, predicted.error)
+        return self.row(quantity, where, predicted.value, found.value, standard_error=error, slack=slack)
 
     def mean(
         self, quantity: str, where: Where, found: NDArray[Any], predicted: float | None, slack: float = 0.0
@@ -181,59 +193,36 @@ def one_thread() -> Iterator[None]:
     Experiments ask several libraries in turn, and a pool that spins while it waits takes the processor from the one at
     work: on two cores the saturation experiment took 12 s with one thread and 47 s with two.
     """
+    import torch  # so that its pool is there to be limited
     from threadpoolctl import threadpool_limits
 
-    # imported first, so that its pool is there to be limited
-    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
-    before = torch.get_num_threads() if torch else 0
+    before = torch.get_num_threads()
     with threadpool_limits(1):
+        torch.set_num_threads(1)
         try:
-            if torch:
-                torch.set_num_threads(1)
             yield
         finally:
-            if torch:
-                torch.set_num_threads(before)
+            torch.set_num_threads(before)
 
 
-def mean_over_clusters(found: Array) -> tuple[float, float]:
+def mean_over_clusters(found: Array) -> Estimate:
     """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means, over √clusters.
 
     A cluster is for instance the rows of one head, which share its keys. The error is right however they depend on
-    each other, as long as clusters are independent. Raises ValueError for fewer than two clusters.
+    each other, as long as clusters are independent.
     """
-    if found.ndim != 2 or found.shape[0] < 2 or found.shape[1] < 1:
-        raise ValueError(
-            f"values must be (clusters, members) with at least two clusters, got shape {found.shape}"
-        )
     means = found.mean(axis=1)
-    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+    return Estimate(float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means)))
 
 
 def statistic_over_clusters(
     found: Array, statistic: Callable[[Array], float], resamples: int = 200
-) -> tuple[float, float]:
+) -> Estimate:
     """`statistic` of all of `found`, (clusters, members), and its standard error by resampling whole clusters.
 
     The bootstrap (Efron and Tibshirani 1993, chapter 6), with resamples that are the same in every run. For
-    quantiles and shares, which no mean over clusters gives. Raises ValueError as `mean_over_clusters`.
+    quantiles and shares, which no mean over clusters gives.
     """
-    mean_over_clusters(found)  # the same conditions
     rng = np.random.default_rng(0)
     drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
-    return statistic(found), float(np.std(drawn, ddof=1))
-
-
-def log_log_slope(x: Sequence[float], y: Sequence[float], y_error: Sequence[float]) -> tuple[float, float]:
-    """Slope of ln y on ln x and its standard error, each point weighted by 1/(relative error)².
-
-    Points are independent, the errors known and small beside y (weighted least squares; Press et al., Numerical
-    Recipes, section 15.2). Raises ValueError for fewer than two different x, or an x, y or error not above 0.
-    """
-    log_x, found, errors = np.log(np.asarray(x, float)), np.asarray(y, float), np.asarray(y_error, float)
-    if not (np.isfinite(log_x).all() and found.min() > 0 and errors.min() > 0):
-        raise ValueError("a slope needs x, y and errors above 0")
-    if np.ptp(log_x) == 0:
-        raise ValueError("a slope needs at least two different x")
-    (slope, _), covariance = np.polyfit(log_x, np.log(found), 1, w=found / errors, cov="unscaled")
-    return float(slope), math.sqrt(covariance[0, 0])
+    return Estimate(statistic(found), float(np.std(drawn, ddof=1)))

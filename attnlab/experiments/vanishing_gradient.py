@@ -1,24 +1,26 @@
 """The norm of the softmax's Jacobian: its mean square and its tail, and the gradients that it passes on.
 
-Measured through the backends in float64, and by automatic differentiation through those that have it.
+Measured through the backends in float64, and by automatic differentiation through those that have it. The mean square
+of ‖J‖_F, J = diag p − ppᵀ, over standard normal inputs has an exact integral; its quantiles and the length of dL/dq
+have not, and are sampled, each with its error.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from attnlab import figures
 from attnlab.errors import Declined
-from attnlab.experiments import jacobian_sampling as law
 from attnlab.experiments import panels
-from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
-from attnlab.experiments.jacobian_sampling import STATISTICS, Estimate
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, Where, pick, values
 from attnlab.experiments.observables import logit_gradients, observe
 from attnlab.experiments.survey import (
+    Estimate,
     OpenBackend,
     Survey,
     agreement,
@@ -54,6 +56,15 @@ _NORM_SLACK, _SQUARE_SLACK = 2e-6, 1e-12
 SQUARE, BELOW, _AT = "mean ‖J‖²", "share of rows below", "beta / critical"
 BELOW_AGAINST_DIM, MEDIAN_AGAINST_DIM = "share of rows below 1e-3 against d_k", "median ‖J‖ against d_k"
 AGAINST_LENGTH, AGAINST_BETA = "median ‖J‖ against n", "mean ‖J‖² against β"
+#: rows, at most, and copies of each; logits drawn in all, about; rows computed at once
+_ROWS, _COPIES, _LOGITS, _AT_ONCE = 20_000, 32, 2**25, 2**20
+#: rows drawn of the whole gradient, how many at once, and the parts of the sample that tell the error of a median
+_WHOLE_ROWS, _WHOLE_AT_ONCE, _PARTS = 12_288, 512, 24
+#: of lengths of the whole gradient
+STATISTICS: Mapping[str, Callable[[Array], float]] = {
+    "rms": lambda norms: float(np.mean(norms**2)) ** 0.5,
+    "median": lambda norms: float(np.median(norms)),
+}
 
 
 def whole_quantity(statistic: str) -> str:
@@ -64,7 +75,7 @@ def whole_quantity(statistic: str) -> str:
 def measure(survey: Survey) -> None:
     """‖J‖_F of the rows through each backend: mean square, median, 5 % quantile, share below 1e-3.
 
-    Predictions: the exact mean square; for the others `attnlab.experiments.jacobian_sampling`, its own error included.
+    Predictions: the exact mean square; for the others `share_below` and `quantile`, their own error included.
     Then the gradient of the logits through autograd, its mean square against the same theory, and through one
     backend what becomes of the rows with d_k, unscaled, and with n, scaled, and the gradient that reaches a query.
     """
@@ -86,10 +97,9 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
         yield means[-1]
         norms = np.sqrt(squares)
         for quantity, level in QUANTILES.items():
-            yield _quantile_row(one, quantity, where, norms, level, law.quantile(level, *row))
+            yield _quantile_row(one, quantity, where, norms, level, row)
         for threshold in THRESHOLDS:
-            at = {**where, "norm": threshold}
-            yield _share_row(one, BELOW, at, norms, threshold, law.share_below(threshold, *row))
+            yield _share_row(one, BELOW, {**where, "norm": threshold}, norms, threshold, row)
     unscaled, scaled = means
     ratio = math.sqrt(unscaled.measured / scaled.measured)
     expected = math.sqrt(unscaled.predicted / scaled.predicted)
@@ -98,32 +108,30 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
     yield one.row("rms ‖J‖, unscaled over scaled", where, expected, ratio, standard_error=error)
 
 
+#: keys, head dimension and scale of a row
+_Law = tuple[int, int, float]
+
+
 def _quantile_row(
-    one: OpenBackend, quantity: str, where: Mapping[str, Any], norms: Array, level: float, expected: Estimate
+    one: OpenBackend, quantity: str, where: Where, norms: Array, level: float, law: _Law
 ) -> Row:
     """A quantile of the measured norms against the predicted one, which has an error of its own."""
-    found, error = statistic_over_clusters(norms, lambda some: float(np.quantile(some, level)))
-    room = {"standard_error": math.hypot(error, expected.error), "slack": _NORM_SLACK}
-    return one.row(quantity, where, expected.value, found, **room)
+    found = statistic_over_clusters(norms, lambda some: float(np.quantile(some, level)))
+    return one.estimate(quantity, where, found, quantile(level, *law), _NORM_SLACK)
 
 
 def _share_row(
-    one: OpenBackend,
-    quantity: str,
-    where: Mapping[str, Any],
-    norms: Array,
-    threshold: float,
-    expected: Estimate,
+    one: OpenBackend, quantity: str, where: Where, norms: Array, threshold: float, law: _Law
 ) -> Row:
     """The share of the measured norms below `threshold` against the predicted one.
 
     Where it is small, few rows were seen or none, and their spread says nothing of what might have been: the error is
     then that of the predicted share, and some four rows are too few to judge by.
     """
+    expected = share_below(threshold, *law)
     found, error = mean_over_clusters((norms < threshold).astype(np.float64))
-    independent = math.sqrt(expected.value * (1 - expected.value) / norms.size)
-    error = math.hypot(max(error, independent), expected.error)
-    return one.row(quantity, where, expected.value, found, standard_error=error, slack=4 / norms.size)
+    error = max(error, math.sqrt(expected.value * (1 - expected.value) / norms.size))
+    return one.estimate(quantity, where, Estimate(found, error), expected, 4 / norms.size)
 
 
 def _autograd(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -172,25 +180,24 @@ def _against_size(one: OpenBackend, seed: int) -> Iterator[Row]:
     a few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
     """
 
-    def norms_of(stream: int, row: tuple[int, int, float], dims: int, heads: int) -> Array:
+    def norms_of(law: _Law, dims: int, heads: int, rng: np.random.Generator) -> Array:
         """‖J‖_F, (heads, queries), of queries of `dims` dimensions as long as those of the row's head dimension."""
-        keys, head_dim, scale = row
-        rng = generator(seed, stream, head_dim if stream == 820 else keys)
+        keys, head_dim, scale = law
         q, k = (rng.standard_normal((1, heads, n, dims)) for n in (16, keys))
         length = np.sqrt(rng.chisquare(head_dim, (1, heads, 16, 1)))
         q *= length / np.linalg.norm(q, axis=-1, keepdims=True)
         return np.asarray(np.sqrt(observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]))
 
     for head_dim in HEAD_DIMS:
-        row = (_KEYS, head_dim, 1.0)
-        norms = norms_of(820, row, 32, 160)
-        where = {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
-        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law.share_below(SMALL, *row))
-        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law.quantile(0.5, *row))
+        law, where = (_KEYS, head_dim, 1.0), {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
+        norms = norms_of(law, 32, 160, generator(seed, 820, head_dim))
+        yield _share_row(one, BELOW_AGAINST_DIM, where, norms, SMALL, law)
+        yield _quantile_row(one, MEDIAN_AGAINST_DIM, where, norms, 0.5, law)
     for keys in LENGTHS:
-        row = (keys, _HEAD_DIM, _SCALES["scaled"])
-        norms, where = norms_of(830, row, 8, 24), {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
-        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, law.quantile(0.5, *row))
+        law = (keys, _HEAD_DIM, _SCALES["scaled"])
+        where = {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM}
+        norms = norms_of(law, 8, 24, generator(seed, 830, keys))
+        yield _quantile_row(one, AGAINST_LENGTH, where, norms, 0.5, law)
 
 
 def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
@@ -207,18 +214,120 @@ def whole(one: OpenBackend, seed: int) -> Iterator[Row]:
         v[..., 0], upstream[..., 0] = rng.standard_normal(k.shape[:-1]), 1.0
         norms = []
         for scale in (1.0, head_dim**-0.5):
-            found = one.gradients(Problem.of(q, k, v, scale=scale, output_gradient=upstream))
-            if found is None:
+            gradients = one.gradients(Problem.of(q, k, v, scale=scale, output_gradient=upstream))
+            if gradients is None:
                 return
-            norms.append(np.linalg.norm(found["query gradient"].astype(np.float64)[0], axis=-1))
+            norms.append(np.linalg.norm(gradients["query gradient"].astype(np.float64)[0], axis=-1))
         for name in STATISTICS:
-            ratio, error = law.ratio_of_lengths(name, np.concatenate(norms, axis=1))
-            expected, where = (
-                law.predicted_ratio(name, _KEYS, head_dim),
-                {"keys": _KEYS, "head_dim": head_dim},
-            )
-            error = math.hypot(error, expected.error)
-            yield one.row(whole_quantity(name), where, expected.value, ratio, standard_error=error)
+            found = ratio_of_lengths(name, np.concatenate(norms, axis=1))
+            where = {"keys": _KEYS, "head_dim": head_dim}
+            yield one.estimate(whole_quantity(name), where, found, predicted_ratio(name, _KEYS, head_dim))
+
+
+# -- laws of a row over standard normal inputs that have no integral ---------------------------------
+#
+# Rows of the random energy model are drawn, and the two things that decide most of ‖J‖ are not left to chance: β is
+# drawn a stratum of its law a row, and the largest logit, which given all others is a normal number above the second
+# largest, a stratum of its law a copy of the row. That makes the error some ten times smaller than that of as many
+# independent rows.
+#
+# The whole gradient of a query is dL/dq = scale · Σ_j (Jg)_j k_j, in which the scale is a factor. With the weights'
+# gradient g of independent unit components three draws make its length: |dL/dq|² = scale² (‖Jg‖² χ²_{d_k − 1} +
+# (Σ_j (Jg)_j x_j)²), with x_j the key's component along the query, of which the weights are made, and the others
+# independent of all.
+
+
+@lru_cache(maxsize=256)
+def share_below(threshold: float, keys: int, head_dim: int, scale: float) -> Estimate:
+    """P(‖J‖_F < threshold) of a row of softmax(scale · q·k) over `keys`, q and k ~ N(0, I) in `head_dim` dimensions."""
+    return mean_over_clusters((_norms(keys, head_dim, scale) < threshold).astype(np.float64))
+
+
+@lru_cache(maxsize=256)
+def quantile(level: float, keys: int, head_dim: int, scale: float) -> Estimate:
+    """The `level` quantile of ‖J‖_F, 0 < level < 1; arguments as `share_below`.
+
+    Standard error: half the distance of the quantiles one standard error of the level away to both sides (Woodruff
+    1952).
+    """
+    norms = _norms(keys, head_dim, scale)
+    value = float(np.quantile(norms, level))
+    _, error = mean_over_clusters((norms < value).astype(np.float64))
+    low, high = np.quantile(norms, np.clip([level - error, level + error], 0, 1))
+    return Estimate(value, float(high - low) / 2)
+
+
+@lru_cache(maxsize=4)
+def _norms(keys: int, head_dim: int, scale: float) -> Array:
+    """‖J‖_F of rows, (rows, copies), the same in every run; rows are independent of each other."""
+    from scipy.stats import chi2
+
+    rng = generator(0, 610, keys, head_dim)
+    rows = min(_ROWS, max(256, _LOGITS // keys))
+    levels = (rng.permutation(rows) + rng.random(rows)) / rows
+    beta = scale * np.sqrt(chi2.ppf(levels, head_dim))
+    at_once = max(1, _AT_ONCE // keys)
+    return np.concatenate([_part(keys, beta[i : i + at_once], rng) for i in range(0, rows, at_once)])
+
+
+def _part(keys: int, beta: Array, rng: np.random.Generator) -> Array:
+    """‖J‖_F of a row for each β, in copies that differ by the largest logit: (rows, copies).
+
+    With w_j = e^{s_j − s_max} of the keys but the largest, R = Σw and p = 1/(1 + R), the squared norm is
+    p⁴R² + p²Σw² − 2p³Σw³ + 2p⁴Σw² + p⁴(Σw²)², in which nothing cancels.
+    """
+    from scipy.special import ndtr, ndtri
+
+    x = rng.standard_normal((beta.size, keys))
+    x[np.arange(beta.size), x.argmax(axis=1)] = -np.inf
+    second = x.max(axis=1, keepdims=True)
+    w = np.exp(beta[:, None] * (x - second))
+    squares = w * w
+    first, square, cube = (one.sum(axis=1, keepdims=True) for one in (w, squares, squares * w))
+    above = (np.arange(_COPIES) + rng.random((beta.size, _COPIES))) / _COPIES * ndtr(-second)
+    down = np.exp(-beta[:, None] * (-ndtri(above) - second))  # e^{s_second − s_max}
+    first, square, cube = first * down, square * down**2, cube * down**3
+    p = 1 / (1 + first)
+    return np.asarray(
+        np.sqrt(p**4 * first**2 + p**2 * square - 2 * p**3 * cube + 2 * p**4 * square + p**4 * square**2)
+    )
+
+
+def ratio_of_lengths(name: str, pairs: Array) -> Estimate:
+    """The statistic called `name` of |dL/dq| unscaled over scaled; pairs : (clusters, unscaled and then scaled)."""
+
+    def ratio(both: Array) -> float:
+        unscaled, scaled = np.split(both, 2, axis=1)
+        return STATISTICS[name](unscaled) / STATISTICS[name](scaled)
+
+    return statistic_over_clusters(pairs, ratio)
+
+
+@lru_cache(maxsize=64)
+def predicted_ratio(name: str, keys: int, head_dim: int) -> Estimate:
+    """`ratio_of_lengths` for rows of `keys` keys, from rows of the law, the same in every run."""
+    pairs = [_lengths(keys, head_dim, scale).reshape(_PARTS, -1) for scale in (1.0, head_dim**-0.5)]
+    return ratio_of_lengths(name, np.concatenate(pairs, axis=1))
+
+
+@lru_cache(maxsize=8)
+def _lengths(keys: int, head_dim: int, scale: float) -> Array:
+    """|dL/dq| of rows, the same in every run and, but for what the scale does, with every scale."""
+    rng = generator(0, 860, head_dim)
+    found = []
+    for _ in range(_WHOLE_ROWS // _WHOLE_AT_ONCE):
+        length = np.sqrt(rng.chisquare(head_dim, (_WHOLE_AT_ONCE, 1)))
+        x, g = rng.standard_normal((2, _WHOLE_AT_ONCE, keys))
+        logits = scale * length * x
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        passed = weights * (g - (weights * g).sum(axis=1, keepdims=True))
+        across = (passed**2).sum(axis=1) * rng.chisquare(head_dim - 1, _WHOLE_AT_ONCE)
+        found.append(scale * np.sqrt(across + (passed * x).sum(axis=1) ** 2))
+    return np.concatenate(found)
+
+
+# -- what is said and drawn ---------------------------------------------------------------------------
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -233,7 +342,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     rms = {scaling: average(squares, scaling) ** 0.5 for scaling in _SCALES}
     tail = {scaling: 100 * average(below, scaling) for scaling in _SCALES}
     error = 100 * pick(below, scaling="unscaled")[0].standard_error
-    expected = law.share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
+    expected = share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
     return (
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
@@ -264,14 +373,14 @@ def _whole_gradient(rows: Sequence[Row]) -> str:
     mean, median = (pick(rows, whole_quantity(name)) for name in STATISTICS)
     if not mean:
         return ""
-    mean_listed, median_listed = (
+    listed = [
         ", ".join(f"{row.measured:.3g} ± {row.standard_error:.2g}" for row in found)
         for found in (mean, median)
-    )
+    ]
     dims = ", ".join(str(row.where["head_dim"]) for row in mean)
     return (
-        f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {mean_listed} "
-        f"times the scaled one at d_k = {dims}, and the median {median_listed} times. "
+        f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {listed[0]} "
+        f"times the scaled one at d_k = {dims}, and the median {listed[1]} times. "
     )
 
 

@@ -1,8 +1,12 @@
 """The variance of the logits against d_k at three scales, and the law of q·k.
 
-Here every logit is read out of a backend's weights (`read_logits`) and its variance held against the exact one, with
-the standard error that many rows sharing few queries and keys really have. The rest of the law needs no backend:
-`attnlab.experiments.score_sampling`.
+Every logit is read out of a backend's weights (`read_logits`) and its variance held against the exact one, with the
+standard error that many rows sharing few queries and keys really have.
+
+The rest of the law needs no backend: dot products are drawn by the hundred million. Queries and keys come in blocks,
+every query of a block meets every key of it, and only three sums of each block are kept: the speed of a matrix product,
+in little memory. Blocks are independent, so their spread is the error of any statistic, however its block's rows share
+queries and keys.
 
 Tokens may share a direction: each is √(a d_model) u + √(1 − a) z with one unit vector u for all and z standard normal,
 so that E|x|² = d_model whatever a is, and with projections of variance 1/d_model a scaled score has variance 1 over the
@@ -14,34 +18,116 @@ between unrelated words).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnlab import figures
 from attnlab.experiments import panels
-from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
+from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, Where, pick, values
 from attnlab.experiments.observables import read_logits, weights_of
-from attnlab.experiments.score_sampling import DOT_PRODUCTS, FAMILIES, HEAD_DIMS, sampled_rows
-from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, log_log_slope
+from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import BLACK, BLUE, CYCLE, GREEN, GREY, ORANGE, entitle, legend, note, points
-from attnlab.theory import dot_product_moments, score_cdf, score_characteristic_function
+from attnlab.theory import DotProductMoments, dot_product_moments, score_cdf, score_characteristic_function
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Single = NDArray[np.float32]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Single]
 #: what the dot product is multiplied by, as a power of d_k
 SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
+#: queries, and keys, of a block: large enough for a fast matrix product, small enough to stay in cache
+BLOCK = 512
+#: independent blocks of BLOCK² dot products a point, and of the wide family
+BLOCKS, WIDE_BLOCKS = 36, 10
+HEAD_DIMS = tuple(2**power for power in range(11))
+FAMILY_HEAD_DIMS, LAW_HEAD_DIMS, WIDE_HEAD_DIMS = (4, 32, 256), (1, 4, 16, 64), (16, 256)
+#: independent dot products for the law, at each head dimension
+PAIRS = 2**16
+#: float32 products and sums are good to this, relatively
+_ROUNDING = 2e-5
 #: independent heads, and queries and keys in each: 131,072 logits a point; a slow backend gets the second
 _SIZES, _SLOW_SIZES = (32, 64, 64), (8, 16, 16)
 #: of |x|², in the direction that tokens share
 SHARES = (0.0, 0.5, 0.8, 0.95)
 #: draws of the projections, tokens that ask and that are asked, dimensions of a token and of a head
 _DRAWS, _QUERIES, _KEYS, _MODEL_DIM, _HEAD_DIM = 96, 12, 24, 128, 32
-SLOPE = "slope of ln variance on ln d_k"
+SLOPE, VARIANCE, KURTOSIS = "slope of ln variance on ln d_k", "variance of q·k", "kurtosis of q·k"
+CHARACTERISTIC, DISTRIBUTION = "characteristic function", "distribution function"
 OVER_WEIGHTS, IN_ROW = "variance of the scores over the weights", "variance of the scores within a row"
+
+
+@dataclass(frozen=True)
+class Family:
+    """How the components of q and of k are drawn, and the exact moments of the unscaled q·k at a head dimension."""
+
+    query: Draw
+    key: Draw
+    moments: Callable[[int], DotProductMoments]
+
+
+def _family(query: Draw, key: Draw | None = None, **known: Any) -> Family:
+    """Independent components, `known` of them for `dot_product_moments`; keys are drawn as queries are, or by `key`."""
+    return Family(query, key or query, lambda head_dim: dot_product_moments(head_dim, **known))
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _uniform(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
+    return (rng.random(shape, dtype=np.float32) - np.float32(0.5)) * np.float32(math.sqrt(12))
+
+
+def _rademacher(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
+    return rng.integers(0, 2, shape, dtype=np.int8).astype(np.float32) * 2 - 1
+
+
+def _laplace(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
+    # an exponential with a random sign; variance 2b² = 1
+    size = rng.standard_exponential(shape, dtype=np.float32) * np.float32(math.sqrt(0.5))
+    return size * _rademacher(rng, shape)
+
+
+def decaying_variances(head_dim: int) -> Array:
+    """Variances 1/c of component c, scaled to mean 1: few directions carry most, as in trained heads."""
+    raw: Array = np.arange(1, head_dim + 1, dtype=np.float64) ** -1.0
+    return raw * (head_dim / float(raw.sum()))
+
+
+def _anisotropic(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
+    return _normal(rng, shape) * np.sqrt(decaying_variances(shape[1])).astype(np.float32)
+
+
+def _anisotropic_moments(head_dim: int) -> DotProductMoments:
+    covariance = np.diag(decaying_variances(head_dim))
+    return dot_product_moments(head_dim, query_covariance=covariance, key_covariance=covariance)
+
+
+#: with zero mean and unit variance a component, but for the shifted ones, whose mean is ½
+FAMILIES: Mapping[str, Family] = {
+    "normal": _family(_normal),
+    "uniform": _family(_uniform, query_kurtosis=1.8, key_kurtosis=1.8),
+    "Rademacher": _family(_rademacher, query_kurtosis=1.0, key_kurtosis=1.0),
+    "Laplace": _family(_laplace, query_kurtosis=6.0, key_kurtosis=6.0),
+    # a sum of normal numbers with random signs: exactly normal at every dimension
+    "normal × Rademacher": _family(_normal, _rademacher, query_kurtosis=3.0, key_kurtosis=1.0),
+    "shifted means": _family(
+        lambda rng, shape: _normal(rng, shape) + np.float32(0.5), query_mean=0.5, key_mean=0.5
+    ),
+    "anisotropic": Family(_anisotropic, _anisotropic, _anisotropic_moments),
+}
+WIDE = _family(lambda rng, shape: 2 * _normal(rng, shape), query_std=2.0, key_std=2.0)
+#: dot products drawn in blocks in one run
+DOT_PRODUCTS = BLOCK**2 * (
+    (len(HEAD_DIMS) + len(FAMILY_HEAD_DIMS) * (len(FAMILIES) - 1)) * BLOCKS
+    + len(WIDE_HEAD_DIMS) * WIDE_BLOCKS
+)
 
 
 def measure(survey: Survey) -> None:
@@ -51,7 +137,7 @@ def measure(survey: Survey) -> None:
     all logits, its mean being 0 by symmetry. Standard error: `DotProductMoments.variance_standard_error`.
     """
     survey.facts["dot products sampled"] = DOT_PRODUCTS
-    survey.rows += sampled_rows(survey.seed, SCALINGS)
+    survey.rows += sampled_rows(survey.seed)
     survey.each(_through, shared_direction)
 
 
@@ -71,7 +157,7 @@ def _through(one: OpenBackend, seed: int) -> Iterator[Row]:
             rows.append(one.row("variance", where, exact.variance, found, standard_error=error))
         yield from rows
         slope, error = log_log_slope(
-            HEAD_DIMS, [row.measured for row in rows], [row.standard_error for row in rows]
+            *(values(rows, name) for name in ("head_dim", "measured", "standard_error"))
         )
         yield one.row(SLOPE, {"scaling": scaling}, 1 + 2 * power, slope, standard_error=error)
 
@@ -99,6 +185,101 @@ def shared_direction(one: OpenBackend, seed: int) -> Iterator[Row]:
         # weights in float64, whose scores are of order 10
         quantity = "largest change of a weight without the shared part of the keys"
         yield one.row(quantity, {"shared": share}, 0.0, changed, slack=1e-12)
+
+
+def log_log_slope(x: Array, y: Array, y_error: Array) -> tuple[float, float]:
+    """Slope of ln y on ln x and its standard error, each point weighted by 1/(relative error)².
+
+    Points are independent, the errors known and small beside y (weighted least squares; Press et al., Numerical
+    Recipes, section 15.2).
+    """
+    (slope, _), covariance = np.polyfit(np.log(x), np.log(y), 1, w=y / y_error, cov="unscaled")
+    return float(slope), math.sqrt(covariance[0, 0])
+
+
+def sampled_rows(seed: int) -> Iterator[Row]:
+    """All rows that need no backend."""
+    for number, (label, family) in enumerate(FAMILIES.items()):
+        dims, rows = HEAD_DIMS if label == "normal" else FAMILY_HEAD_DIMS, list[Row]()
+        for head_dim in dims:
+            drawn = sample_moments(family, head_dim, BLOCKS, generator(seed, 100 + number, head_dim))
+            rows += _moments(family, {"family": label, "head_dim": head_dim}, drawn)
+        yield from rows
+        if label == "normal":
+            variances = pick(rows, VARIANCE)
+            x, y, error = (values(variances, name) for name in ("head_dim", "measured", "standard_error"))
+            for scaling, power in SCALINGS.items():
+                slope, slope_error = log_log_slope(x, y * x ** (2 * power), error * x ** (2 * power))
+                where = {"family": label, "scaling": scaling}
+                yield Row.compare(SLOPE, where, 1 + 2 * power, slope, standard_error=slope_error)
+    for head_dim in WIDE_HEAD_DIMS:
+        wide = sample_moments(WIDE, head_dim, WIDE_BLOCKS, generator(seed, 150, head_dim))
+        yield _variance(WIDE, {"family": "normal, σ = 2", "head_dim": head_dim, "sigma": 2.0}, wide)
+    for head_dim in LAW_HEAD_DIMS:
+        yield from _law_rows(head_dim, seed)
+
+
+def sample_moments(family: Family, head_dim: int, blocks: int, rng: np.random.Generator) -> Array:
+    """Means of s − m, its square and its fourth power over each block of BLOCK² dot products s: (3, blocks).
+
+    m is the exact mean of s. Memory: two blocks of vectors and two of scores, whatever the number.
+    """
+    mean, sums = np.float32(family.moments(head_dim).mean), np.empty((3, blocks))
+    products, squares = np.empty((BLOCK, BLOCK), np.float32), np.empty((BLOCK, BLOCK), np.float32)
+    for block in range(blocks):
+        q, k = (draw(rng, (BLOCK, head_dim)) for draw in (family.query, family.key))
+        np.matmul(q, k.T, out=products)
+        if mean:
+            np.subtract(products, mean, out=products)
+        np.multiply(products, products, out=squares)
+        # BLAS's dot keeps several partial sums: its rounding, some 1e-6, is far below the sampling error
+        sums[:, block] = products.sum(), squares.sum(), np.dot(squares.ravel(), squares.ravel())
+    return sums / BLOCK**2
+
+
+def _moments(family: Family, where: Where, drawn: Array) -> Iterator[Row]:
+    """Mean, variance and kurtosis of one family at one d_k.
+
+    Of the kurtosis E(s − m)⁴/Var² the error is the jackknife's over blocks (Efron and Tibshirani 1993, ch. 11).
+    """
+    exact, (first, second, fourth) = family.moments(where["head_dim"]), drawn
+    count = len(first)
+    if exact.mean:
+        found, error = exact.mean + first.mean(), float(first.std(ddof=1)) / math.sqrt(count)
+        yield Row.compare("mean of q·k", where, exact.mean, found, standard_error=error)
+    yield _variance(family, where, drawn)
+    # the means without each block in turn
+    rest_2, rest_4 = ((one.sum() - one) / (count - 1) for one in (second, fourth))
+    error, slack = math.sqrt((count - 1) * float(np.var(rest_4 / rest_2**2))), _ROUNDING * exact.kurtosis
+    found = fourth.mean() / second.mean() ** 2
+    yield Row.compare(KURTOSIS, where, exact.kurtosis, found, standard_error=error, slack=slack)
+
+
+def _variance(family: Family, where: Where, drawn: Array) -> Row:
+    exact, found = family.moments(where["head_dim"]), float(drawn[1].mean())
+    error = exact.variance_standard_error(BLOCK, BLOCK) / math.sqrt(drawn.shape[1])
+    slack = _ROUNDING * exact.variance
+    return Row.compare(VARIANCE, where, exact.variance, found, standard_error=error, slack=slack)
+
+
+def _law_rows(head_dim: int, seed: int) -> Iterator[Row]:
+    """The law of q·k/√d_k from independent pairs: its characteristic function, and its distribution function."""
+    unit, rng, parts = head_dim**-0.5, generator(seed, 300, head_dim), []
+    for start in range(0, PAIRS, chunk := 2**21 // head_dim):
+        q, k = (_normal(rng, (min(chunk, PAIRS - start), head_dim)) for _ in range(2))
+        parts.append(np.einsum("nc,nc->n", q, k, dtype=np.float64))
+    scores, where = np.sort(np.concatenate(parts)) * unit, {"family": "normal", "head_dim": head_dim}
+    for t in (0.5, 1.0, 1.5, 2.0, 3.0):
+        # cos² = (1 + cos 2t)/2, so that the variance of the mean is known exactly
+        value, double = score_characteristic_function([t, 2 * t], head_dim, unit)
+        error, found = math.sqrt(((1 + double) / 2 - value**2) / PAIRS), np.cos(t * scores).mean()
+        yield Row.compare(CHARACTERISTIC, {**where, "t": t}, value, found, standard_error=error)
+    upper = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+    points = np.array([*(-x for x in reversed(upper)), 0.0, *upper])
+    below = np.searchsorted(scores, points, side="right") / PAIRS
+    for x, expected, share in zip(points, score_cdf(points, head_dim, unit), below, strict=True):
+        error = math.sqrt(expected * (1 - expected) / PAIRS)
+        yield Row.compare(DISTRIBUTION, {**where, "x": float(x)}, expected, share, standard_error=error)
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -142,9 +323,9 @@ def draw(finding: Finding) -> Figure:
         2, 2, width=12.0, height=8.4
     )
     _variances(variance, pick(finding.rows, "variance"))
-    _kurtosis(kurtosis, pick(finding.rows, "kurtosis of q·k"))
-    _law(characteristic, pick(finding.rows, "characteristic function"), "t")
-    _law(distribution, pick(finding.rows, "distribution function"), "x")
+    _kurtosis(kurtosis, pick(finding.rows, KURTOSIS))
+    _law(characteristic, pick(finding.rows, CHARACTERISTIC), "t")
+    _law(distribution, pick(finding.rows, DISTRIBUTION), "x")
     title, dim = "The scale 1/√d_k keeps the variance of the logits at 1", "head dimension d_k"
     entitle(variance, title, dim, "variance of the logits")
     label = "excess kurtosis of q·k\n(dotted: linear within, logarithmic beyond)"
@@ -195,9 +376,9 @@ def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
         at = values(mine, variable)
         x = np.linspace(min(at.min(), 0.0), at.max(), 241)
         law = score_characteristic_function if variable == "t" else score_cdf
-        curve = law(x, head_dim, head_dim**-0.5) - _normal(variable, x)
+        curve = law(x, head_dim, head_dim**-0.5) - _normal_law(variable, x)
         panel.plot(x, curve, color=colour, linewidth=1.4, label=f"{head_dim}")
-        beyond = values(mine, "measured") - _normal(variable, at)
+        beyond = values(mine, "measured") - _normal_law(variable, at)
         points(panel, at, beyond, values(mine, "standard_error"), colour, markersize=4)
         if variable == "x" and head_dim > 4:
             continue  # too close to 0 and to each other for labels at the curve: they are in the legend
@@ -213,7 +394,7 @@ def _law(panel: Axes, rows: Sequence[Row], variable: str) -> None:
     panel.set_ylim(low - 0.03 * (high - low), high + 0.08 * (high - low))
 
 
-def _normal(variable: str, x: Array) -> Array:
+def _normal_law(variable: str, x: Array) -> Array:
     """The characteristic function of a standard normal number, of t, or its distribution function, of x."""
     if variable == "t":
         return np.asarray(np.exp(-(x**2) / 2))

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.distributions import DISTRIBUTIONS, Array, Distribution, Three
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.inputs import DISTRIBUTIONS, Array, Distribution, Three
 from attnlab.problem.mask_kinds import Given, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
+from attnlab.problem.vocabulary import DTYPES
 
 #: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides
 _KEPT, _HIDDEN = 0.6, 0.2

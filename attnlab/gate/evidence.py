@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.gate.reference import Reference, refer
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import lower
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import OUTPUT, lower
 from attnlab.theory.error_budget import SCORES, ErrorBudget, classify
 from attnlab.theory.numbers import float_format
 

@@ -20,9 +20,8 @@ from attnlab.gate.conditions import Form, is_drawn
 from attnlab.gate.evidence import explained, told_apart, weigh
 from attnlab.gate.questions import Question, Relation, drawn, posed, questions, relations
 from attnlab.gate.tables import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
-from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import DTYPES, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.theory.gradient_budget import GRADIENT_CLASSES
 
 #: a backend that needs less than this a query-key pair, on average, is asked everything: array libraries need 1e-8 to

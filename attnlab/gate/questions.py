@@ -21,9 +21,8 @@ from attnlab.gate import tables
 from attnlab.gate.conditions import CONSTRUCTIONS, Form, drawn_forms
 from attnlab.gate.evidence import allowance
 from attnlab.gate.reference import Reference, refer
-from attnlab.problem.directions import LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT, round_to
 from attnlab.problem.workload import Workload
 
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked

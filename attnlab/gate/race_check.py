@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from attnlab.gate.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
 from attnlab.gate.reference import Reference, refer
-from attnlab.problem.directions import LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import lower
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT, lower
 from attnlab.problem.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64

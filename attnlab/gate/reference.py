@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.directions import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.problem.problem import Problem, places
+from attnlab.problem.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.theory.block_budget import block_classes
 from attnlab.theory.error_budget import (
     CLASSES,

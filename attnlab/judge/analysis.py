@@ -26,8 +26,8 @@ from attnlab.judge.ranking import (
     winner,
 )
 from attnlab.judge.verdicts import latencies
-from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Ceiling, Outcome, Result
+from attnlab.problem.vocabulary import lower
 from attnlab.problem.workload import Workload
 
 #: a workload's place in its group: (heads, length), the length being that of the keys

@@ -8,7 +8,8 @@ from dataclasses import fields
 from typing import Any
 
 from attnlab.problem.fields import in_label, spoken
-from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import Workload
 from attnlab.text import counted
 
 #: how a condition is said where its part of a workload's label would not be understood

@@ -14,7 +14,7 @@ from attnlab.backend.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import seconds_by_events
 from attnlab.libraries.numpy_library import NumPyNames
-from attnlab.problem.dtypes import round_to
+from attnlab.problem.vocabulary import round_to
 
 
 class CuPy(NumPyNames):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, seconds_per_call
-from attnlab.problem.dtypes import FORMATS, round_to
+from attnlab.problem.vocabulary import FORMATS, round_to
 
 
 class Jax(HostLibrary):

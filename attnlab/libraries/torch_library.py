@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, seconds_by_events
-from attnlab.problem.dtypes import round_to
+from attnlab.problem.vocabulary import round_to
 
 #: packages with kernels of their own on its arrays
 _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")

@@ -16,15 +16,14 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.distributions import SUFFIX, Captured, named
 from attnlab.problem.fields import declaration, option, reader
-from attnlab.problem.workload import GIVEN, Workload
+from attnlab.problem.inputs import SUFFIX, Captured, named
+from attnlab.problem.vocabulary import GIVEN
+from attnlab.problem.workload import Workload
 
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
-#: a core and a block: what is asked of one of them may not be asked of the other
-_AROUND: tuple[dict[str, Any], ...] = ({}, {"d_model": 64})
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,12 @@ class Choice:
             raise ValueError(f"{self.option} {listed}{fault}") from None
 
     def is_value(self, text: str) -> bool:
-        """Whether `text` stands for a value of it, and not for something that comes after the bare option."""
-        for around in _AROUND:
-            try:
-                Workload(**around, **{field.name: reader(field)(text) for field in self.fields})
-            except ValueError:
-                continue
-            return True
-        return False
+        """Whether `text` stands for a value of a bare option, and not for something that comes after it."""
+        try:
+            value = reader(self.fields[0])(text)
+        except ValueError:
+            return False
+        return isinstance(value, bool) or value in declaration(self.fields[0]).names
 
 
 @cache
@@ -133,7 +130,7 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
     Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.problem.distributions`) one for each of its layers, with its sizes and conditions where nothing is said.
+    (`attnlab.problem.inputs`) one for each of its layers, with its sizes and conditions where nothing is said.
     Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)
@@ -168,19 +165,15 @@ def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     """The workload of one layer, `said` going before what the file says. Raises ValueError for more than it holds."""
-    there = one.fields()
-    if "kv_heads" not in said and (heads := said.get("heads", there["heads"])) != there["heads"]:
-        there["kv_heads"] = max(1, heads * there["kv_heads"] // there["heads"])
-    found = Workload(**{**there, **said, "distribution": one.text})
     held = one.fields()
-    for name in ("batch", "heads", "kv_heads", "queries", "keys"):
-        if getattr(found, name) > held[name]:
-            raise ValueError(
-                f"{name} must be at most the {held[name]} of {one.text}, got {getattr(found, name)}"
-            )
-    for name in ("head_dim", "value_dim"):
-        if getattr(found, name) != held[name]:
-            raise ValueError(f"{name} must be the {held[name]} of {one.text}, got {getattr(found, name)}")
+    kv_heads = held["kv_heads"]
+    if (heads := said.get("heads", held["heads"])) != held["heads"]:
+        kv_heads = max(1, heads * kv_heads // held["heads"])
+    found = Workload(**{**held, "kv_heads": kv_heads, **said, "distribution": one.text})
+    for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
+        asked, most = getattr(found, name), "" if name.endswith("_dim") else "at most "
+        if asked > held[name] or (not most and asked < held[name]):
+            raise ValueError(f"{name} must be {most}the {held[name]} of {one.text}, got {asked}")
     for name in ("mask", "bias"):
         if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
             raise ValueError(f"{one.text} holds no {name}: name one")
@@ -189,12 +182,8 @@ def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
 
 def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:
     """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
-    found = {}
-    for choice in choices(grid=grid):
-        text = texts.get(choice.name)
-        if text is not None:
-            found[choice.name] = choice.read(text)
-    return found
+    given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
+    return {choice.name: choice.read(text) for choice, text in given if text is not None}
 
 
 def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:

@@ -6,6 +6,18 @@
 
 A query that sees no key gets the output 0. The cap comes before the bias and the mask, as in Gemma 2 and in the
 ONNX operator; a sink is one learned logit a head that takes part in the sum and has no value (GPT-OSS).
+
+A multi-head block around it projects x, and a memory m where it has one, else x itself:
+
+    q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V      m the memory, x itself where there is none
+    y = concatenation over heads of attention(q_h, k_h, v_h) W_Oᵀ + b_O
+
+(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
+rows of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
+
+With rotary positions (Su et al. 2021, "RoFormer") component c < head_dim/2 of a query or key at position t, and
+component c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/head_dim): the pairing and the base of Llama
+2. Keys stand at 0, 1, ...; the last query stands where the last key does.
 """
 
 from __future__ import annotations
@@ -15,18 +27,27 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem.block import PARAMETERS, Block, floating
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_kinds import Given, KeyLengths, Part, Place, Shape, broadcastable
 from attnlab.problem.masks import EVERYTHING, Mask, masked_by
+from attnlab.problem.vocabulary import round_to
+
+if TYPE_CHECKING:
+    from attnlab.problem.workload import Workload
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
+#: the parameters, by their names in a state dict
+PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+#: how a contender may compute the projections of a block
+PROJECTIONS = ("fused", "packed", "loop")
+_BASE = 10000.0
+#: what a block is beside its arrays
+WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
 
 @dataclass(frozen=True)
@@ -44,10 +65,14 @@ class Alibi:
         """The default slopes of so many heads."""
         return cls(tuple(2.0 ** (-8 * (head + 1) / heads) for head in range(heads)))
 
+    def at(self, place: Place) -> NDArray[np.float64]:
+        """(heads, rows, columns) of a tile."""
+        slopes = np.asarray(self.slopes)[place.heads, None, None]
+        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
+
     def array(self, shape: Shape) -> NDArray[np.float64]:
         """(1, heads, queries, keys)."""
-        own = np.arange(shape.queries)[:, None] + shape.keys - shape.queries
-        return np.asarray(-np.asarray(self.slopes)[None, :, None, None] * np.abs(own - np.arange(shape.keys)))
+        return self.at(Place.whole(shape))[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,23 +207,25 @@ class Problem:
         """
         if self.sinks is None:
             return self
-        shape = self.shape
-        seen, given = self.mask.array(shape), self.bias_array
-        bias = np.zeros((1, shape.heads, 1, shape.keys)) if given is None else _of_four_axes(given)
-        bias = np.broadcast_to(bias, (*np.broadcast_shapes(bias.shape[:3], (1, shape.heads, 1)), shape.keys))
-        sink = np.broadcast_to(np.asarray(self.sinks, np.float64)[None, :, None, None], (*bias.shape[:3], 1))
-        mask = EVERYTHING
-        if seen is not None:
-            seen = _of_four_axes(seen)
-            seen = np.broadcast_to(
-                seen, (*np.broadcast_shapes(seen.shape[:3], (1, 1, shape.queries)), shape.keys)
-            )
-            mask = Mask((Given(np.concatenate([seen, np.ones((*seen.shape[:3], 1), bool)], axis=-1)),))
+        keys, seen, bias = self.shape.keys, self.mask.array(self.shape), self.bias_array
+
+        def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+            lead = np.broadcast_shapes(of_four_axes(array).shape[:3], last.shape[:3])
+            parts = np.broadcast_to(array, (*lead, keys)), np.broadcast_to(last, (*lead, 1))
+            return np.concatenate(parts, axis=-1)
+
+        sink = np.asarray(self.sinks, np.float64)[None, :, None, None]
+        every = np.ones((1, 1, self.shape.queries, 1), bool)
         key, value = (
             np.concatenate([one, np.zeros_like(one[:, :, :1])], axis=2) for one in (self.key, self.value)
         )
-        bias = np.concatenate([bias, sink], axis=-1, dtype=np.float64)
-        return replace(self, key=key, value=value, mask=mask, bias=bias, sinks=None)
+        return self.with_(
+            key=key,
+            value=value,
+            mask=EVERYTHING if seen is None else Mask((Given(with_last(seen, every)),)),
+            bias=with_last(np.zeros(1) if bias is None else bias, sink),
+            sinks=None,
+        )
 
     def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Problem]]:
         """The keys between one cut and the next, and what is asked of them; parts without keys are left out.
@@ -213,31 +240,175 @@ class Problem:
             if start == stop:
                 continue
             at = slice(start, stop)
-            yield (
-                at,
-                self.with_(
-                    key=self.key[:, :, at],
-                    value=self.value[:, :, at],
-                    mask=self._mask_at(at),
-                    bias=bias if bias is None or bias.shape[-1] == 1 else bias[..., at],
-                    sinks=sinks,
-                ),
-            )
+            part = self.with_(key=self.key[:, :, at], value=self.value[:, :, at], mask=self._mask_at(at))
+            added = bias if bias is None or bias.shape[-1] == 1 else bias[..., at]
+            yield at, part.with_(bias=added, sinks=sinks)
             sinks = None
 
     def _mask_at(self, at: slice) -> Mask:
         """The mask over these keys: lengths as lengths, whatever else hides one of them as an array."""
         shape, count = self.shape, at.stop - at.start
-        lengths = [part for part in self.mask.parts if isinstance(part, KeyLengths)]
-        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
-        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
         told: list[Part] = [
             KeyLengths(tuple(min(max(length - at.start, 0), count) for length in part.lengths))
-            for part in lengths
+            for part in self.mask.parts
+            if isinstance(part, KeyLengths)
         ]
+        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
+        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
         if seen is not None and not seen.all():
             told.append(Given(np.ascontiguousarray(np.broadcast_to(seen, (*seen.shape[:-1], count)))))
         return Mask(tuple(told))
+
+
+# -- the multi-head block
+
+
+def projected(of: Block | Workload) -> tuple[int, int, int]:
+    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V."""
+    return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
+
+
+def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by its name."""
+    rows, columns = sum(projected(of)), of.heads * of.value_dim
+    return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
+
+
+def derived(sizes: Mapping[str, Any], rotary: Any = False) -> dict[str, int]:
+    """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
+
+    Raises ValueError for one that is no whole number of at least 1, and for sizes that do not fit each other.
+    """
+    found = dict(sizes)
+    for name in found:
+        if found[name] is None and name == "kv_heads":
+            found[name] = found["heads"]
+        elif found[name] is None and name == "head_dim":
+            found[name] = _head_dim(found.get("d_model"), found["heads"])
+        elif found[name] is None and name == "value_dim":
+            found[name] = found["head_dim"]
+        size = found[name]
+        if size is None and name == "d_model":
+            continue
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        found[name] = int(size)
+    if found["heads"] % found["kv_heads"]:
+        raise ValueError(f"kv_heads must divide the {found['heads']} heads, got {found['kv_heads']}")
+    if rotary and found["head_dim"] % 2:
+        raise ValueError(f"head_dim must be even for rotary positions, got {found['head_dim']}")
+    return found
+
+
+def _head_dim(d_model: int | None, heads: int) -> int:
+    if d_model is None:
+        return 64
+    if d_model % heads:
+        near = max(one for one in range(1, heads + 1) if d_model % one == 0)
+        raise ValueError(
+            f"d_model must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
+        )
+    return d_model // heads
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """x, memory and parameters in NumPy, holding values of one number format exactly (bfloat16 in float32).
+
+    x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by
+    their names, shapes as in `shapes`. Made by `of`, which checks all that.
+    """
+
+    x: NDArray[Any]
+    memory: NDArray[Any] | None
+    parameters: Mapping[str, NDArray[Any]]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    rotary: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        parameters: Mapping[str, Any],
+        *,
+        heads: int,
+        memory: ArrayLike | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        rotary: bool = False,
+    ) -> Block:
+        """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
+
+        kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
+        given. Raises ValueError, in one line, for whatever does not fit.
+        """
+        given = floating("x", x)
+        if given.ndim != 3 or 0 in given.shape:
+            raise ValueError(
+                f"x must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
+            )
+        batch, _, d_model = given.shape
+        other = None if memory is None else floating("memory", memory)
+        if other is not None and not (
+            other.ndim == 3 and other.shape[::2] == (batch, d_model) and other.shape[1]
+        ):
+            raise ValueError(f"memory must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}")
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        found = derived({"d_model": d_model, **sizes}, rotary)
+        of = cls(given, other, {}, **{name: found[name] for name in sizes}, rotary=rotary)
+        return replace(of, parameters=_fitting_parameters(of, parameters))
+
+    def widths(self) -> dict[str, Any]:
+        """What it is beside its arrays, as plain data."""
+        return {name: getattr(self, name) for name in WIDTHS}
+
+    @property
+    def d_model(self) -> int:
+        """The width of x and of the output."""
+        return int(self.x.shape[2])
+
+    @property
+    def source(self) -> NDArray[Any]:
+        """What keys and values are projected from: the memory, or x itself."""
+        return self.x if self.memory is None else self.memory
+
+    @property
+    def projections(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Matrix and bias of "query", "key" and "value": views of the parameters."""
+        q, k, _ = projected(self)
+        at = {"query": slice(0, q), "key": slice(q, q + k), "value": slice(q + k, None)}
+        weight, bias = self.parameters["in_proj_weight"], self.parameters["in_proj_bias"]
+        return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
+
+    @property
+    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of queries and of keys."""
+        queries, keys = self.x.shape[1], self.source.shape[1]
+        return np.arange(queries) + keys - queries, np.arange(keys)
+
+    def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Query, key and value in their shapes, every number NaN and no memory taken: nobody has projected them yet."""
+        nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
+        return (
+            np.broadcast_to(nan, (batch, self.heads, queries, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.value_dim)),
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All its arrays by name, those of a state dict under their names there."""
+        found = {"x": self.x} if self.memory is None else {"x": self.x, "memory": self.memory}
+        return {**found, **self.parameters}
+
+
+def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
+    """By how much rotary positions turn each pair of components: (positions, head_dim/2), in radians."""
+    pairs = np.arange(head_dim // 2)
+    return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
 
 
 def places(keys: int, splits: int) -> list[int]:
@@ -333,7 +504,8 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Sh
     return Shape(batch, heads, queries, keys)
 
 
-def _of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+def of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+    """`array`, which can be broadcast to the scores, with all their axes."""
     return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
@@ -360,4 +532,46 @@ def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...]) -> NDAr
     found = None if array is None else floating(name, array)
     if found is not None and found.shape != shape:
         raise ValueError(f"{name} must have shape {shape}, got {found.shape}")
+    return found
+
+
+def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
+    """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
+
+    Raises ValueError for anything else, and for a NaN or an infinity where they must be `finite`.
+    """
+    if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
+        array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
+    found = np.asarray(array)
+    if found.dtype.name == "bfloat16":
+        found = found.astype(np.float32)
+    if found.dtype.kind != "f":
+        raise ValueError(f"{name} must hold floating-point numbers, got {found.dtype}")
+    if finite and not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return found
+
+
+def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The parameters of a state dict, checked: the same names, each in its shape."""
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"parameters must be a state dict, arrays by their names, got {type(given).__name__}; "
+            "of a module give its state_dict()"
+        )
+    wanted = shapes(block, block.d_model)
+    odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
+    if odd:
+        raise ValueError(
+            f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
+            f"{odd[0]}; give zeros for a bias that is not there"
+        )
+    found = {name: floating(name, given[name]) for name in wanted}
+    for name, shape in wanted.items():
+        if found[name].shape != shape:
+            raise ValueError(
+                f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of "
+                f"{block.head_dim} and {block.kv_heads} key heads, got {found[name].shape}; transpose it, or say "
+                "heads, kv_heads and head_dim"
+            )
     return found

@@ -231,20 +231,20 @@ class Result:
         """
         try:
             told = _decoder().decode(line)
-            for one in told.measurements:
-                _share(one)
-            told.contender = sys.intern(told.contender)
-            return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
-        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-            pass  # what is wrong with it, plain data tells better, and more slowly
-        try:
-            data = json.loads(line)
         except RecursionError:
             raise ValueError("not a result: it is nested too deeply") from None
-        if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
-            raise ValueError("not a result: it has no workload; measure again with this version")
-        workload = _workload(json.dumps(data["workload"]))
-        return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
+        except msgspec.DecodeError:  # what is wrong with it, plain data tells better, and more slowly
+            data = json.loads(line)
+            if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
+                raise ValueError(
+                    "not a result: it has no workload; measure again with this version"
+                ) from None
+            workload = _workload(json.dumps(data["workload"]))
+            return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
+        for one in told.measurements:
+            _share(one)
+        told.contender = sys.intern(told.contender)
+        return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
 
 
 def _share(one: Measurement) -> None:

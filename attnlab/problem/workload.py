@@ -16,10 +16,6 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem.block import head_dim_of, projected, shapes
-from attnlab.problem.directions import DIRECTIONS, LOG_SUM, OF_QUERIES, OUTPUT
-from attnlab.problem.distributions import DISTRIBUTIONS, Captured, is_captured
-from attnlab.problem.dtypes import DTYPES, ITEM_BYTES
 from attnlab.problem.fields import (
     declaration,
     declared,
@@ -28,22 +24,22 @@ from attnlab.problem.fields import (
     spoken,
     whole,
 )
-from attnlab.problem.mask_kinds import ALIGNMENTS, Shape, Window
+from attnlab.problem.inputs import DISTRIBUTIONS, Captured, is_captured
+from attnlab.problem.mask_kinds import ALIGNMENTS, Shape
 from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
-from attnlab.problem.problem import Alibi, Problem, checked_number
-
-DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backend.storage`
-STORAGES = {
-    "contiguous": "contiguous keys",
-    "preallocated": "preallocated cache",
-    "grown": "grown cache",
-    "packed": "packed batch",
-    "paged": "paged cache",
-}
-CONTIGUOUS = "contiguous"
-#: the mask and the bias of a caller's own array, which have no text
-GIVEN = "given"
+from attnlab.problem.problem import Alibi, Problem, checked_number, derived, projected, shapes
+from attnlab.problem.vocabulary import (
+    CONTIGUOUS,
+    DEVICES,
+    DIRECTIONS,
+    DTYPES,
+    GIVEN,
+    ITEM_BYTES,
+    LOG_SUM,
+    OF_QUERIES,
+    OUTPUT,
+    STORAGES,
+)
 
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
 #: what is asked of a block alone, and why nothing else is
@@ -73,7 +69,7 @@ class Workload:
 
     With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
     x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
-    to the output: (batch, queries, d_model) (`attnlab.problem.block`). What a field means its declaration says; None
+    to the output: (batch, queries, d_model) (`attnlab.problem.problem`). What a field means its declaration says; None
     and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
 
     Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
@@ -167,60 +163,34 @@ class Workload:
     seed: int = declared(0, "Seed of the inputs.", read=whole(0), brief="seed={}")
 
     def __post_init__(self) -> None:
-        for name in _SIZES:
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, self._derived(name))
-            size = getattr(self, name)
-            if (size is not None or name != "d_model") and not (_is_whole(size) and size >= 1):
-                raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
-        if self.heads % self.kv_heads:
-            raise ValueError(f"kv_heads must divide the {self.heads} heads, got {self.kv_heads}")
-        plain = 1 / math.sqrt(self.head_dim)
-        written: dict[str, Any] = {
-            "causal": "top_left" if self.causal is True else False if self.causal is None else self.causal,
-            "scale": plain if self.scale is None else checked_number("scale", self.scale),
-        }
-        if self.softcap is not None:
-            written["softcap"] = checked_number("softcap", self.softcap, above=0)
-        for name in ("window", "key_lengths"):
-            given = getattr(self, name)
-            if given is not None and not isinstance(given, list | tuple):
-                raise ValueError(f"{name} must be whole numbers, got {given!r}")
-            written[name] = given if given is None else tuple(given)
-        for name, value in written.items():
-            object.__setattr__(self, name, value)
+        self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary))
+        causal = "top_left" if self.causal is True else False if self.causal is None else self.causal
+        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale)
+        softcap = None if self.softcap is None else checked_number("softcap", self.softcap, above=0)
+        self._write({"causal": causal, "scale": scale, "softcap": softcap})
         self._check_values()
         self._check_block()
-        masked = self.masked
-        masked.check(self.shape)
-        if self.mask != GIVEN:  # a mask has one way to be written
-            written = fields_of(masked)
-        elif self.window is not None:
-            written = {"window": Window.of(self.window).sides}
-        for name, value in written.items():
-            object.__setattr__(self, name, value)
+        self.masked.check(self.shape)
+        # a mask has one way to be written
+        self._write(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
-    def _derived(self, name: str) -> int | None:
-        """A size that was not given, from those before it in `_SIZES`; None for one that has to be."""
-        if name == "head_dim":
-            return head_dim_of(self.d_model, self.heads)
-        return {"kv_heads": self.heads, "value_dim": self.head_dim}.get(name)
+    def _write(self, values: Mapping[str, Any]) -> None:
+        """Fields as they are written, while it is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def _check_values(self) -> None:
         """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
         for one in fields(self):
             value, names = getattr(self, one.name), declaration(one).names
-            if (one.name == "distribution" and self.captured is not None) or (one.name, value) == (
-                "bias",
-                GIVEN,
-            ):
+            if (one.name, value) == ("bias", GIVEN) or (one.name == "distribution" and self.captured):
                 continue
             if names and value is not one.default and not (isinstance(value, str) and value in names):
                 known = names if one.default in names else (spoken(one.default), *names)
                 raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {value!r}")
             if one.default is False and not names and not isinstance(value, bool):
                 raise ValueError(f"{one.name} must be true or false, got {value!r}")
-        if not _is_whole(self.seed) or self.seed < 0:
+        if type(self.seed) is not int or self.seed < 0:
             raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
         if not isinstance(self.mask, str):
             raise ValueError(
@@ -242,8 +212,6 @@ class Workload:
                     f"{one.name} of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}: "
                     f"{_OF_BLOCKS[one.name]}"
                 )
-        if self.rotary and self.head_dim % 2:
-            raise ValueError(f"head_dim must be even for rotary positions, got {self.head_dim}")
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -256,15 +224,13 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises ValueError where its digest is not told: `attnlab.problem.distributions.named` finds it.
+        Raises ValueError where its digest is not told: `attnlab.problem.inputs.named` finds it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
         found = Captured.parse(self.distribution)
         if not found.digest:
-            raise ValueError(
-                f"distribution must name the digest of {found.text}, got none: see distributions.named"
-            )
+            raise ValueError(f"distribution must name the digest of {found.text}, got none: see inputs.named")
         return found
 
     @property
@@ -451,10 +417,6 @@ class Workload:
         if unknown:
             raise ValueError(f"unknown workload field {unknown[0]!r}; known: {', '.join(sorted(known))}")
         return cls(**given)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @lru_cache(maxsize=512)

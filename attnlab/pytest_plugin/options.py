@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from attnlab.backend.contender import Contender
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.fields import split_names
 from attnlab.problem.grid import by_option, choices, read_options, workloads
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan

@@ -196,7 +196,7 @@ def confirmed(pytestconfig: pytest.Config) -> Confirmed:
     """Run one experiment through one backend; see the module."""
 
     def confirm(experiment: str, backend: str) -> Finding:
-        from attnlab.experiments.catalogue import run_experiments
+        from attnlab.experiments import run_experiments
 
         (finding,) = run_experiments([experiment], [backend], folders=pytestconfig.stash[SETTINGS].folders)
         # experiments in several number formats say it for each

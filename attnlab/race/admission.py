@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from attnlab.backend.storage import STORED
-from attnlab.problem.dtypes import ITEM_BYTES, carrier
 from attnlab.problem.mask_kinds import Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.result import Outcome
-from attnlab.problem.workload import CONTIGUOUS, GIVEN, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, GIVEN, ITEM_BYTES, carrier
+from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.worker_process import Ended, Refused

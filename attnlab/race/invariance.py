@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
 from attnlab.backend.library import thread_variables
-from attnlab.problem.directions import OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import SAME_BITS, Invariance
+from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
 

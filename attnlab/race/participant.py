@@ -9,9 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.vocabulary import OUTPUT, lower
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import LATENCY, Instrument, Readings
 from attnlab.race.worker_process import NoAnswer, WorkerProcess

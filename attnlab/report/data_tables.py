@@ -26,9 +26,9 @@ from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.ranking import Lead
 from attnlab.judge.replication import Estimate, seconds, share
 from attnlab.judge.verdicts import latencies, pay_off
-from attnlab.problem.block import PROJECTIONS
+from attnlab.problem.problem import PROJECTIONS
 from attnlab.problem.result import Invariance, Measurement
-from attnlab.problem.workload import CONTIGUOUS
+from attnlab.problem.vocabulary import CONTIGUOUS
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.units import bytes_text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab import units
-from attnlab.experiments import catalogue
+from attnlab.experiments import EXPERIMENTS, experiment, figure
 from attnlab.experiments.claim import Claim, ClaimVerdict, Ledger
 from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
@@ -68,11 +68,9 @@ _WORDS: Mapping[str, str] = {
 def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
     """Each experiment's own figure; one that this version does not know has its table alone."""
     return {
-        f"finding-{one.experiment}": Drawn(
-            catalogue.figure(one), f"{one.title}. {first_sentence(one.conclusion)}"
-        )
+        f"finding-{one.experiment}": Drawn(figure(one), f"{one.title}. {first_sentence(one.conclusion)}")
         for one in findings
-        if one.experiment in catalogue.EXPERIMENTS
+        if one.experiment in EXPERIMENTS
     }
 
 
@@ -85,7 +83,7 @@ def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
     """What the templates show of it, with its picture and a link to its table."""
     good, of = passed(one)
     picture = pictures.get(f"finding-{one.experiment}")
-    known = catalogue.experiment(one.experiment) if one.experiment in catalogue.EXPERIMENTS else None
+    known = experiment(one.experiment) if one.experiment in EXPERIMENTS else None
     texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
     return {
         **{name: getattr(one, name) for name in ("experiment", "title", "question", "conclusion")},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from attnlab import units
 from attnlab.race.selftest import FIDELITY, IDLE, MUST_FIND, WORKLOAD, Report, Trial
-from attnlab.report.layout import table
+from attnlab.report.layout import markdown
 from attnlab.report.sentences import machine
 
 _BESIDE = {
@@ -15,9 +15,9 @@ _BESIDE = {
     "memory": "beside a process that copies memory without a pause",
 }
 _QUESTIONS = {
-    "fidelity": "time in the race / time alone in a bare process",
-    "A/A": "the same contender twice",
-    "slowed": "slowed on purpose",
+    "fidelity": "in the race / alone",
+    "A/A": "against itself",
+    "slowed": "slowed",
 }
 _WORDS = {True: "yes", False: "**NO**", None: "not told"}
 COLUMNS: Mapping[str, Callable[[Trial], object]] = {
@@ -62,15 +62,21 @@ def verdict(found: Report) -> list[str]:
 def page(found: Report) -> str:
     """The page of a self-test, whole."""
     started = found.started.replace("T", " ").replace("+00:00", " UTC")
+    shown = {name: cell for name, cell in COLUMNS.items() if name not in ("condition", "true ratio")}
     parts = [
         "# The instrument put to the test",
         f"{machine(found.environment)}, {started}; {found.seconds:.0f} s. Made by `attnlab selftest`.",
         "\n".join(f"- {one}" for one in verdict(found)),
         f"All at {WORKLOAD.label}. A race must agree with bare processes to within {FIDELITY:.0%} (it is wrong where "
         "all of the interval is further off), must never call a contender faster or slower than itself, and must find "
-        f"{MUST_FIND:g} % on an idle machine. Slow-downs are put in by waiting after every call for so much of its "
-        "time. Undecided is never wrong; a wrong sign always is.",
-        table(found.trials, COLUMNS, left=3),
-        f"What this machine does not tell: {', '.join(found.environment.get('not_seen_here') or ['nothing'])}.",
+        f"{MUST_FIND:g} % on an idle machine. `slowed=P` waits after every call for P % of its time: the true ratio is "
+        "1 + P/100, and 1 elsewhere. Undecided is never wrong; a wrong sign always is.",
     ]
+    for condition in dict.fromkeys(one.condition for one in found.trials):
+        trials = [one for one in found.trials if one.condition == condition]
+        rows = [[cell(one) for cell in shown.values()] for one in trials]
+        parts += [f"## {_BESIDE[condition].capitalize()}", markdown(list(shown), rows, left=2, narrow=True)]
+    parts.append(
+        f"What this machine does not tell: {', '.join(found.environment.get('not_seen_here') or ['nothing'])}."
+    )
     return "\n\n".join(parts) + "\n"

@@ -229,13 +229,11 @@ def account(analysis: Analysis) -> str:
 
 def growth(group: Group, found: Fits) -> list[str]:
     """How far the fits can be trusted, where a pair becomes dearer, and whether the machine's own speed changed."""
-    return [*_fits(found), *_steps(group, found), *_slowed(group)]
+    return [*_fits(found), *_steps(group, found), *_slowed(group)] if found else []
 
 
 def _fits(found: Fits) -> Iterator[str]:
     """How many fits are good, how many predict the longest length, and who skips what the mask hides."""
-    if not found:
-        return
     good = sum(one.label is not None for one in found.values())
     text = f"{good} of {counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
     known = {at: one.forecast for at, one in found.items() if one.forecast is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from attnlab.report.layout import markdown
@@ -28,28 +29,27 @@ Reasons = dict[str, int]
 
 
 def page(found: Sequence[Support]) -> str:
-    """The whole page: for each device a short table, then a table a direction; the reasons at the end."""
+    """The whole page: for each device who was asked, then a table a direction; the reasons at the end."""
     reasons: Reasons = {}
     lines = [
         "# What each backend supports",
         "Each backend was asked for every feature in every direction and number format, on a small workload "
         f"(batch {BASE.batch}, {BASE.heads} heads, {BASE.keys} queries and keys, head_dim {BASE.head_dim}). "
-        "**yes** means that in every number format that it has it does not decline, was run once and was right by the "
-        "check that precedes every race. Formats alone mean yes in those (f32 is float32, bf16 bfloat16); a number in "
-        "brackets is why not, among the reasons at the end. Large shapes are another question: `attnlab compare` "
-        "answers it.",
+        "**yes**: in every number format that it has it does not decline, was run once and was right by the check that "
+        "precedes every race. Formats alone mean yes in those (f32 is float32, bf16 bfloat16); a number in brackets is "
+        "the reason why not, at the end. Large shapes are another question, for `attnlab compare`.",
         "`attnlab backends --matrix` asks anew on your machine.",
     ]
-    for device in dict.fromkeys(one.device for one in found):
+    devices = dict.fromkeys(one.device for one in found)
+    for device in devices:
         mine = [one for one in found if one.device == device]
         there = [one for one in mine if one.unavailable is None]
-        lines += [f"## In short, on {device}", short(there) or "No backend could be asked."]
+        lines.append(f"## {device}")
+        if not there:
+            lines.append("No backend could be asked.")
         absent = _by_reason((one.backend, one.unavailable) for one in mine)
-        if absent:
-            lines += [
-                f"Not asked on {device}:",
-                "\n".join(f"- {names}: {why}" for why, names in absent.items()),
-            ]
+        if absent and (there or len(devices) == 1):
+            lines += ["Not asked:", "\n".join(f"- {names}: {why}" for why, names in absent.items())]
         if there:
             rows = [
                 (f"`{one.backend}`", ", ".join(map(" ".join, one.versions.items())), _formats(one, reasons))
@@ -159,13 +159,15 @@ def _cell(answers: Mapping[str, str], dtypes: Sequence[str], reasons: Reasons) -
         return YES
     fault = "**fault** " if any(why.startswith(FAULT) for why in whys) else ""
     done = ",".join(_brief(dtype) for dtype in dtypes if answers[dtype] == YES)
-    return f"{fault}{done} ({','.join(str(_number(why, reasons)) for why in whys)})".replace(
-        "  ", " "
-    ).strip()
+    numbers = ",".join(dict.fromkeys(str(_number(why, reasons)) for why in whys))
+    return f"{fault}{done} ({numbers})".replace("  ", " ").strip()
 
 
 def _number(why: str, reasons: Reasons) -> int:
-    return reasons.setdefault(why, len(reasons) + 1)
+    """The number of a reason, without what its row, column or cell says: the shapes, storage, format and library."""
+    general = re.sub(r", got [^:;]*|, not [^:;]*$|storage \w+: | \(d_model \d+\)", "", why)
+    general = re.sub(r"attnlab's \w+ library", "attnlab's library for it", general)
+    return reasons.setdefault(general, len(reasons) + 1)
 
 
 def _by_reason(pairs: Iterable[tuple[str, str | None]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.problem.result import Accuracy, Ceiling, Outcome
-from attnlab.problem.workload import CONTIGUOUS, STORAGES
+from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import NONE, evenly, in_columns, markdown, shortened

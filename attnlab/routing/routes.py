@@ -27,9 +27,9 @@ from attnlab.judge.analysis import MORE_MEMORY, Cell
 from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
 from attnlab.libraries.host import LEAST_SCALE
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.result import Result
-from attnlab.problem.workload import CONTIGUOUS, DEVICES, GIVEN, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, DEVICES, DTYPES, GIVEN
+from attnlab.problem.workload import Workload
 from attnlab.runs.store import Run
 from attnlab.text import counted
 from attnlab.theory.error_budget import SCORES

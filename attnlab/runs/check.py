@@ -15,9 +15,8 @@ from attnlab.backend.contender import Contender
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
 from attnlab.gate.questions import Question
-from attnlab.problem.directions import LOG_SUM
-from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Invariance
+from attnlab.problem.vocabulary import LOG_SUM, lower
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_side_by_side
@@ -108,8 +107,6 @@ def check(
         ends[message.dtype] = message
         if _settled(ends, dtypes):
             raise Enough
-        if other and len(ends) == len(dtypes) - 1 and all(one.passed for one in ends.values()):
-            other.start()  # which imports its library while the last dtype is asked about
 
     work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
     processes = min(processes, len(dtypes))
@@ -181,13 +178,10 @@ def _ask(
             loaded = True
             for dtype in dtypes:
                 less = lower(dtype, process.computes_in)
-                asked_in = less or dtype
-                # questions of other dtypes, which come between, would be held to those
-                only = {asked_in: dtype} if process.computes_in else None
-                box = _BlackBox(process, device, only, deadline)
+                box = _BlackBox(process, device, deadline, dtype, less or dtype)
                 result = examine(
                     box,
-                    asked_in,
+                    less or dtype,
                     seed=seed,
                     directions=EVERYTHING,
                     on_event=tell,
@@ -221,18 +215,15 @@ def _patient(contender: Contender) -> Contender:
 class _BlackBox:
     """A backend in its own process as the gate's black box. Died and Hung come through, with the question's name.
 
-    The right answer is worked out here while the backend works on its own. only : the dtypes that are asked about and
-    those in which their arrays go there: wider ones where the backend computes in a lower one.
+    The right answer is worked out here while the backend works on its own. One that computes in a lower number format
+    is asked about in that one, `asked_in`, and its arrays go there in a wider one, `dtype`.
     """
 
     def __init__(
-        self,
-        process: WorkerProcess,
-        device: str,
-        only: Mapping[str, str] | None = None,
-        deadline: float = 60.0,
+        self, process: WorkerProcess, device: str, deadline: float, dtype: str, asked_in: str
     ) -> None:
-        self._process, self._device, self._only, self._deadline = process, device, only, deadline
+        self._process, self._device, self._deadline = process, device, deadline
+        self._dtype, self._asked_in = dtype, asked_in
         self._taken = self._set_up = 0.0
 
     def clock(self) -> float:
@@ -245,14 +236,25 @@ class _BlackBox:
 
     def __call__(self, question: Question) -> Answers:
         """What it answers, by name."""
-        if self._only is not None and question.dtype not in self._only:
-            raise Declined(f"{question.dtype} is not asked about here")
+        problem, workload = question.problem, question.workload(self._device)
+        lowered = self._process.computes_in is not None
+        if lowered:
+            if (
+                question.dtype != self._asked_in
+            ):  # those of others, which come between, would be held to theirs
+                raise Declined(f"{question.dtype} is not asked about here")
+            problem, workload = problem.cast(self._dtype), workload.with_(dtype=self._dtype)
         try:
-            answer = self._begin(question)
+            answer = self._process.begin(
+                "answer",
+                seconds=self._deadline,
+                problem=problem,
+                workload=workload,
+                layout=question.layouts[0],
+                gradient_layout=question.layouts[1],
+            )
             _ = question.references
             reply = answer()
-            self._taken += reply["cpu_seconds"]
-            self._set_up += reply["setup_seconds"]
         except Refused as refusal:
             if refusal.kind == "declined":
                 raise Declined(str(refusal)) from None
@@ -261,25 +263,13 @@ class _BlackBox:
             raise Misbehaved(str(refusal)) from None
         except (Died, Hung) as fault:
             raise type(fault)(f"{question.text}: {fault}") from None
+        self._taken += reply["cpu_seconds"]
+        self._set_up += reply["setup_seconds"]
         named: dict[str, Any] = reply["results"]
-        if self._only is not None:  # float16 is carried in itself
+        if lowered:  # float16 is carried in itself
             carried = question.problem.query.dtype
             named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
         return named
-
-    def _begin(self, question: Question) -> Callable[[], Any]:
-        problem, workload = question.problem, question.workload(self._device)
-        if self._only is not None:
-            dtype = self._only[question.dtype]
-            problem, workload = problem.cast(dtype), workload.with_(dtype=dtype)
-        return self._process.begin(
-            "answer",
-            seconds=self._deadline,
-            problem=problem,
-            workload=workload,
-            layout=question.layouts[0],
-            gradient_layout=question.layouts[1],
-        )
 
 
 def _summary(name: str, counted: Sequence[_End]) -> Checked:

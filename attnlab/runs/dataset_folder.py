@@ -21,7 +21,7 @@ from attnlab.errors import NotStored
 from attnlab.libraries.host import required
 from attnlab.runs.dataset_schema import TABLES, VERSION, VERSION_KEY
 from attnlab.runs.lock import locked
-from attnlab.runs.store import flush_folder
+from attnlab.runs.store import flush_folder, write_json
 from attnlab.text import one_line
 
 MARKER, LOCK, REPORTS = "dataset.json", "dataset.lock", "reports"
@@ -44,6 +44,11 @@ class Dataset:
         """The parts that the dataset holds of a run, ascending."""
         return sorted(part for one, part in self.files["runs"] if one == run)
 
+    def results(self, run: str) -> list[Path]:
+        """The files of the results of a run, by part."""
+        found = self.files["results"]
+        return [found[run, part] for part in self.parts(run) if (run, part) in found]
+
     def counted(self, table: str) -> list[Path]:
         """The files of a table whose part is whole, in the order of their names."""
         return [file for part, file in sorted(self.files[table].items()) if part in self.files["runs"]]
@@ -59,17 +64,16 @@ class Dataset:
                 schema = pq.read_schema(file)
             except (OSError, ValueError):  # ArrowInvalid is one
                 schema = None
-            version = None if schema is None else (schema.metadata or {}).get(VERSION_KEY.encode())
-            if schema is None or version is None:
+            version = ((schema and schema.metadata) or {}).get(VERSION_KEY.encode())
+            if version is None:
                 self.foreign.append(file)
                 del self.files[table][part]
                 continue
             _require(int(version) if version.isdigit() else version.decode(errors="replace"), file)
-            unknown = sorted(set(schema.names) - {one.name for one in TABLES[table]})
-            if unknown:
+            if unknown := sorted(set(schema.names) - {one.name for one in TABLES[table]}):
                 raise ValueError(
-                    f"{file} has a column that this version of attnlab does not know, {one_line(unknown[0], 60)}; "
-                    "read it with the version that wrote it"
+                    f"{file} has a column that this version of attnlab does not know, {one_line(unknown[0], 60)}: "
+                    "upgrade attnlab to read it"
                 )
 
 
@@ -115,20 +119,19 @@ def collecting(path: Path) -> Iterator[Dataset]:
 
     Raises ValueError for a folder that holds something else, NotStored.
     """
-    fresh = path / f"{MARKER}.new"  # may be left of a collection that was killed
-    if path.is_file():
-        raise ValueError(f"{path} is a file; give a folder with --into")
-    with contextlib.ExitStack() as stack:
-        with _stored(path):
-            path.mkdir(parents=True, exist_ok=True)
-            busy = f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
-            stack.enter_context(locked(path / LOCK, busy=busy, seconds=_PATIENCE))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        raise ValueError(
+            f"{path} cannot be a dataset's folder: {fault.strerror}; give another with --into"
+        ) from None
+    busy = f"others have been collecting into {path} for {_PATIENCE:.0f} s; try again"
+    with locked(path / LOCK, busy=busy, seconds=_PATIENCE):
         if not is_dataset(path):
-            if {one.name for one in path.iterdir()} - {LOCK, fresh.name}:
+            left = Path(MARKER).with_suffix(".new").name  # of a collection that was killed
+            if {one.name for one in path.iterdir()} - {LOCK, left}:
                 raise ValueError(f"{path} holds something else than a dataset; give a new folder with --into")
-            with _stored(path):
-                fresh.write_text(json.dumps({VERSION_KEY: VERSION}) + "\n", encoding="utf-8")
-                fresh.replace(path / MARKER)
+            write_json(path / MARKER, {VERSION_KEY: VERSION})
         yield open_dataset(path)
 
 
@@ -136,13 +139,16 @@ def write(table: Any, file: Path) -> None:
     """Write a `pyarrow.Table` as `file`, on the disk before this returns. Raises NotStored."""
     pq = required("pyarrow.parquet", "pyarrow", extra="dataset")
     fresh = file.with_name(f".{file.name}.new")
-    with _stored(file):
+    try:
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, fresh, compression="zstd", write_page_checksum=True)
         with fresh.open("rb") as handle:
             os.fsync(handle.fileno())
         fresh.replace(file)
         flush_folder(file.parent)
+    except OSError as fault:
+        said = fault.strerror or one_line(str(fault))
+        raise NotStored(f"{file} cannot be written: {said}; what the dataset holds stays") from None
 
 
 def read(file: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
@@ -158,18 +164,9 @@ def read(file: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
     return rows
 
 
-@contextlib.contextmanager
-def _stored(place: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as fault:
-        said = fault.strerror or one_line(str(fault))
-        raise NotStored(f"{place} cannot be written: {said}; what the dataset holds stays") from None
-
-
 def _require(version: Any, where: Path) -> None:
     if version != VERSION:
         raise ValueError(
-            f"{where} is of version {one_line(str(version), 20)} of the dataset's schema, this attnlab reads "
-            f"version {VERSION}; read it with the version of attnlab that wrote it"
+            f"{where} is of version {one_line(str(version), 20)} of the dataset's schema, and this attnlab reads "
+            f"version {VERSION}: upgrade attnlab to read it"
         )

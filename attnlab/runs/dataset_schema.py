@@ -1,4 +1,4 @@
-"""What the tables of a dataset hold: each column declared once, with its kind and what it means.
+"""What the tables of a dataset hold, each column declared once; and a result as a row, with its verdict, and back.
 
 Arrow's schema, the views of SQL and the tables of ``docs/dataset.md`` are made from these declarations; fields of a
 workload are columns by themselves. A column is added at the end and may then be null in older files; one that is
@@ -7,16 +7,26 @@ removed, renamed or changed in meaning makes a new `VERSION`.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import types
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from importlib.metadata import version
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from attnlab.environment import fingerprint
+from attnlab.judge.analysis import Cell
+from attnlab.judge.pairing import Kind, Verdict
+from attnlab.judge.ranking import Ranking, Standing
 from attnlab.libraries.host import required
+from attnlab.plain import decode
 from attnlab.problem.fields import declaration
-from attnlab.problem.result import Accuracy
+from attnlab.problem.result import Accuracy, Result
 from attnlab.problem.workload import Workload
+from attnlab.runs.store import Run
 
 VERSION = 1
 #: under which the version stands in the metadata of every Parquet file, and in ``dataset.json``
@@ -28,21 +38,21 @@ PARTITIONS = {
 }
 
 
-#: Arrow's type by its name, a list as ``[kind]``, a map as ``(kind, kind)``, a struct by the names of its members
-Kind = Any
-
-
 @dataclass(frozen=True)
 class Column:
-    """One column of a table: its kind, and in `text` what it holds, with its unit."""
+    """One column of a table, and in `text` what it holds, with its unit.
+
+    kind : Arrow's type by its name, a list as ``[kind]``, a map as ``(kind, kind)``, a struct by the names of its
+    members.
+    """
 
     name: str
-    kind: Kind
+    kind: Any
     text: str
 
 
-def _kind(hint: Any) -> Kind:
-    """Arrow's type for a field of plain data."""
+def _kind(hint: Any) -> Any:
+    """The kind of column for a field of plain data."""
     options = [one for one in get_args(hint) if one is not type(None)]
     if get_origin(hint) in (Union, types.UnionType):
         return "string" if str in options else _kind(options[0])
@@ -54,7 +64,7 @@ def _kind(hint: Any) -> Kind:
 _KINDS = {
     one: {name: _kind(hint) for name, hint in get_type_hints(one).items()} for one in (Workload, Accuracy)
 }
-_MEASUREMENT: dict[str, Kind] = {
+_MEASUREMENT: dict[str, Any] = {
     "quantity": "string",
     "unit": "string",
     "median": "float64",
@@ -163,7 +173,7 @@ def arrow(table: str) -> Any:
     return pa.schema(columns, metadata={VERSION_KEY: str(VERSION)})
 
 
-def _type(pa: Any, kind: Kind) -> Any:
+def _type(pa: Any, kind: Any) -> Any:
     if isinstance(kind, str):
         return getattr(pa, kind)()
     if isinstance(kind, list):
@@ -171,3 +181,136 @@ def _type(pa: Any, kind: Kind) -> Any:
     if isinstance(kind, tuple):
         return pa.map_(*(_type(pa, one) for one in kind))
     return pa.struct([(name, _type(pa, one)) for name, one in kind.items()])
+
+
+# -- rows --------------------------------------------------------------------------------------------
+
+_PLAIN = ("contender", "library", "reason", "kernel", "asked_kernel", "computes_in", "tail", "race_seconds")
+#: what may be None in a record of precision
+_EMPTY = ("reason", "kind")
+
+
+def run_id(run: Run) -> str:
+    """Its own; of a run from before that was recorded one that follows from what stays when a run is gone on with."""
+    if re.fullmatch(r"[0-9a-f]{16}", run.id):
+        return run.id
+    told = {"started": run.started, "machine": fingerprint(run.environment), "contenders": run.contenders}
+    return _digest(
+        {**told, "command": run.command, "workloads": [one.to_dict() for one in run.plan.workloads]}
+    )
+
+
+def race_id(run: str, workload: Workload) -> str:
+    """Which race of which run: 16 digits."""
+    return _digest([run, workload.to_dict()])
+
+
+def _digest(plain: Any) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def race_columns(run: str, workload: Workload) -> dict[str, Any]:
+    """What all results of a race have in common. No causal mask is null, as no window is."""
+    return {
+        "run": run,
+        "race": race_id(run, workload),
+        "label": workload.label,
+        "flops": float(workload.flops),
+        **{one.name: getattr(workload, one.name) for one in WORKLOAD},
+        "causal": workload.causal or None,
+    }
+
+
+def row_of(result: Result, race: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """The row of a result, but for its verdict; `race` are the columns of its race."""
+    latency, peak = result.latency, result.peak_bytes
+    return {
+        **race,
+        "place": place,
+        **{name: getattr(result, name) for name in _PLAIN},
+        "backend": result.backend,
+        "outcome": str(result.outcome),
+        "latency": None if latency is None else latency.median,
+        "setup": result.setup_seconds,
+        "peak_memory": None if peak is None else float(peak),
+        "accuracy": None if result.accuracy is None else asdict(result.accuracy),
+        "measurements": [
+            {
+                **{name: getattr(one, name) for name in ("quantity", "unit", "median", "samples")},
+                "columns": list(one.columns.items()),
+                "facts": list(one.facts.items()),
+            }
+            for one in result.measurements
+        ],
+    }
+
+
+def result_of(row: Mapping[str, Any]) -> Result:
+    """The inverse of `row_of`. A field that a file has no column for has its default. Raises ValueError."""
+    asked = {one.name: row[one.name] for one in WORKLOAD if row.get(one.name) is not None}
+    told = {name: row.get(name) for name in (*_PLAIN, "outcome")}
+    if row.get("accuracy") is not None:
+        known = row["accuracy"].items()
+        told["accuracy"] = {name: one for name, one in known if one is not None or name in _EMPTY}
+    told["measurements"] = [
+        {**one, "columns": dict(one["columns"]), "facts": dict(one["facts"])}
+        for one in row.get("measurements") or ()
+    ]
+    workload = Workload.from_dict(asked)
+    return decode({**told, "workload": workload}, Result, "the result", known_only=False)
+
+
+def verdicts(run: Run, results: Sequence[Result]) -> dict[tuple[Workload, str], dict[str, Any]]:
+    """The columns `dataset_schema.VERDICT`, by workload and contender, for `results`, which are whole races."""
+    known = {"ceiling_known": bool(run.ceilings), "judged_by": version("attnlab")}
+    return {
+        (cell.workload, name): {**columns, "margin": cell.margin, **known}
+        for cell in replace(run, results=list(results)).judged().cells
+        for name, columns in _judged(cell).items()
+    }
+
+
+def _judged(cell: Cell) -> dict[str, dict[str, Any]]:
+    """The columns of those who have a verdict, by contender."""
+    found = {name: {"standing": "not believed"} for name in cell.answers if name in cell.faults}
+    if cell.ranking is None or cell.everyone is None:
+        return found
+    runner_up = cell.ranking.runner_up
+    for ranking in (cell.ranking, cell.everyone):
+        for mine in ranking.standings:
+            if mine.contender in found:
+                continue
+            columns: dict[str, Any] = {
+                "standing": _standing(cell.ranking, mine),
+                "implementation": mine.implementation,
+            }
+            if mine is not ranking.best:
+                columns |= _against(ranking.best, mine.against_best)
+            elif runner_up is not None and ranking is cell.ranking:
+                columns |= _against(runner_up, runner_up.against_best, turned=True)
+            if (one := mine.against_baseline) is not None:
+                columns |= {"baseline_ratio": one.ratio, "baseline_low": one.low, "baseline_high": one.high}
+            found[mine.contender] = columns
+    return found
+
+
+def _standing(ranking: Ranking, mine: Standing) -> str:
+    if ranking.of(mine.contender) is None:
+        return "apart"
+    if len(ranking.standings) == 1:
+        return "alone"
+    if ranking.decided and mine in ranking.first:
+        return "wins" if len(ranking.first) == 1 else "tied"
+    return "slower" if mine.against_best is not None else "no interval"
+
+
+def _against(other: Standing, verdict: Verdict | None, *, turned: bool = False) -> dict[str, Any]:
+    """A comparison with `other`; `turned`, the verdict is one of the other, which is slower."""
+    columns: dict[str, Any] = {"against": other.contender}
+    if verdict is not None:
+        ratio, low, high = verdict.ratio, verdict.low, verdict.high
+        columns |= {"verdict": str(Kind.FASTER if turned else verdict.kind), "pairs": verdict.processes}
+        columns |= {"ratio": 1 / ratio, "ratio_low": 1 / high, "ratio_high": 1 / low} if turned else {
+            "ratio": ratio, "ratio_low": low, "ratio_high": high,
+        }  # fmt: skip
+    return columns

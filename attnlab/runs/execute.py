@@ -13,7 +13,7 @@ from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import backends, block_only, on_request
 from attnlab.backend.library import products
 from attnlab.environment import environment, unchanged
-from attnlab.experiments import catalogue
+from attnlab.experiments import run_experiments
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
@@ -135,7 +135,7 @@ def _not_asked(record: Run) -> dict[str, str]:
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
     plan, before = record.plan, record.environment
     total, left = len(plan.workloads), record.left()
-    with _accounted(record, "environment"):
+    with accounted(record, "environment"):
         found = environment()
         unchanged(before, found)
     conductor = Conductor(
@@ -173,7 +173,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
         return  # nothing to hold against a ceiling or against theory
     if plan.ceilings:
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
-        with _accounted(record, "ceilings"):
+        with accounted(record, "ceilings"):
             formats = {(one.device, one.dtype) for one in plan.workloads}
             formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
             known = {(one.device, one.dtype) for one in record.ceilings}
@@ -190,8 +190,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     done_before = {one.experiment for one in record.findings}
     for name in (one for one in plan.experiments if one not in done_before):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
-        with _accounted(record, "numerics"):
-            record.findings += catalogue.run_experiments([name], list(sound), folders=plan.folders)
+        with accounted(record, "numerics"):
+            record.findings += run_experiments([name], list(sound), folders=plan.folders)
         record.save()
 
 
@@ -211,7 +211,8 @@ def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
 
 
 @contextmanager
-def _accounted(record: Run, activity: str) -> Iterator[None]:
+def accounted(record: Run, activity: str) -> Iterator[None]:
+    """Count the seconds that are spent within among those of an activity of the run."""
     started = time.monotonic()
     try:
         yield

@@ -13,10 +13,10 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import msgspec
 
 from attnlab.backend.contender import parse_all
-from attnlab.experiments.catalogue import CHAPTER, chosen_experiments
+from attnlab.experiments import CHAPTER, chosen_experiments
 from attnlab.plain import decode
-from attnlab.problem.distributions import is_captured
 from attnlab.problem.grid import GRID, choices, workloads
+from attnlab.problem.inputs import is_captured
 from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.presets import preset_workloads

@@ -148,15 +148,6 @@ def only_workload(text: str, said: Mapping[str, Any]) -> Workload:
     raise ValueError(f"--preset {text} stands for {len(found)} workloads, and one is raced: {mend}")
 
 
-def cost(workload: Workload) -> dict[str, int]:
-    """What `workload` costs by arithmetic: FLOPs, bytes of one score matrix, and least bytes of memory traffic."""
-    return {
-        "flops": workload.flops,
-        "score_bytes": workload.score_bytes,
-        "least_bytes": workload.least_bytes,
-    }
-
-
 def _as_grid(said: Mapping[str, Any]) -> dict[str, Any]:
     """What the options of one workload say, in the words of a grid: ``length`` 512 is ``lengths`` (512,)."""
     plural = {choice.fields: choice for choice in choices(grid=True)}

@@ -28,7 +28,7 @@ from attnlab.errors import NotStored
 from attnlab.experiments.finding import Finding
 from attnlab.judge.analysis import Analysis, analyse
 from attnlab.plain import decode
-from attnlab.problem.result import Ceiling, Invariance, Measurement, Result
+from attnlab.problem.result import Ceiling, Invariance, Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.lock import LOCK, held
 from attnlab.runs.plan import Plan
@@ -153,11 +153,15 @@ class Run:
         """
         import pandas as pd
 
-        return pd.DataFrame(
-            {**_common(result), **_summary(one)}
-            for result in self.results
-            for one in result.measurements or (None,)
-        )
+        rows = []
+        for result in self.results:
+            for one in result.measurements or (None,):
+                told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
+                if one is not None:
+                    told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
+                    told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
+                rows.append({**_common(result), **told})
+        return pd.DataFrame(rows)
 
     def samples(self) -> pd.DataFrame:
         """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
@@ -180,29 +184,13 @@ _Told = make_dataclass("run", list(_TOLD.items()))
 
 
 def _common(result: Result) -> dict[str, Any]:
+    names = ("contender", "backend", "library", "outcome", "reason", "kernel", "computes_in")
+    accuracy = result.accuracy
     return {
         **result.workload.to_dict(),
-        "contender": result.contender,
-        "backend": result.backend,
-        "library": result.library,
+        **{name: getattr(result, name) for name in names},
         "outcome": str(result.outcome),
-        "reason": result.reason,
-        "kernel": result.kernel,
-        "computes_in": result.computes_in,
-        "relative_error": None if result.accuracy is None else result.accuracy.relative_error,
-    }
-
-
-def _summary(one: Measurement | None) -> dict[str, Any]:
-    if one is None:
-        return {"quantity": None, "unit": None, "samples": 0}
-    return {
-        "quantity": one.quantity,
-        "unit": one.unit,
-        "value": one.median,
-        "least": one.least,
-        "greatest": max(one.samples),
-        "samples": len(one.samples),
+        "relative_error": None if accuracy is None else accuracy.relative_error,
     }
 
 

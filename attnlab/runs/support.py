@@ -15,9 +15,8 @@ import numpy as np
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import backends, on_request, settings_of
 from attnlab.gate import race_check
-from attnlab.problem.directions import DIRECTIONS
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.mask_kinds import Part
+from attnlab.problem.vocabulary import DIRECTIONS, DTYPES
 from attnlab.problem.workload import Workload
 from attnlab.race.worker_process import Died, Hung, NoAnswer, Refused, WorkerProcess
 

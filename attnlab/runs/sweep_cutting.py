@@ -7,10 +7,9 @@ time grows with length is mostly seen on one machine.
 from __future__ import annotations
 
 import dataclasses
-import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
@@ -24,6 +23,8 @@ from attnlab.runs.store import Run
 
 #: what may differ between two lengths of one kind of workload
 _SIZES = ("queries", "keys", "key_lengths", "seed")
+#: results by contender and kind of workload, and by contender and None
+Known = Mapping[tuple[str, object], Sequence[Result]]
 #: with fewer races there is nothing to compare a prediction with
 LEAST_RACES = 5
 
@@ -33,7 +34,7 @@ def joined(plans: Mapping[str, Plan]) -> Plan:
     (named, first), *others = plans.items()
     origins: dict[Workload, str] = {}
     for plan in plans.values():
-        for workload, origin in _origins(plan).items():
+        for workload, origin in origins_of(plan).items():
             origins.setdefault(workload, origin)
     for name, other in others:
         alike = dataclasses.replace(other, workloads=first.workloads, origins=first.origins)
@@ -43,7 +44,7 @@ def joined(plans: Mapping[str, Plan]) -> Plan:
                     f"plans of one sweep may differ in their workloads alone, and {name} has other {one.name} than "
                     f"{named}: make them alike, or two sweeps"
                 )
-    return _asking(first, origins)
+    return asking(first, origins)
 
 
 def cut(plan: Plan, shards: int, seconds: Sequence[float] | None = None) -> list[Plan]:
@@ -75,17 +76,17 @@ def cut(plan: Plan, shards: int, seconds: Sequence[float] | None = None) -> list
 
 def only(plan: Plan, workloads: Sequence[Workload], *, chapter: bool) -> Plan:
     """`plan` with these of its workloads, and with its numerical chapter or without."""
-    origins = _origins(plan)
-    found = _asking(plan, {one: origins[one] for one in workloads})
+    origins = origins_of(plan)
+    found = asking(plan, {one: origins[one] for one in workloads})
     return found if chapter else dataclasses.replace(found, experiments=())
 
 
-def _origins(plan: Plan) -> dict[Workload, str]:
+def origins_of(plan: Plan) -> dict[Workload, str]:
     """The workloads of `plan`, each with the parts of presets that ask for it."""
     return dict(zip(plan.workloads, plan.origins or ("",) * len(plan.workloads), strict=True))
 
 
-def _asking(plan: Plan, origins: Mapping[Workload, str]) -> Plan:
+def asking(plan: Plan, origins: Mapping[Workload, str]) -> Plan:
     """`plan` with these workloads instead, each with the parts of presets that ask for it."""
     told = tuple(origins.values()) if any(origins.values()) else ()
     return dataclasses.replace(plan, workloads=tuple(origins), origins=told)
@@ -98,13 +99,12 @@ def _asking(plan: Plan, origins: Mapping[Workload, str]) -> Plan:
 class Costs:
     """What races cost, as far as they were measured.
 
-    known : results by contender and kind of workload, and by contender and None. start : seconds of a race for every
-    process of it, beside its rounds. overhead : seconds that a shard takes beside its races. off : by how much rounds
-    and starts added up miss what the measured races took, as median of the relative errors. machines : the kinds of
-    machines that measured.
+    start : seconds of a race for every process of it, beside its rounds. overhead : seconds that a shard takes beside
+    its races. off : by how much rounds and starts added up miss what the measured races took, as median of the relative
+    errors. machines : the kinds of machines that measured.
     """
 
-    known: Mapping[tuple[str, object], Sequence[Result]]
+    known: Known
     start: float
     overhead: float
     off: float
@@ -129,65 +129,54 @@ def learned(runs: Sequence[Run]) -> Costs:
     Beside its races a run starts processes, most of them in its first race; measures ceilings and writes its report:
     the median of all runs. Raises ValueError where they hold fewer than five races.
     """
-    races: list[tuple[list[Result], Limits, float]] = []
-    overheads = []
     known: dict[tuple[str, object], list[Result]] = {}
+    races: list[tuple[Run, Workload, float]] = []
+    overheads = []
     for run in runs:
-        found = []
-        for workload, group in groupby(run.results[: run.whole()], key=lambda one: one.workload):
-            race = list(group)
-            if (seconds := race[0].race_seconds) is not None:
-                found.append((race, run.plan.limits, seconds))
-                for one in race:
-                    for kind in (_kind(workload), None):
-                        known.setdefault((one.contender, kind), []).append(one)
-        if found:
-            took = np.array([seconds for *_, seconds in found])
-            spent = sum(seconds for activity, seconds in run.account.items() if activity != "numerics")
-            overheads.append(max(0.0, spent - took.sum()) + max(0.0, took[0] - np.median(took)))
-            races += found
+        whole = run.results[: run.whole()]
+        for one in whole:
+            for kind in (_kind(one.workload), None):
+                known.setdefault((one.contender, kind), []).append(one)
+        took = {one.workload: one.race_seconds for one in whole if one.race_seconds is not None}
+        races += [(run, workload, seconds) for workload, seconds in took.items()]
+        if seconds := list(took.values()):
+            spent = sum(one for activity, one in run.account.items() if activity != "numerics")
+            first = max(0.0, seconds[0] - float(np.median(seconds)))
+            overheads.append(max(0.0, spent - sum(seconds)) + first)
     if len(races) < LEAST_RACES:
         raise ValueError(
             f"an estimate needs a run of this version with {LEAST_RACES} races or more, got {len(races)}: "
             "give further runs with --from"
         )
-    parts = [
-        _race(known, [one.contender for one in race], race[0].workload, limits) for race, limits, _ in races
-    ]
-    rounds, processes = np.array(parts, float).T
-    took = np.array([seconds for *_, seconds in races])
-    start = max(0.0, float(np.median((took - rounds) / np.maximum(processes, 1))))
-    off = float(np.median(np.abs((rounds + start * processes) / took - 1)))
+    parts = [_race(known, run.contenders, workload, run.plan.limits) for run, workload, _ in races]
+    rounds, processes = np.array(parts).T
+    measured = np.array([seconds for *_, seconds in races])
+    start = max(0.0, float(np.median((measured - rounds) / np.maximum(processes, 1))))
+    off = float(np.median(np.abs((rounds + start * processes) / measured - 1)))
     machines = tuple(dict.fromkeys(fingerprint(run.environment) for run in runs))
     return Costs(known, start, float(np.median(overheads)), off, machines)
 
 
-def _race(
-    known: Mapping[tuple[str, object], Sequence[Result]],
-    names: Sequence[str],
-    workload: Workload,
-    limits: Limits,
-) -> tuple[float, int]:
+def _race(known: Known, names: Sequence[str], workload: Workload, limits: Limits) -> tuple[float, float]:
     """Seconds that go into the rounds of a race, and how many processes it starts."""
-    calls = [one for name in names if (one := _call(known, name, workload)) is not None]
-    calls = [one for one in calls if one <= limits.longest_call(len(names))]
+    calls = [
+        one for name in names if (one := _call(known, name, workload)) <= limits.longest_call(len(names))
+    ]
     a_round = sum(
         max(one, limits.turn_seconds) + (limits.settle_seconds if one < limits.settle_below_seconds else 0.0)
         for one in calls
     )
     planned = min(limits.workload_seconds, limits.max_rounds * a_round)
     least = LEAST_ROUNDS * limits.processes * a_round
-    return min(limits.utmost_seconds, max(least, planned)), limits.processes * len(calls)
+    return min(limits.utmost_seconds, max(least, planned)), float(limits.processes * len(calls))
 
 
-def _call(
-    known: Mapping[tuple[str, object], Sequence[Result]], name: str, workload: Workload
-) -> float | None:
-    """Seconds of a call, in between by interpolation over FLOPs; None for who declined most workloads of the kind."""
+def _call(known: Known, name: str, workload: Workload) -> float:
+    """Seconds of a call, in between by interpolation over FLOPs; endless for who declined most such workloads."""
     near = known.get((name, _kind(workload))) or known[name, None]
     points = sorted((one.workload.flops, one.latency.median) for one in near if one.latency is not None)
     if 2 * len(points) < len(near) or not points:
-        return None
+        return math.inf
     flops, seconds = np.array(points, float).T
     found = float(np.exp(np.interp(np.log(workload.flops), np.log(flops), np.log(seconds))))
     return found * max(1.0, workload.flops / points[-1][0])
@@ -196,14 +185,6 @@ def _call(
 def _kind(one: Workload) -> tuple[object, ...]:
     """Calls of one kind predict each other."""
     return one.direction, one.dtype, one.device, one.storage, one.d_model is None, one.queries == 1, one.mask
-
-
-def wall_seconds(shards: Sequence[float], machines: int) -> float:
-    """When the last shard ends where every machine that is free takes the longest that is left (Graham 1969)."""
-    free = [0.0] * max(1, machines)
-    for seconds in sorted(shards, reverse=True):
-        heapq.heapreplace(free, free[0] + seconds)
-    return max(free)
 
 
 def sample(plan: Plan, count: int) -> Plan:

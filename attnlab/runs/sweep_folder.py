@@ -32,7 +32,7 @@ from attnlab.runs.execute import resolve
 from attnlab.runs.lock import is_held
 from attnlab.runs.plan import Plan, plan_text, read_plan
 from attnlab.runs.store import RESULTS, RUN_FILE, Run, append, read_run, write_json
-from attnlab.runs.sweep_cutting import cut, only
+from attnlab.runs.sweep_cutting import asking, cut, only, origins_of
 from attnlab.text import one_line, without_home
 
 FORMAT = 1
@@ -254,6 +254,8 @@ class Status:
             return text
         if self.seconds_left is None:
             return f"{text}; time left not known yet"
+        if self.done == self.size:  # what a run does behind its last race, nobody has foretold
+            return f"{text}; all is raced, the last runs are to end"
         return f"{text}; about {duration(self.seconds_left)} left"
 
     def reasons(self) -> list[str]:
@@ -361,17 +363,12 @@ def by_machine(sweep: Sweep) -> dict[str, Run]:
 
 
 def _merged(folder: Path, runs: list[Run], command: str) -> Run:
-    plans = [run.plan for run in runs]
-    origins = tuple(one for plan in plans for one in plan.origins or ("",) * len(plan.workloads))
+    origins = {one: origin for run in runs for one, origin in origins_of(run.plan).items()}
+    experiments = max((run.plan.experiments for run in runs), key=len)
     found = replace(
         runs[0],
         folder=folder,
-        plan=replace(
-            plans[0],
-            workloads=tuple(one for plan in plans for one in plan.workloads),
-            origins=origins if any(origins) else (),
-            experiments=max((plan.experiments for plan in plans), key=len),
-        ),
+        plan=replace(asking(runs[0].plan, origins), experiments=experiments),
         command=command,
         started=min(run.started for run in runs),
         complete=all(run.complete for run in runs),

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import required
 from attnlab.runs.store import append
-from attnlab.runs.sweep_folder import Shard, Status, Sweep, read_lines, status
+from attnlab.runs.sweep_folder import Status, Sweep, read_lines, status
 from attnlab.runs.sweep_job import MOST_DEATHS, end_in_vain, stop, worked
 from attnlab.system import terminable
 from attnlab.text import one_line
@@ -66,19 +66,9 @@ class Asked:
                 raise ValueError(f"{name} is for Slurm: give --cluster slurm too")
 
     def resume(self, folder: Path) -> str:
-        """The command that goes on with the sweep in `folder` on the same cluster, with the same options."""
-        options = {
-            "--cluster": (self.cluster, Asked.cluster),
-            "--partition": (self.partition, None),
-            "--constraint": (self.constraint, None),
-            "--job-hours": (f"{self.hours:g}", f"{Asked.hours:g}"),
-            "--at-once": (str(self.at_once), str(Asked.at_once)),
-        }
-        words = [
-            word for name, (one, usual) in options.items() if one and one != usual for word in (name, one)
-        ]
-        words += [word for name, value in self.further.items() for word in ("--sbatch", f"{name}={value}")]
-        return shlex.join(["attnlab", "sweep", "--resume", *words, "--out", str(folder)])
+        """The command that goes on with the sweep in `folder` on the same cluster; its options are given again."""
+        chosen = ["--cluster", self.cluster] if self.cluster != "local" else []
+        return shlex.join(["attnlab", "sweep", "--resume", *chosen, "--out", str(folder)])
 
 
 @dataclass
@@ -130,52 +120,47 @@ class Jobs:
 
     def submit(self) -> None:
         """Arrays of jobs for all shards that have none and no outcome. Raises ValueError with why Slurm refuses."""
-        there = self.alive()
-        idle = [
-            one
-            for one in self.sweep.shards
-            if one.number not in there and one.outcome() is None and not self._given_up(one)
-        ]
+        there, idle = self.alive(), list[int]()
+        for one in self.sweep.shards:
+            if one.number in there or one.outcome() is not None or end_in_vain(one):
+                continue
+            done, tries = self._tries.get(one.number, (0, 0))
+            tries = tries if done == one.done() else 0
+            if tries > MOST_DEATHS:  # one job more than those that a journal tells of
+                logs = self.sweep.folder / JOBS
+                one.end("failed", f"{tries} jobs ended without a result; what they printed is in {logs}")
+                continue
+            self._tries[one.number] = one.done(), tries + 1
+            idle.append(one.number)
         for at in range(0, len(idle), _ARRAY):
-            self._start([one.number for one in idle[at : at + _ARRAY]])
-        for one in idle:
-            self._tries[one.number] = one.done(), self._tries_of(one) + 1
+            self._start(idle[at : at + _ARRAY])
 
-    def alive(self) -> set[int]:
-        """The shards that a job runs for or waits for."""
-        last = self.submitted()
-        there = _in_queue({one.partition("_")[0] for one in last.values()})
-        return {shard for shard, job in last.items() if job in there}
+    def alive(self) -> dict[int, str]:
+        """The jobs that run or wait, as ``17_3``, by shard.
 
-    def submitted(self) -> dict[int, str]:
-        """The last job of every shard that had one."""
-        return {int(shard): str(job) for shard, job in read_lines(self.sweep.folder / SUBMITTED)}
+        Asked of squeue and not of sacct: not every Slurm keeps accounts. Raises Unavailable where it does not answer.
+        """
+        last = {int(shard): str(job) for shard, job in read_lines(self.sweep.folder / SUBMITTED)}
+        if not last:
+            return {}
+        arrays = ",".join(sorted({one.partition("_")[0] for one in last.values()}))
+        command = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={arrays}"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        if (
+            found.returncode and "Invalid job id" not in found.stderr
+        ):  # which it says of one that ended long ago
+            raise Unavailable(f"Slurm does not answer: {one_line(found.stderr)}")
+        there = set(found.stdout.split())
+        return {shard: job for shard, job in last.items() if job in there}
 
     def end(self) -> None:
         """Ask all jobs of the sweep to end, and wait for those that run: they keep what they have done."""
-        there = self.alive()
-        ids = [job for shard, job in self.submitted().items() if shard in there]
-        for at in range(0, len(ids), _ARRAY):
-            subprocess.run(["scancel", *ids[at : at + _ARRAY]], capture_output=True, check=False)
+        jobs = list(self.alive().values())
+        for at in range(0, len(jobs), _ARRAY):
+            subprocess.run(["scancel", *jobs[at : at + _ARRAY]], capture_output=True, check=False)
         until = time.monotonic() + _ENDING_SECONDS
         while self.alive() and time.monotonic() < until:
             time.sleep(0.2)
-
-    def _given_up(self, shard: Shard) -> bool:
-        """Whether another job for it would be in vain; its outcome is noted then."""
-        if end_in_vain(shard):
-            return True
-        tries = self._tries_of(shard)
-        if tries <= MOST_DEATHS:  # one job more than those that a journal tells of
-            return False
-        log = self.sweep.folder / JOBS / self.submitted().get(shard.number, "")
-        shard.end("failed", f"{tries} jobs ended without a result; what the last printed is in {log}")
-        return True
-
-    def _tries_of(self, shard: Shard) -> int:
-        """Jobs that were submitted for it since it had its last result."""
-        done, tries = self._tries.get(shard.number, (0, 0))
-        return tries if done == shard.done() else 0
 
     def _start(self, numbers: Sequence[int]) -> None:
         folder = str(self.sweep.folder.resolve())
@@ -200,21 +185,7 @@ class Jobs:
             said = [line for line in str(fault).splitlines() if "error" in line] or str(fault).splitlines()
             raise ValueError(
                 f"Slurm takes no such job: {one_line('; '.join(dict.fromkeys(said)))}; nothing is lost, "
-                f"go on with: {Asked(cluster='slurm').resume(self.sweep.folder)}"
+                f"go on with: {self.asked.resume(self.sweep.folder)}"
             ) from None
         lines = [json.dumps([number, job.job_id]) + "\n" for number, job in zip(numbers, jobs, strict=True)]
         append(self.sweep.folder / SUBMITTED, "".join(lines).encode())
-
-
-def _in_queue(jobs: set[str]) -> set[str]:
-    """Those tasks of `jobs` that Slurm has not ended, as ``17_3`` or ``17``.
-
-    Asked of squeue and not of sacct: not every Slurm keeps accounts. Raises Unavailable where Slurm does not answer.
-    """
-    if not jobs:
-        return set()
-    command = ["squeue", "--noheader", "--array", "--format=%i", f"--jobs={','.join(sorted(jobs))}"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    if found.returncode and "Invalid job id" not in found.stderr:  # which it says of one that ended long ago
-        raise Unavailable(f"Slurm does not answer: {one_line(found.stderr)}")
-    return set(found.stdout.split())

@@ -42,8 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.problem.block import Block, angles
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import Block, Problem, angles
 
 from .error_budget import CLASSES, SCORES, ErrorBudget, Tally, energy, moved, precision_classes
 from .exact_attention import Rows, Softmax, at_rows, chosen_rows, turned

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.problem.dtypes import DTYPES, FORMATS
+from attnlab.problem.vocabulary import DTYPES, FORMATS
 
 Array = NDArray[np.float64]
 

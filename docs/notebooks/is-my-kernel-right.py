@@ -125,6 +125,5 @@ print(
 
 # %% [markdown]
 # From the command line the same is `attnlab check right_one --implementations my_backends`, in all number formats,
-# and with gradients where the library can differentiate. [What the gate catches, and what no test
-# could](../faults.md) has the figures of many faulty kernels; [how the tolerance is
-# derived](../ideas/tolerance.md) the reasoning.
+# and with gradients where the library can differentiate. [What the gate catches](../faults.md); [how the tolerance is
+# derived](../ideas/tolerance.md).

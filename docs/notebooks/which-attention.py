@@ -80,8 +80,7 @@ for length in (64, 256, 1024):
 
 # %% [markdown]
 # `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
-# and `undecided` that three processes are too few: let `attnlab compare` take more. That is a result too, and a
-# better one than a wrong winner.
+# and `undecided` that three processes are too few: let `attnlab compare` take more.
 #
 # What was asked and what came is in the folder `my-run`. `attnlab report my-run` makes the report of it, with the
 # figures, the accuracy of each backend and what it needs beside its time.

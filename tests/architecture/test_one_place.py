@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.backend.discovery import load
-from attnlab.problem.directions import GRADIENTS
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.mask_kinds import Part, Place
+from attnlab.problem.vocabulary import GRADIENTS
 from attnlab.problem.workload import Workload
 from attnlab.runs.support import features
 from attnlab.theory import exact_gradients

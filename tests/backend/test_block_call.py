@@ -9,9 +9,8 @@ import pytest
 
 import attnlab
 from attnlab.backend.discovery import load
-from attnlab.problem.block import PROJECTIONS
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import PROJECTIONS, Problem
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=5, keys=5, d_model=24, dtype="float64")

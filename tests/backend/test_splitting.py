@@ -14,9 +14,9 @@ from attnlab.backend.calling import merge
 from attnlab.backend.library import open_library
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import LOG_SUM, OUTPUT
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import LOG_SUM, OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.theory import log_sums
 

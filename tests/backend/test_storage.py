@@ -17,7 +17,8 @@ from attnlab.backend.library import open_library
 from attnlab.backend.storage import PAGE
 from attnlab.backend.storage import STORED as KINDS
 from attnlab.problem.inputs import inputs
-from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
+from attnlab.problem.workload import Workload
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 

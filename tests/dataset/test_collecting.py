@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,9 +23,10 @@ from attnlab.runs.store import Run, read_run
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 
+import pyarrow.parquet as pq  # noqa: E402
+
 from attnlab.runs import dataset, dataset_folder  # noqa: E402
-from attnlab.runs.dataset_rows import race_columns, result_of, row_of, run_id  # noqa: E402
-from attnlab.runs.dataset_schema import arrow  # noqa: E402
+from attnlab.runs.dataset_schema import arrow, race_columns, result_of, row_of, run_id  # noqa: E402
 
 DOCS = Path(__file__).parents[2] / "docs"
 Made = Callable[..., Run]
@@ -204,6 +206,45 @@ def test_a_damaged_file_is_told_and_its_run_collected_anew(
     assert same(back(into)[first.id], first)
 
 
+def test_a_flipped_bit_is_refused_by_name(made: Made, tmp_path: Path) -> None:
+    """Pages have checksums; nothing is read as what it was not."""
+    run, into, refused = made(), tmp_path / "all", list[str]()
+    dataset.collect([run.folder], into)
+    (file,) = (into / "results").rglob("*.parquet")
+    good, footer = file.read_bytes(), 8 + int.from_bytes(file.read_bytes()[-8:-4], "little")
+    for place in np.linspace(4, len(good) - footer - 1, 20, dtype=int):
+        flipped = bytearray(good)
+        flipped[place] ^= 1
+        file.write_bytes(flipped)
+        try:
+            assert same(back(into)[run.id], run), f"byte {place}"
+        except ValueError as fault:
+            refused.append(str(fault))
+    assert len(refused) > 15, "all but headers of pages"
+    assert all(one.startswith(f"{file} is damaged: ") for one in refused)
+
+
+def test_a_newer_dataset_asks_for_an_upgrade(made: Made, tmp_path: Path) -> None:
+    """Whether the folder says so, a file of it, or a column that nobody here knows."""
+    run, into = made(), tmp_path / "all"
+    dataset.collect([run.folder], into)
+    marker, (file,) = into / "dataset.json", (into / "runs").rglob("*.parquet")
+    table, told = pq.read_table(file, partitioning=None), marker.read_text(encoding="utf-8")
+    newer = table.replace_schema_metadata({**table.schema.metadata, b"attnlab.dataset": b"2"})
+    for made_newer in (newer, table.append_column("weather", pa.array(["fine"]))):
+        pq.write_table(made_newer, file)
+        with pytest.raises(ValueError, match=f"^{file} .*upgrade attnlab to read it"):
+            back(into)
+    marker.write_text(told.replace("1", "2"), encoding="utf-8")
+    for refused in (
+        lambda: back(into),
+        lambda: dataset.query(into, "select 1"),
+        lambda: dataset.collect([], into),
+    ):
+        with pytest.raises(ValueError, match=f"^{into} is of version 2 of .*: upgrade attnlab to read it"):
+            refused()
+
+
 def test_the_page_of_the_columns_is_current() -> None:
     page = DOCS / "dataset.md"
     spec = importlib.util.spec_from_file_location("dataset_page", page.with_suffix(".py"))
@@ -212,4 +253,4 @@ def test_the_page_of_the_columns_is_current() -> None:
     spec.loader.exec_module(generator)
     text = page.read_text(encoding="utf-8")
     assert generator.written_again(text) == text, "run python docs/dataset.py"
-    assert generator.written_again(text.replace("| `contender` |", "| `contestant` |", 1)) == text
+    assert generator.written_again(text.replace("|`contender`|", "|`contestant`|", 1)) == text

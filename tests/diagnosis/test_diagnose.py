@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import attnlab
 from attnlab.__main__ import main
 from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis, diagnose
-from attnlab.problem import distributions as captured
+from attnlab.problem import inputs as captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of
 from attnlab.report import diagnosis_page

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from verdicts import VERDICTS
 
-from attnlab.experiments.catalogue import EXPERIMENTS, experiment, figure, run_experiments
+from attnlab.experiments import EXPERIMENTS, experiment, figure, run_experiments
 from attnlab.experiments.claims import CLAIMS, judged
 from attnlab.experiments.finding import Finding, Row, pick
 

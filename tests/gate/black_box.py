@@ -11,8 +11,8 @@ from mutants.parts import Answers, Attention, Remembering
 from attnlab.backend.library import open_library
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.questions import Question
-from attnlab.problem.directions import GRADIENTS, OUTPUT
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT
 from attnlab.race.probe import Witness, laid_out
 
 

@@ -9,8 +9,7 @@ from attnlab.backend.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, examine
 from attnlab.gate.questions import Question
-from attnlab.problem.directions import LOG_SUM
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES, LOG_SUM
 from attnlab.race.probe import Probe
 
 #: seconds a query-key pair by the clock of these tests: slow enough that large questions are left out

@@ -11,9 +11,8 @@ import pytest
 
 from attnlab.backend.discovery import load
 from attnlab.gate import race_check
-from attnlab.problem.block import PROJECTIONS, Block
 from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
+from attnlab.problem.problem import PROJECTIONS, Block, Problem
 from attnlab.problem.result import Accuracy
 from attnlab.problem.workload import Workload
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from attnlab.cli.tables import check_table
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.runs.check import Checked, check
 
 NUMPY = """

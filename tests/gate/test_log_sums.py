@@ -15,10 +15,9 @@ from attnlab.errors import Declined
 from attnlab.gate.gate import EVERYTHING, FORWARD, Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.gate.tables import LOG_SUMS
-from attnlab.problem.directions import LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.masks import EVERYTHING as ALL
 from attnlab.problem.problem import Problem, places
+from attnlab.problem.vocabulary import DTYPES, LOG_SUM, OUTPUT, round_to
 from attnlab.theory import log_sums
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from mutants import FAULTS
 from mutants.rounding import RIGHT
 
 from attnlab.gate.gate import examine
-from attnlab.problem.dtypes import DTYPES
+from attnlab.problem.vocabulary import DTYPES
 
 #: of all of them, every so many in the plain suite; `python benchmarks faults` asks all, in all dtypes, over many seeds
 EVERY = 5

@@ -13,8 +13,8 @@ from attnlab.gate import tables
 from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT, Form, drawn_forms
 from attnlab.gate.gate import QUESTION_SECONDS, SETUP_AT_FIRST, SETUP_SECONDS, SLOW_SECONDS, QuestionBudget
 from attnlab.gate.questions import Question, pose, posed
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.mask_kinds import Part
+from attnlab.problem.vocabulary import DTYPES
 
 
 @given(st.integers(0, 2**31), st.sampled_from(DTYPES), st.booleans())

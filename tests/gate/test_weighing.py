@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention import FEATURES, drawn, eager
+from attention import FEATURES, by_differentiation, drawn
 from mutants.parts import whole
+from mutants.rounding import RIGHT
 
 from attnlab.gate import race_check
 from attnlab.gate.evidence import weigh
 from attnlab.gate.gate import examine
 from attnlab.gate.questions import Question
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
-from attnlab.problem.dtypes import DTYPES, round_to
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
 from attnlab.problem.result import Accuracy, Outcome, Result
+from attnlab.problem.vocabulary import DTYPES, OUTPUT, round_to
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
@@ -27,16 +27,19 @@ WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="b
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dtype: str) -> None:
-    """Of an eager implementation, and of one that rounds its results only; each result tells on a feature left out."""
+    """Of one that stores every step, and of one that rounds its results; each result tells on a feature left out."""
     problem = drawn(dtype, **FEATURES[feature])
-    references, exact = refer(problem), eager(problem, "float64")
-    for answers in (eager(problem), {name: round_to(one, dtype) for name, one in exact.items()}):
+    references, exact = refer(problem), by_differentiation(problem)
+    for answers in (
+        RIGHT["scores rounded"](problem),
+        {name: round_to(one, dtype) for name, one in exact.items()},
+    ):
         for name, reference in references.items():
             assert weigh(reference, answers[name], directions=None).passed, name
     if feature not in ("plain", "value_dim"):
         arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
         plain = Problem.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype)
-        for name, one in eager(plain, "float64").items():
+        for name, one in by_differentiation(plain).items():
             assert not weigh(references[name], round_to(one, dtype), directions=None).passed, name
 
 

@@ -10,8 +10,8 @@ from attnlab.backend.library import array_type, open_library
 from attnlab.errors import Unavailable
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
 from attnlab.problem.inputs import problem_of
+from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 
 #: all that the formula takes, at once

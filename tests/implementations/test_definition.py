@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from attnlab.backend.call import answer
 from attnlab.errors import Declined, Unavailable
-from attnlab.problem.directions import GRADIENTS, OUTPUT
 from attnlab.problem.problem import Alibi, Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT
 
 EVERYTHING = ("naive_loop", "numpy_vectorized", "numpy_blocked", "torch_eager")
 _RNG = np.random.default_rng(1)

@@ -16,7 +16,7 @@ from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import OUTPUT
+from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 

@@ -12,10 +12,9 @@ import pytest
 
 from attnlab.cli.options import read_workload
 from attnlab.errors import Declined
-from attnlab.problem import distributions as captured
-from attnlab.problem.distributions import Captured
+from attnlab.problem import inputs as captured
 from attnlab.problem.grid import workloads
-from attnlab.problem.inputs import inputs, problem_of
+from attnlab.problem.inputs import Captured, inputs, problem_of
 from attnlab.problem.problem import Problem
 from attnlab.runs.plan import Plan
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from attnlab.problem.dtypes import DTYPES, round_to
+from attnlab.problem.vocabulary import DTYPES, round_to
 
 any_float32 = arrays.arrays(
     np.uint32, arrays.array_shapes(min_dims=0, max_dims=3), elements=st.integers(0, 2**32 - 1)

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.problem.distributions import DISTRIBUTIONS
-from attnlab.problem.dtypes import DTYPES
-from attnlab.problem.inputs import inputs
+from attnlab.problem.inputs import DISTRIBUTIONS, inputs
+from attnlab.problem.vocabulary import DTYPES
 from attnlab.problem.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.problem.directions import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.problem.dtypes import ITEM_BYTES
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem, digest, pack, unpack
+from attnlab.problem.vocabulary import DIRECTIONS, GRADIENTS, ITEM_BYTES, LOG_SUM, OUTPUT
 from attnlab.problem.workload import Workload
 
 workloads = strategies.workloads()

@@ -9,9 +9,8 @@ from typing import Any
 
 from attnlab.backend.contender import Contender
 from attnlab.gate import race_check
-from attnlab.problem.directions import LOG_SUM
-from attnlab.problem.dtypes import lower
 from attnlab.problem.result import Result
+from attnlab.problem.vocabulary import LOG_SUM, lower
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import Readings

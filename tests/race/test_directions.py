@@ -9,9 +9,9 @@ from fake_workers import QUICK, Clock, FakeWorker, race
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import parse_all
-from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.result import Outcome
-from attnlab.problem.workload import CONTIGUOUS, STORAGES, Workload
+from attnlab.problem.vocabulary import CONTIGUOUS, DIRECTIONS, STORAGES
+from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import LATENCY
 from attnlab.race.worker import Worker

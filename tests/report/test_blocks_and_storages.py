@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from attnlab.problem.result import Measurement, Result
-from attnlab.problem.workload import STORAGES, Workload
+from attnlab.problem.vocabulary import STORAGES
+from attnlab.problem.workload import Workload
 from attnlab.report.formats import content_of, render
 from attnlab.runs.store import Run
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.errors import NotStored
-from attnlab.experiments.catalogue import experiment
+from attnlab.experiments import experiment
 from attnlab.experiments.finding import Row
 from attnlab.judge import growth
 from attnlab.problem.result import Outcome

@@ -17,9 +17,8 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 import attnlab
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.dtypes import DTYPES
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import DTYPES, GRADIENTS, OUTPUT
 from attnlab.routing.dispatch import Fastest
 
 #: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers

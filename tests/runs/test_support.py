@@ -13,9 +13,9 @@ from every import installed, library_of
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
-from attnlab.problem.directions import DIRECTIONS
 from attnlab.problem.mask_kinds import Part
-from attnlab.problem.workload import DEVICES, Workload
+from attnlab.problem.vocabulary import DEVICES, DIRECTIONS
+from attnlab.problem.workload import Workload
 from attnlab.report.support_page import SHORT, page
 from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, support
 

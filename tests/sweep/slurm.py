@@ -6,6 +6,7 @@ children of the test, which ends them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shutil
@@ -143,31 +144,25 @@ class Slurm:
 
     def nodes(self) -> dict[str, str]:
         """The state of each node, as sinfo has it."""
-        words = ["sinfo", "--noheader", "--Node", "--format=%N %t"]
-        told = subprocess.run(
-            words, env=self.environment(), capture_output=True, text=True, check=False
-        ).stdout
-        return {name: state.rstrip("*") for name, state in (line.split() for line in told.splitlines())}
+        told = self._told("sinfo", "--noheader", "--Node", "--format=%N %t")
+        return {name: state.rstrip("*") for name, state in told.items()}
 
     def queue(self) -> dict[str, str]:
         """The state of every job that is not over, as squeue has it."""
-        words = ["squeue", "--noheader", "--array", "--format=%i %T"]
-        told = subprocess.run(
-            words, env=self.environment(), capture_output=True, text=True, check=False
-        ).stdout
-        return dict(line.split() for line in told.splitlines())
+        return self._told("squeue", "--noheader", "--array", "--format=%i %T")
+
+    def _told(self, *words: str) -> dict[str, str]:
+        found = subprocess.run(words, env=self.environment(), capture_output=True, text=True, check=False)
+        return dict(line.split() for line in found.stdout.splitlines())
 
 
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listened at a moment ago."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))
         return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def wait_until(true: Callable[[], bool], what: str, seconds: float = 300.0) -> None:

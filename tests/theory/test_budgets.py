@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attention import FEATURES, drawn, eager
+from attention import FEATURES, by_differentiation, drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants.rounding import RIGHT
@@ -29,7 +29,7 @@ HALVES = ("float16", "bfloat16")
 def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) -> None:
     """And the tilt is their derivative in the scale, by the difference quotient."""
     problem, step = drawn("float64", **FEATURES[feature]), 1e-5
-    expected = eager(problem)
+    expected = by_differentiation(problem)
     above, below = (refer(problem.with_(scale=0.4 * math.exp(by))) for by in (step, -step))
     for name, reference in refer(problem).items():
         np.testing.assert_allclose(reference.output, expected[name], atol=1e-12)

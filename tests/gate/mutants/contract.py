@@ -16,31 +16,17 @@ from attnlab.problem.mask_kinds import ALIGNMENTS, Causal, Given, KeyLengths, Pa
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 
+from . import parts
 from .fault import BACKWARD, FORWARD, Change, Fault, back, both, each, given, then
-from .parts import (
-    DK,
-    DQ,
-    DV,
-    OUTPUT,
-    Answers,
-    Array,
-    capped,
-    composed,
-    full,
-    hide,
-    parted,
-    summed,
-    visible,
-    with_sink,
-)
+from .parts import DK, DQ, DV, OUTPUT, Answers, Array, capped, composed, full, hide, parted, summed, visible
 
 
 def mask_of(change: Callable[[Part, Problem], Part | None]) -> Change:
     """Each part of the mask replaced, or left out where there is none instead."""
 
     def changed(problem: Problem) -> Problem:
-        parts = (change(part, problem) for part in problem.mask.parts)
-        return problem.with_(mask=Mask(tuple(part for part in parts if part is not None)))
+        changed_ = (change(part, problem) for part in problem.mask.parts)
+        return problem.with_(mask=Mask(tuple(part for part in changed_ if part is not None)))
 
     return changed
 
@@ -206,7 +192,7 @@ def sink_times(count: Callable[[Problem], float]) -> Callable[[Array, Problem], 
     """The sink enters the sum so many times."""
 
     def sink(s: Array, problem: Problem) -> Array:
-        found = with_sink(s, problem)
+        found = parts.with_sink(s, problem)
         if problem.sinks is not None:
             found[..., -1] += s.dtype.type(np.log(count(problem)))
         return found

@@ -8,43 +8,21 @@ import numpy as np
 
 from attnlab.problem.problem import Problem
 
+from . import parts
 from .fault import BACKWARD, Fault, excused, scattered_by, shifted_by, then
-from .parts import (
-    DK,
-    DQ,
-    DV,
-    Add,
-    Answers,
-    Array,
-    Attention,
-    Memory,
-    Remembering,
-    add,
-    composed,
-    divided,
-    exponentials,
-    from_output,
-    from_weights,
-    in_blocks,
-    parted,
-    products_of,
-    quiet_back,
-    remembering,
-    scaled,
-    scores_of,
-    softmax,
-    visible,
-)
+from .parts import DK, DQ, DV, Add, Answers, Array, Attention, Memory, Remembering, add, parted, quiet_back
 
 
 def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Array]:
     """Softmax with something added to its denominator: extra(scores)."""
-    return lambda s: ((e := exponentials(s)) / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(s.dtype)
+    return lambda s: ((e := parts.exponentials(s)) / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(
+        s.dtype
+    )
 
 
 def shifted(shift: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Softmax that subtracts something else than the maximum: shift(scores)."""
-    return lambda s: divided(np.exp(s - shift(s).astype(s.dtype)))
+    return lambda s: parts.divided(np.exp(s - shift(s).astype(s.dtype)))
 
 
 def mean_of_seen(s: Array) -> Array:
@@ -61,7 +39,7 @@ def uniform(s: Array) -> Array:
     return seen / seen.sum(axis=-1, keepdims=True, dtype=s.dtype)
 
 
-@remembering
+@parts.remembering
 def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Answers:
     """Dropout of the weights, or, as `hook` says, of those that enter one sum."""
     rng = memory.setdefault("rng", np.random.default_rng(0))
@@ -69,13 +47,13 @@ def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Ans
     def dropped(p: Array) -> Array:
         return (p * (rng.random(p.shape) >= rate) / (1 - rate)).astype(p.dtype)
 
-    return parted(**{hook: (lambda s: dropped(softmax(s))) if hook == "weights" else dropped})(problem)
+    return parted(**{hook: (lambda s: dropped(parts.softmax(s))) if hook == "weights" else dropped})(problem)
 
 
 def exponent_clipped(least: float) -> Callable[[Array], Array]:
     def weights(s: Array) -> Array:
         fall = np.maximum(s - s.max(axis=-1, keepdims=True), s.dtype.type(least))
-        return divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
+        return parts.divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
 
     return weights
 
@@ -93,7 +71,7 @@ def largest_only(count: int) -> Callable[[Array], Array]:
 
 def thresholded(least: float) -> Callable[[Array], Array]:
     """Weights below `least` of the row's largest are taken for zero."""
-    return lambda s: divided(np.where((e := exponentials(s)) < least, 0, e).astype(s.dtype))
+    return lambda s: parts.divided(np.where((e := parts.exponentials(s)) < least, 0, e).astype(s.dtype))
 
 
 def sloped(s: Array) -> Array:
@@ -106,7 +84,7 @@ def mask_added(size: float) -> Callable[[Array, Problem], Array]:
     """Hidden keys keep their score, less `size`."""
 
     def compose(s: Array, problem: Problem) -> Array:
-        seen, s = visible(problem), composed(s, problem)
+        seen, s = parts.visible(problem), parts.composed(s, problem)
         return s if seen is None else np.where(seen, s, s - s.dtype.type(size))
 
     return compose
@@ -115,7 +93,9 @@ def mask_added(size: float) -> Callable[[Array, Problem], Array]:
 def unit_keys(q: Array, k: Array, scale: float) -> Array:
     """Cosine similarity: keys normalised to the length that they have on average."""
     length = np.sqrt((k * k).sum(axis=-1, keepdims=True))
-    return scores_of(q, (k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5).astype(k.dtype), scale)
+    return parts.scores_of(
+        q, (k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5).astype(k.dtype), scale
+    )
 
 
 def cubic(s: Array) -> Array:
@@ -125,14 +105,14 @@ def cubic(s: Array) -> Array:
     low = np.floor(y)
     f = y - low
     found = np.ldexp(0.9999252 + f * (0.6958335 + f * (0.2260671 + f * 0.0780245)), low.astype(int))
-    return divided(np.where(np.isneginf(x), 0, found).astype(x.dtype))
+    return parts.divided(np.where(np.isneginf(x), 0, found).astype(x.dtype))
 
 
 def sum_limited(most: float, beyond: float) -> Callable[[Array], Array]:
     """A denominator that ends at `most`."""
 
     def weights(s: Array) -> Array:
-        e = exponentials(s)
+        e = parts.exponentials(s)
         total = e.sum(axis=-1, keepdims=True)
         return e / np.where(total > most, s.dtype.type(beyond), total)
 
@@ -151,19 +131,21 @@ _CUBIC = "the largest error of the polynomial, another for every weight"
 _WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "mean of the values": uniform,
     "value of the largest score": argmax,
-    "2^x instead of e^x": lambda s: divided(np.exp2(s - s.max(axis=-1, keepdims=True))),
+    "2^x instead of e^x": lambda s: parts.divided(np.exp2(s - s.max(axis=-1, keepdims=True))),
     "largest score not subtracted": shifted(lambda s: np.zeros_like(s[..., :1])),
     "maximum begins at 0": shifted(at_least(0.0)),
     "maximum begins at -10000": shifted(at_least(-1e4)),
     "one maximum for all rows": shifted(lambda s: s.max(axis=(-1, -2), keepdims=True)),
     "mean subtracted, not the maximum": shifted(mean_of_seen),
     "exponent clipped at -20": exponent_clipped(-20.0),
-    "softmax over the queries": lambda s: np.nan_to_num(softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2)),
+    "softmax over the queries": lambda s: np.nan_to_num(parts.softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2)),
     "1e-3 in the denominator": with_more(lambda s: 1e-3),
     "1e-6 in the denominator": with_more(lambda s: 1e-6),
     "e^-m in the denominator": with_more(lambda s: np.exp(-s.max(axis=-1, keepdims=True))),
-    "denominator lacks a term": lambda s: (e := exponentials(s)) / e[..., :-1].sum(axis=-1, keepdims=True),
-    "gain of 0.1 %": lambda s: softmax(s) * 1.001,
+    "denominator lacks a term": lambda s: (
+        (e := parts.exponentials(s)) / e[..., :-1].sum(axis=-1, keepdims=True)
+    ),
+    "gain of 0.1 %": lambda s: parts.softmax(s) * 1.001,
     "weights below 1 % dropped": thresholded(1e-2),
     "2^x by a cubic": cubic,
     "denominator ends at 2048": sum_limited(2048.0, 2048.0),
@@ -201,12 +183,12 @@ FORMULA = (
         parted(hidden=-65504.0),
         excuses=excused("float16", 0.0, 1.0, "no float16 score lies below -65504: no hidden key weighs more"),
     ),
-    Fault("output not rescaled between blocks", in_blocks(rescale_output=False)),
-    Fault("denominator not rescaled between blocks", in_blocks(rescale_sum=False)),
-    Fault("rises by 0.01 not rescaled", in_blocks(block=16, forget_rise=0.01)),
-    Fault("last partial block dropped", in_blocks(drop_partial=True)),
-    Fault("last partial block of 256 dropped", in_blocks(drop_partial=True, block=256)),
-    Fault("blocked: maximum begins at 0", in_blocks(first_max=0.0)),
+    Fault("output not rescaled between blocks", parts.in_blocks(rescale_output=False)),
+    Fault("denominator not rescaled between blocks", parts.in_blocks(rescale_sum=False)),
+    Fault("rises by 0.01 not rescaled", parts.in_blocks(block=16, forget_rise=0.01)),
+    Fault("last partial block dropped", parts.in_blocks(drop_partial=True)),
+    Fault("last partial block of 256 dropped", parts.in_blocks(drop_partial=True, block=256)),
+    Fault("blocked: maximum begins at 0", parts.in_blocks(first_max=0.0)),
 )
 
 
@@ -228,27 +210,27 @@ def gained(name: str, change: Callable[[float, int], float]) -> Fault:
 
 
 def rescored(factor: float) -> Callable[[Array, Array, float], Array]:
-    return lambda q, k, scale: scores_of(q, k, scale * factor)
+    return lambda q, k, scale: parts.scores_of(q, k, scale * factor)
 
 
 def offset_times(factor: float) -> Callable[..., Array]:
-    return lambda p, a, g, o: (from_weights(p, a, g, o) * factor).astype(p.dtype)
+    return lambda p, a, g, o: (parts.from_weights(p, a, g, o) * factor).astype(p.dtype)
 
 
 def rolled_offset(axis: int) -> Callable[..., Array]:
     """D of the neighbour on `axis`."""
-    return lambda p, a, g, o: np.roll(from_weights(p, a, g, o), 1, axis)
+    return lambda p, a, g, o: np.roll(parts.from_weights(p, a, g, o), 1, axis)
 
 
 def offset_without_last(p: Array, a: Array, g: Array, o: Array) -> Array:
     """One component of g·o left out, where there are several."""
     end = max(1, o.shape[-1] - 1)
-    return from_output(p, a, g[..., :end], o[..., :end])
+    return parts.from_output(p, a, g[..., :end], o[..., :end])
 
 
 def shared_offset(p: Array, a: Array, g: Array, o: Array) -> Array:
     """D of a block's first row for all sixteen."""
-    d = from_weights(p, a, g, o)
+    d = parts.from_weights(p, a, g, o)
     return d[:, :, np.arange(d.shape[2]) // 16 * 16]
 
 
@@ -314,7 +296,7 @@ def transposed(w: Array) -> Array:
 
 def narrow_products(g: Array, v: Array) -> Array:
     """A summed over sixteen value components only."""
-    return products_of(g[..., :16], v[..., :16])
+    return parts.products_of(g[..., :16], v[..., :16])
 
 
 def other_blocks(name: str, wrong: Callable[[int, int], bool], factor: float) -> Add:
@@ -336,7 +318,7 @@ _PARTS: dict[str, Attention | Remembering] = {
     "scores again: scale 0.3 % large": quiet_back(again=rescored(1.003)),
     "scores again: scale 0.3 % large, normalised": parted(again=rescored(1.003)),
     "scores again: always the default scale": parted(
-        again=lambda q, k, scale: scores_of(q, k, q.shape[-1] ** -0.5)
+        again=lambda q, k, scale: parts.scores_of(q, k, q.shape[-1] ** -0.5)
     ),
     "scores again: no mask": quiet_back(seen_again=lambda problem: None),
     "D left out": parted(offset=lambda p, a, g, o: np.zeros_like(p[..., :1])),
@@ -352,7 +334,7 @@ _PARTS: dict[str, Attention | Remembering] = {
     "T of the Jacobian's diagonal": parted(slopes=lambda p, a, d: p * (1 - p) * a),
     "T through ln P": parted(slopes=lambda p, a, d: np.exp(np.log(p)) * (a - d) + 0 * np.log(p)),
     "T divided by 1 − P": parted(slopes=lambda p, a, d: (p * a - p * d) / (1 - p) * (1 - p)),
-    "T clipped at 1": parted(times=lambda t, scale: scaled(clipped(1.0)(t), scale)),
+    "T clipped at 1": parted(times=lambda t, scale: parts.scaled(clipped(1.0)(t), scale)),
     "P detached": parted(slopes=lambda p, a, d: np.zeros_like(a)),
     "P uniform in dv": parted(for_value=lambda p: uniform(np.where(p > 0, 0, -np.inf).astype(p.dtype))),
     "P below 1 % dropped": parted(weights_kept=below_dropped(1e-2)),

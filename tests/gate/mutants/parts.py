@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.directions import GRADIENTS, OUTPUT
-from attnlab.problem.dtypes import carrier, round_to
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import GRADIENTS, OUTPUT, carrier, round_to
 
 Array = NDArray[Any]
 Answers = dict[str, Array]

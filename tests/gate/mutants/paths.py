@@ -14,25 +14,11 @@ import numpy as np
 from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.problem import Problem
 
+from . import parts
 from .contract import hiding, key
 from .fault import BACKWARD, FORWARD, Fault, back, excused, given, unit
 from .formula import shifted
-from .parts import (
-    DK,
-    DQ,
-    DV,
-    NAMES,
-    OUTPUT,
-    Answers,
-    Array,
-    Attention,
-    Memory,
-    Remembering,
-    parted,
-    remembering,
-    rounder,
-    whole,
-)
+from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, Remembering, rounder, whole
 from .rounding import narrowed
 
 When = Callable[[Problem], bool]
@@ -73,9 +59,9 @@ def flushed(name: str, least: float) -> Attention:
 
 def averaged(problem: Problem) -> Answers:
     """Quarters of the keys, each with its own softmax, simply averaged."""
-    parts = np.array_split(np.arange(problem.shape.keys), 4)
-    quarters = (problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]) for at in parts)
-    found = [whole(one)[OUTPUT] for one in quarters]
+    quarters = np.array_split(np.arange(problem.shape.keys), 4)
+    cut = (problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]) for at in quarters)
+    found = [whole(one)[OUTPUT] for one in cut]
     return {OUTPUT: np.mean(found, axis=0).astype(found[0].dtype)}
 
 
@@ -159,7 +145,7 @@ PATHS = (
     Fault("queries end at 65504", limited("query", 65504.0), excuses=_HALF_RANGE),
     Fault(
         "maximum in bfloat16",
-        parted(weights=shifted(lambda s: rounder("bfloat16")(s.max(axis=-1, keepdims=True)))),
+        parts.parted(weights=shifted(lambda s: rounder("bfloat16")(s.max(axis=-1, keepdims=True)))),
     ),
 )
 
@@ -170,37 +156,24 @@ def held_out(rng: np.random.Generator, direction: str = FORWARD) -> dict[str, Fa
     heads, length = int(rng.integers(2, 13)), int(rng.integers(2, 1025))
     tile, rest = int(rng.choice([16, 32, 64, 128])), int(rng.integers(0, 16))
     longer, group = int(rng.choice([64, 128, 256, 512])), int(rng.integers(2, 9))
-    conditions: dict[str, tuple[str, When]] = {
-        "one head_dim": (f"head_dim {dim}", lambda p: d(p) == dim),
-        "one head_dim of whole eights": (f"head_dim {eight}", lambda p: d(p) == eight),
-        "head_dims above one": (f"head_dim above {dim}", lambda p: d(p) > dim),
-        "one number of heads": (f"{heads} heads", lambda p: p.shape.heads == heads),
-        "one size of groups": (f"groups of {group}", lambda p: p.group == group),
-        "one length of keys": (f"{length} keys", lambda p: p.shape.keys == length),
-        "a rest of keys after whole tiles": (
-            f"{rest} keys after tiles of {tile}",
-            lambda p: p.shape.keys > tile and p.shape.keys % tile == rest,
-        ),
+    conditions: dict[str, When] = {
+        "one head_dim": lambda p: d(p) == dim,
+        "one head_dim of whole eights": lambda p: d(p) == eight,
+        "head_dims above one": lambda p: d(p) > dim,
+        "one number of heads": lambda p: p.shape.heads == heads,
+        "one size of groups": lambda p: p.group == group,
+        "one length of keys": lambda p: p.shape.keys == length,
+        "a rest of keys after whole tiles": lambda p: p.shape.keys > tile and p.shape.keys % tile == rest,
         "a rest of queries after whole tiles": (
-            f"{rest} queries after tiles of {tile}",
-            lambda p: p.shape.queries > tile and p.shape.queries % tile == rest,
+            lambda p: p.shape.queries > tile and p.shape.queries % tile == rest
         ),
-        "more keys than one length, under a mask": (
-            f"over {longer} keys under a mask",
-            lambda p: p.shape.keys > longer and bool(p.mask),
-        ),
-        "a bias and a mask": ("a bias and a mask", lambda p: p.bias is not None and bool(p.mask)),
-        "a cap and groups": ("a cap and groups", lambda p: p.softcap is not None and p.group > 1),
-        "odd head_dim and a bias": (
-            "odd head_dim and a bias",
-            lambda p: d(p) % 2 == 1 and p.bias is not None,
-        ),
-        "decoding with a bias": (
-            "one query and a bias",
-            lambda p: p.shape.queries == 1 and p.bias is not None,
-        ),
+        "more keys than one length, under a mask": lambda p: p.shape.keys > longer and bool(p.mask),
+        "a bias and a mask": lambda p: p.bias is not None and bool(p.mask),
+        "a cap and groups": lambda p: p.softcap is not None and p.group > 1,
+        "odd head_dim and a bias": lambda p: d(p) % 2 == 1 and p.bias is not None,
+        "decoding with a bias": lambda p: p.shape.queries == 1 and p.bias is not None,
     }
-    return {kind: where(name, when, direction=direction) for kind, (name, when) in conditions.items()}
+    return {kind: where(kind, when, direction=direction) for kind, when in conditions.items()}
 
 
 # -- memory: stale results, keys of a cache that leave something out, arrays that change
@@ -218,7 +191,7 @@ _KEY: dict[str, Callable[[Problem], Any]] = {
     "mask": lambda p: (m := p.mask.array(p.shape)) is not None and np.broadcast_to(m, p.shape).tobytes(),
     "bias": lambda p: None if p.bias is None else np.asarray(p.bias_array).tobytes(),
     "scale": lambda p: p.scale,
-    "softcap": lambda p: p.softcap,
+    "cap": lambda p: p.softcap,
     "sinks": lambda p: None if p.sinks is None else p.sinks.tobytes(),
 }
 
@@ -235,7 +208,7 @@ def without(*left_out: str) -> tuple[str, ...]:
     return tuple(name for name in _KEY if name not in left_out)
 
 
-@remembering
+@parts.remembering
 def kept_by(memory: Memory, key: Names, kept: Names, problem: Problem) -> Answers:
     """Answers `kept` are those of the first call that had the same key; right otherwise."""
     right = whole(problem)
@@ -246,7 +219,7 @@ def kept_by(memory: Memory, key: Names, kept: Names, problem: Problem) -> Answer
     }
 
 
-@remembering
+@parts.remembering
 def kernel_kept(memory: Memory, key: Names, problem: Problem) -> Answers:
     """What the kernel was made for, all but the arrays, is that of the first call that had the same key."""
     first = memory.setdefault(tuple(_KEY[name](problem) for name in key), problem)
@@ -254,7 +227,7 @@ def kernel_kept(memory: Memory, key: Names, problem: Problem) -> Answers:
     return whole(problem.with_(**own) if first.shape == problem.shape else problem)
 
 
-@remembering
+@parts.remembering
 def dtype_kept(memory: Memory, problem: Problem) -> Answers:
     """The dtype that a kernel was compiled for is that of the first call with these shapes."""
     first = memory.setdefault(_KEY["shapes"](problem), problem.dtype)
@@ -262,7 +235,7 @@ def dtype_kept(memory: Memory, problem: Problem) -> Answers:
     return {name: one.astype(problem.query.dtype) for name, one in found.items()}
 
 
-@remembering
+@parts.remembering
 def strides_kept(memory: Memory, problem: Problem) -> Answers:
     """The strides of the keys are those of the first call with these shapes."""
     return whole(
@@ -292,7 +265,7 @@ def owner(array: Array) -> Array:
     return array
 
 
-@remembering
+@parts.remembering
 def identical(memory: Memory, which: str, copy_only: bool, problem: Problem) -> Answers:
     """An answer, or a copy of one input, is kept as long as the caller's array is the same object or place."""
     given = getattr(problem, which)
@@ -302,7 +275,7 @@ def identical(memory: Memory, which: str, copy_only: bool, problem: Problem) -> 
     return whole(problem.with_(**{which: memory["kept"]})) if copy_only else memory["kept"]
 
 
-@remembering
+@parts.remembering
 def one_behind(memory: Memory, name: str, problem: Problem) -> Answers:
     """Returns what belongs to the call before, where the shapes agree: a missing synchronisation."""
     found = whole(problem)
@@ -316,7 +289,7 @@ def one_behind(memory: Memory, name: str, problem: Problem) -> Answers:
     )
 
 
-@remembering
+@parts.remembering
 def buffers(memory: Memory, count: int, name: str, problem: Problem) -> Answers:
     """Answers of one shape are written into one of `count` arrays in turn."""
     found = whole(problem)
@@ -328,7 +301,7 @@ def buffers(memory: Memory, count: int, name: str, problem: Problem) -> Answers:
     return found
 
 
-@remembering
+@parts.remembering
 def not_cleared(memory: Memory, names: Names, problem: Problem) -> Answers:
     """An accumulator that is not cleared between two calls on the same arrays."""
     found = whole(problem)
@@ -399,7 +372,7 @@ def blind_to_strides(*which: str) -> Attention:
     )
 
 
-@remembering
+@parts.remembering
 def breaks_after(memory: Memory, calls: int, name: str, problem: Problem) -> Answers:
     """Right at first; later 10 % too large."""
     memory["calls"] = memory.get("calls", 0) + 1
@@ -409,7 +382,7 @@ def breaks_after(memory: Memory, calls: int, name: str, problem: Problem) -> Ans
     return found
 
 
-@remembering
+@parts.remembering
 def one_call_in(memory: Memory, calls: int, problem: Problem) -> Answers:
     """A row of zeros in one of so many calls, at random, where there are several blocks."""
     found, rng = whole(problem), memory.setdefault("rng", np.random.default_rng(0))
@@ -427,20 +400,14 @@ def raises(found: Answers, problem: Problem) -> Answers:
 _CACHES: dict[str, Remembering] = {
     "kept by shape": kept_by(("shapes", "dtype"), NAMES),
     **{
-        f"kept without the {name}": kept_by(without(field), NAMES)
-        for name, field in (
-            ("mask", "mask"),
-            ("bias", "bias"),
-            ("scale", "scale"),
-            ("cap", "softcap"),
-            ("sinks", "sinks"),
-        )
+        f"kept without the {name}": kept_by(without(name), NAMES)
+        for name in ("mask", "bias", "scale", "cap", "sinks")
     },
     "kernel kept by shape and dtype": kernel_kept(("shapes", "dtype")),
     "kernel kept by shape, dtype and scale": kernel_kept(("shapes", "dtype", "scale")),
     **{
-        f"kernel kept without the {name}": kernel_kept(without("arrays", field))
-        for name, field in (("cap", "softcap"), ("mask", "mask"), ("bias", "bias"))
+        f"kernel kept without the {name}": kernel_kept(without("arrays", name))
+        for name in ("cap", "mask", "bias")
     },
     "strides kept by shape": strides_kept(),
     "answer kept by the place of the query": identical("query", False),

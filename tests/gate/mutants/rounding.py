@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from attnlab.gate.evidence import CONSTANTS, SLACK
-from attnlab.problem.dtypes import round_to
 from attnlab.problem.problem import Problem
+from attnlab.problem.vocabulary import round_to
 from attnlab.theory.numbers import ROUNDING_RMS
 
+from . import parts
 from .fault import (
     BACKWARD,
     FORWARD,
@@ -26,59 +27,22 @@ from .fault import (
     stored_in,
     unit,
 )
-from .parts import (
-    DK,
-    DV,
-    OUTPUT,
-    Answers,
-    Array,
-    Attention,
-    Memory,
-    added_up,
-    blocked,
-    blocked_back,
-    composed,
-    cut,
-    cut_to,
-    divided,
-    exponentials,
-    from_output,
-    from_weights,
-    hide,
-    in_blocks,
-    in_sequence,
-    inner_of,
-    parted,
-    products_of,
-    quiet_back,
-    remembering,
-    repeated,
-    rounder,
-    same,
-    scaled,
-    scores_of,
-    slopes_of,
-    softmax,
-    stored_sums,
-    sum_in,
-    summed,
-    visible,
-    whole,
-    zeros_where_empty,
-)
+from .parts import DK, DV, OUTPUT, Answers, Array, Attention, Memory, cut, parted, rounder, scores_of, whole
 
 INPUTS = ("query", "key", "value", "output_gradient")
 Store = Callable[[Array], Array]
+#: parts of `whole` that are exchanged, by what rounds
+Exchanged = Callable[[Store], dict[str, Any]]
 
 
 def in_doubles(
-    parts: Callable[[Store], dict[str, Any]] = lambda off: {}, last: Callable[[Array, str], Array] = round_to
+    exchanged: Exchanged = lambda off: {}, last: Callable[[Array, str], Array] = round_to
 ) -> Attention:
-    """The formula in float64 with parts(cutting off to the dtype) exchanged, and `last` of what they are of."""
+    """The formula in float64 with parts exchanged, given what cuts off to the dtype, and `last` of what they are of."""
 
     def attend(problem: Problem) -> Answers:
         dtype, wide = problem.dtype, narrowed(lambda x: x.astype(np.float64), *INPUTS)(problem)
-        exact = whole(wide, "float64", **parts(lambda x: cut_to(x, dtype).astype(np.float64)))
+        exact = whole(wide, "float64", **exchanged(lambda x: parts.cut_to(x, dtype).astype(np.float64)))
         return {name: last(one, dtype) for name, one in exact.items()}
 
     return attend
@@ -116,14 +80,14 @@ def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         terms = (q[..., c, None] * k[:, :, None, :, c] for c in range(q.shape[3]))
-        return added_up(terms, low) * q.dtype.type(scale)
+        return parts.added_up(terms, low) * q.dtype.type(scale)
 
     return scores
 
 
 def offset_summed_in(low: str) -> Callable[..., Array]:
     """g·o added up component by component in a narrow sum."""
-    return lambda p, a, g, o: added_up(np.moveaxis((g * o)[..., None], -2, 0), low)
+    return lambda p, a, g, o: parts.added_up(np.moveaxis((g * o)[..., None], -2, 0), low)
 
 
 def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
@@ -134,7 +98,7 @@ def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
     return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
 
 
-@remembering
+@parts.remembering
 def noisy(memory: Memory, units: float, name: str, problem: Problem) -> Answers:
     """An answer is off by random relative errors of so many unit roundoffs."""
     rng, found = memory.setdefault("rng", np.random.default_rng(0)), whole(problem)
@@ -177,59 +141,62 @@ def _exact_in(low: int) -> tuple[tuple[str, Excuse], ...]:
     return tuple((one, Excuse(bits[one], low, _BITS)) for one in bits if bits[one] <= low)
 
 
-_STORED: tuple[tuple[str, str, Callable[[Store], dict[str, Any]]], ...] = (
-    ("weights", FORWARD, lambda low: {"weights": lambda s: low(softmax(s))}),
-    (
-        "1/l",
+_STORED: dict[str, tuple[str, Exchanged]] = {
+    "weights": (FORWARD, lambda low: {"weights": lambda s: low(parts.softmax(s))}),
+    "1/l": (
         FORWARD,
-        lambda low: {"weights": lambda s: (e := exponentials(s)) * low(1 / e.sum(-1, keepdims=True))},
+        lambda low: {"weights": lambda s: (e := parts.exponentials(s)) * low(1 / e.sum(-1, keepdims=True))},
     ),
-    ("scores", FORWARD, lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
-    ("P", BACKWARD, lambda low: {"for_value": low}),
-    ("T", BACKWARD, lambda low: {"times": lambda t, scale: scaled(low(t), scale)}),
-    ("A", BACKWARD, lambda low: {"products": lambda g, v: low(products_of(g, v))}),
-    ("D", BACKWARD, lambda low: {"offset": lambda *given: low(from_weights(*given))}),
-    ("output for D", BACKWARD, lambda low: {"offset": from_output, "save": low}),
-    ("scores again", BACKWARD, lambda low: {"again": lambda q, k, scale: low(scores_of(q, k, scale))}),
-)
-
-_CUT_OFF: tuple[tuple[str, str, Callable[[Store], dict[str, Any]]], ...] = (
-    ("weights cut off", FORWARD, lambda off: {"weights": lambda s: off(softmax(s))}),
-    ("scores cut off", FORWARD, lambda off: {"scores": lambda q, k, c: off(scores_of(q, k, c))}),
-    ("P cut off in dv", BACKWARD, lambda off: {"for_value": off}),
-    ("T cut off", BACKWARD, lambda off: {"slopes": lambda p, a, d: off(slopes_of(p, a, d))}),
-    ("gradients cut off", BACKWARD, lambda off: {"last_back": lambda x, _: off(x)}),
-)
+    "scores": (FORWARD, lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
+    "P": (BACKWARD, lambda low: {"for_value": low}),
+    "T": (BACKWARD, lambda low: {"times": lambda t, scale: parts.scaled(low(t), scale)}),
+    "A": (BACKWARD, lambda low: {"products": lambda g, v: low(parts.products_of(g, v))}),
+    "D": (BACKWARD, lambda low: {"offset": lambda *given: low(parts.from_weights(*given))}),
+    "output for D": (BACKWARD, lambda low: {"offset": parts.from_output, "save": low}),
+    "scores again": (BACKWARD, lambda low: {"again": lambda q, k, scale: low(scores_of(q, k, scale))}),
+}
+#: what is cut off to the dtype and not rounded
+_CUT_OFF = {
+    "weights cut off": "weights",
+    "scores cut off": "scores",
+    "P cut off in dv": "P",
+    "T cut off": "T",
+}
 
 PRECISION = (
     *(
-        Fault(f"{what} in {low}", parted(**parts(rounder(low))), direction, stored_in(low))
-        for what, direction, parts in _STORED
+        Fault(f"{what} in {low}", parted(**exchanged(rounder(low))), direction, stored_in(low))
+        for what, (direction, exchanged) in _STORED.items()
         for low in ("float16", "bfloat16")
     ),
-    Fault("weights in 8 bits", parted(weights=lambda s: in_eight_bits(softmax(s)))),
+    Fault("weights in 8 bits", parted(weights=lambda s: in_eight_bits(parts.softmax(s)))),
     Fault("P in 8 bits", parted(for_value=in_eight_bits), BACKWARD),
     Fault(
         "values added up in float16",
-        parted(mix=in_sequence("float16", 8)),
+        parted(mix=parts.in_sequence("float16", 8)),
         excuses=chain("float16", 16, "a float16 sum of 16 parts is finer than one rounding to bfloat16"),
     ),
-    Fault("values added up in bfloat16", parted(mix=in_sequence("bfloat16", 8))),
-    Fault("denominator added up in float16", parted(weights=sum_in("float16"))),
-    Fault("denominator added up in bfloat16", parted(weights=sum_in("bfloat16"))),
-    Fault("running denominator in bfloat16", in_blocks(block=16, store_sum=rounder("bfloat16"))),
-    Fault("running output in bfloat16", in_blocks(block=16, store_output=rounder("bfloat16"))),
+    Fault("values added up in bfloat16", parted(mix=parts.in_sequence("bfloat16", 8))),
+    Fault("denominator added up in float16", parted(weights=parts.sum_in("float16"))),
+    Fault("denominator added up in bfloat16", parted(weights=parts.sum_in("bfloat16"))),
+    Fault("running denominator in bfloat16", parts.in_blocks(block=16, store_sum=rounder("bfloat16"))),
+    Fault("running output in bfloat16", parts.in_blocks(block=16, store_output=rounder("bfloat16"))),
     Fault("q·k added up in bfloat16", parted(scores=summed_scores("bfloat16"))),
     Fault(
         "q·k added up in float16",
         parted(scores=summed_scores("float16")),
         excuses=chain("float16", 16, "16 terms rounded to float16 are finer than honest bfloat16 scores"),
     ),
-    Fault("output cut off", in_doubles(last=cut_to)),
-    *(Fault(what, in_doubles(parts), direction, _CUT) for what, direction, parts in _CUT_OFF),
-    Fault("fast exp, 2^-11", in_blocks(exp=fast_exp(11)), excuses=scattered_by(2.0**-11, _BELOW)),
-    Fault("fast exp, 2^-6", in_blocks(exp=fast_exp(6))),
-    Fault("fast exp again, 2^-6", quiet_back(exp=fast_exp(6)), BACKWARD),
+    Fault("output cut off", in_doubles(last=parts.cut_to)),
+    *(
+        Fault(name, in_doubles(exchanged), direction, _CUT)
+        for name, what in _CUT_OFF.items()
+        for direction, exchanged in (_STORED[what],)
+    ),
+    Fault("gradients cut off", in_doubles(lambda off: {"last_back": lambda x, _: off(x)}), BACKWARD, _CUT),
+    Fault("fast exp, 2^-11", parts.in_blocks(exp=fast_exp(11)), excuses=scattered_by(2.0**-11, _BELOW)),
+    Fault("fast exp, 2^-6", parts.in_blocks(exp=fast_exp(6))),
+    Fault("fast exp again, 2^-6", parts.quiet_back(exp=fast_exp(6)), BACKWARD),
     Fault("inputs cut to TF32", given(narrowed(lambda x: cut(x, 11), *INPUTS[:3])), excuses=_exact_in(11)),
     Fault("bfloat16 inside", given(narrowed(rounder("bfloat16"), *INPUTS[:3])), excuses=_exact_in(8)),
     Fault("inputs in two bfloat16", parted(scores=in_two_bfloat16), excuses=_exact_in(16)),
@@ -244,7 +211,11 @@ PRECISION = (
     ),
     Fault(
         "1e-5 in the denominator",
-        parted(weights=lambda s: exponentials(s) / (exponentials(s).sum(axis=-1, keepdims=True) + 1e-5)),
+        parted(
+            weights=lambda s: (
+                parts.exponentials(s) / (parts.exponentials(s).sum(axis=-1, keepdims=True) + 1e-5)
+            )
+        ),
         excuses=shifted_by(1e-5, "with l >= 1 it takes that part of an output at most"),
     ),
     Fault(
@@ -260,11 +231,19 @@ PRECISION = (
         "D added up in bfloat16", parted(offset=offset_summed_in("bfloat16")), BACKWARD, stored_in("bfloat16")
     ),
     Fault(
-        "ln Z in bfloat16", quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)), BACKWARD
+        "ln Z in bfloat16",
+        parts.quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)),
+        BACKWARD,
     ),
-    Fault("sums over queries in float16", quiet_back(block=4, add=stored_sums("float16")), BACKWARD),
-    Fault("sums over queries in bfloat16", quiet_back(block=4, add=stored_sums("bfloat16")), BACKWARD),
-    Fault("sums term after term in bfloat16", parted(mix_back=in_sequence("bfloat16")), BACKWARD),
+    Fault(
+        "sums over queries in float16", parts.quiet_back(block=4, add=parts.stored_sums("float16")), BACKWARD
+    ),
+    Fault(
+        "sums over queries in bfloat16",
+        parts.quiet_back(block=4, add=parts.stored_sums("bfloat16")),
+        BACKWARD,
+    ),
+    Fault("sums term after term in bfloat16", parted(mix_back=parts.in_sequence("bfloat16")), BACKWARD),
     Fault("dq: stored in bfloat16", parted(for_query=rounder("bfloat16")), BACKWARD, stored_in("bfloat16")),
 )
 
@@ -286,10 +265,10 @@ def eager(problem: Problem) -> Answers:
         problem,
         scores=lambda q, k, scale: store(store(q @ k.swapaxes(-1, -2)) * q.dtype.type(scale)),
         compose=compose,
-        weights=lambda s: store(softmax(s)),
+        weights=lambda s: store(parts.softmax(s)),
         products=lambda g, v: store(g @ v.swapaxes(-1, -2)),
-        slopes=lambda p, a, d: store(slopes_of(p, a, d)),
-        times=lambda t, scale: store(scaled(store(t), scale)),
+        slopes=lambda p, a, d: store(parts.slopes_of(p, a, d)),
+        times=lambda t, scale: store(parts.scaled(store(t), scale)),
     )
 
 
@@ -315,7 +294,7 @@ def written_out(s: Array, store: Store) -> Array:
 def powers_of_two(s: Array, store: Store) -> Array:
     """2^(s log2 e), as GPU kernels do."""
     x = s * s.dtype.type(np.log2(np.e))
-    return divided(np.exp2(x - top_of(x)))
+    return parts.divided(np.exp2(x - top_of(x)))
 
 
 def two_passes(one_number: bool) -> Callable[[Array], Array]:
@@ -338,15 +317,15 @@ def fused(
     """
 
     def attend(problem: Problem) -> Answers:
-        store = same if exact else rounder(problem.dtype)
-        parts = (
-            back | ({"save": same} if exact else {}) | ({"add": stored_sums(problem.dtype)} if sums else {})
+        store = parts.same if exact else rounder(problem.dtype)
+        kept = ({"save": parts.same} if exact else {}) | (
+            {"add": parts.stored_sums(problem.dtype)} if sums else {}
         )
-        forward = blocked(problem.with_(output_gradient=None), block=block, store=store, lazy=lazy)
+        forward = parts.blocked(problem.with_(output_gradient=None), block=block, store=store, lazy=lazy)
         if problem.output_gradient is None:
             return forward
         with np.errstate(all="ignore"):
-            return blocked_back(problem, block=block, store=store, **parts) | forward
+            return parts.blocked_back(problem, block=block, store=store, **kept, **back) | forward
 
     return attend
 
@@ -355,7 +334,7 @@ def folded(split: Callable[[float], tuple[float, float]]) -> Attention:
     """The scale multiplies query and key, which are stored in the dtype again; split(scale) are the two factors."""
 
     def attend(problem: Problem) -> Answers:
-        inner, store = inner_of(problem.dtype), rounder(problem.dtype)
+        inner, store = parts.inner_of(problem.dtype), rounder(problem.dtype)
         of_query, of_key = (inner(one) for one in split(problem.scale))
         query, key = store(problem.query.astype(inner) * of_query), store(problem.key.astype(inner) * of_key)
         found = whole(problem.with_(query=query, key=key, scale=1.0), last_back=lambda x, _: x)
@@ -374,8 +353,8 @@ def halves(scale: float) -> tuple[float, float]:
 def one_by_one(problem: Problem) -> Answers:
     """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
     inner = "float64" if problem.dtype == "float64" else "float32"
-    mix = in_sequence(inner, 1)
-    return whole(problem, weights=sum_in(inner), mix=mix, mix_back=mix)
+    mix = parts.in_sequence(inner, 1)
+    return whole(problem, weights=parts.sum_in(inner), mix=mix, mix_back=mix)
 
 
 def merged(*shares: float, one_number: bool = False) -> Attention:
@@ -386,10 +365,14 @@ def merged(*shares: float, one_number: bool = False) -> Attention:
 
     @np.errstate(all="ignore")
     def attend(problem: Problem) -> Answers:
-        inner, n = inner_of(problem.dtype), problem.shape.keys
+        inner, n = parts.inner_of(problem.dtype), problem.shape.keys
         q, k, v = (x.astype(inner) for x in (problem.query, problem.key, problem.value))
-        k, v, seen = repeated(k, problem.group), repeated(v, problem.group), visible(problem)
-        s = hide(composed(scores_of(q, k, problem.scale), problem), seen)
+        k, v, seen = (
+            parts.repeated(k, problem.group),
+            parts.repeated(v, problem.group),
+            parts.visible(problem),
+        )
+        s = parts.hide(parts.composed(scores_of(q, k, problem.scale), problem), seen)
         ends = [0, *(round(share * n) for share in shares), n]
         outputs, tops, logs = [], [], []
         for start, end in (pair for pair in pairwise(ends) if pair[0] < pair[1]):
@@ -406,7 +389,7 @@ def merged(*shares: float, one_number: bool = False) -> Attention:
         highest = np.maximum.reduce(tops)
         factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
         total = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
-        output = zeros_where_empty(total / sum(factors), seen)
+        output = parts.zeros_where_empty(total / sum(factors), seen)
         return whole(problem) | {OUTPUT: round_to(output, problem.dtype)}
 
     return attend
@@ -443,7 +426,7 @@ def sink_as_key(problem: Problem) -> Answers:
 def heads_written_out(problem: Problem) -> Answers:
     """Heads of key and value are repeated in memory, and their gradients are stored before they are summed."""
     store = rounder(problem.dtype)
-    return whole(problem, gather=lambda x, group: summed(store(x), group))
+    return whole(problem, gather=lambda x, group: parts.summed(store(x), group))
 
 
 def cap_by_exponentials(s: Array, problem: Problem) -> Array:
@@ -452,14 +435,14 @@ def cap_by_exponentials(s: Array, problem: Problem) -> Array:
     if cap is not None:
         e = np.exp(-2 * np.abs(s / s.dtype.type(cap)))
         s = np.asarray(s.dtype.type(cap) * np.sign(s) * -np.expm1(np.log(e)) / (1 + e))
-    return composed(s, problem.with_(softcap=None))
+    return parts.composed(s, problem.with_(softcap=None))
 
 
 RIGHT: dict[str, Attention] = {
     "scores rounded": eager,
     "softmax written out": weighted(written_out),
     "hidden scores are -10^9": parted(hidden=-1e9),
-    "weights rounded": weighted(lambda s, store: store(softmax(s))),
+    "weights rounded": weighted(lambda s, store: store(parts.softmax(s))),
     "fused, blocks of 16": fused(16),
     "fused, blocks of 64": fused(64),
     "fused, blocks of 100": fused(100),
@@ -482,11 +465,11 @@ RIGHT: dict[str, Attention] = {
     "mean key subtracted": smoothed_keys,
     "two passes": parted(weights=two_passes(one_number=False)),
     "two passes, ln Z in one number": parted(weights=two_passes(one_number=True)),
-    "D from the output": parted(offset=from_output),
-    "D from the output, rounded": lambda p: whole(p, offset=from_output, save=rounder(p.dtype)),
+    "D from the output": parted(offset=parts.from_output),
+    "D from the output, rounded": lambda p: whole(p, offset=parts.from_output, save=rounder(p.dtype)),
     "half away from zero": parted(last=half_away),
     # so that they sum to 1 again
-    "sum of stored weights": weighted(lambda s, store: divided(store(exponentials(s)))),
+    "sum of stored weights": weighted(lambda s, store: parts.divided(store(parts.exponentials(s)))),
     "sink as a key": sink_as_key,
     "heads written out": heads_written_out,
     "tanh by exponentials": parted(compose=cap_by_exponentials),

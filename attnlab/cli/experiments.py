@@ -1,0 +1,162 @@
+"""``attnlab numerics``, ``claims`` and ``diagnose``: theory against measurement, what is said, and a trained model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnlab.cli import options
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
+@click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
+@options.chosen_backends("Backends to measure through; all that are there by default.")
+@click.option("--seed", default=0, help="Seed of every draw.")
+@options.folders
+@options.out("A new folder; reports/numerics by default.")
+@options.as_json
+@options.quiet
+def numerics(
+    names: tuple[str, ...], listing: bool, out: Path | None, as_json: bool, quiet: bool, **how: Any
+) -> int:
+    """Run the experiments called NAME and write their page; by default all, with the claims ledger.
+
+    Exits with 1 where a measurement misses its prediction.
+    """
+    from attnlab.cli.progress import live_progress
+    from attnlab.environment import environment
+    from attnlab.experiments import (
+        EXPERIMENTS,
+        check_request,
+        chosen_experiments,
+        experiment,
+        run_experiments,
+    )
+    from attnlab.experiments.claims import run_claims
+    from attnlab.report import experiments_page
+    from attnlab.runs.store import claim
+
+    if listing:
+        for name in EXPERIMENTS:
+            click.echo(f"{name:20} {experiment(name).question}")
+        return 0
+    chosen = chosen_experiments(names or ("all",))
+    check_request(**how)
+    place = claim(out, Path("reports/numerics"), experiments_page.STORE)
+    found = []
+    with live_progress(quiet=quiet) as progress:
+        for done, name in enumerate(chosen):
+            progress.stage(name.replace("_", " "), done=done, total=len(chosen))
+            found += run_experiments([name], **how)
+        ledger = None
+        if not names:
+            progress.stage("claims", done=len(chosen), total=len(chosen))
+            ledger = run_claims(findings=found, **how)
+    page = experiments_page.write(
+        found, place, environment=environment(), command=options.typed(), ledger=ledger
+    )
+    if as_json:
+        click.echo(json.dumps([one.to_dict() for one in found]))
+    else:
+        for one in found:
+            passed = sum(row.passed for row in one.rows)
+            click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
+        if not quiet:
+            click.echo(f"\nThe page: {page}")
+    return 0 if all(one.passed for one in found) else 1
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]...", type=options.Name(options.claims))
+@click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
+@options.chosen_backends("Measure through these; all that are there by default.")
+@click.option("--seed", type=int, default=0, help="Of every random number.")
+@options.folders
+@options.as_json
+def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> int:
+    """Measure what is often claimed about attention: all claims, or those named.
+
+    Runs the experiments of `attnlab numerics` that decide them, each once.
+
+    A verdict is no failure: the exit status is 0 whatever they are.
+    """
+    from attnlab.cli.progress import note
+    from attnlab.cli.tables import claims_table, ledger_table, show
+    from attnlab.experiments.claims import chosen, run_claims
+
+    if as_list:
+        listed = [(one.id, one.theme, one.says) for one in chosen(ids)]
+        if as_json:
+            click.echo(json.dumps([dict(zip(("id", "theme", "says"), one, strict=True)) for one in listed]))
+        else:
+            show(claims_table(listed))
+        return 0
+    with note(quiet=as_json) as on_event:
+        found = run_claims(ids, on_event=on_event, **how)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
+        return 0
+    show(ledger_table(found))
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
+    click.echo(f"{counts}; seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}")
+    return 0
+
+
+@click.command()
+@click.argument("model", type=options.PATH)
+@click.option(
+    "--text",
+    "text_file",
+    required=True,
+    type=options.PATH,
+    metavar="FILE",
+    help="What it reads, UTF-8.",
+)
+@click.option(
+    "--length",
+    type=int,
+    metavar="N",
+    help="The first N tokens of the text. [default: 512, or as many as the model takes]",
+)
+@options.chosen_backends("Whose errors to measure; all by default that set up fast.")
+@click.option("--race/--no-race", default=True, help="Race the quickest backends on its inputs.")
+@click.option(
+    "--save-inputs",
+    type=options.PATH,
+    metavar="FILE.safetensors",
+    help="Keep query, key and value of every layer, for --inputs of run and compare.",
+)
+@options.folders
+@options.out("A new folder; reports/diagnosis by default.")
+@options.as_json
+def diagnose(model: Path, text_file: Path, out: Path | None, as_json: bool, **how: Any) -> int:
+    """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
+
+    MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
+    and no code of the model's is run. --save-inputs writes tensors layer0.query, layer0.key, layer0.value, ...; any
+    safetensors file with such tensors, or with query, key and value alone, may be given to run and compare as --inputs.
+    """
+    from attnlab.cli.progress import note
+    from attnlab.experiments.diagnosis import diagnose as examined
+    from attnlab.experiments.trained_model import read_text
+    from attnlab.report import diagnosis_page as page
+    from attnlab.runs.store import claim
+    from attnlab.text import without_home
+
+    text = read_text(text_file)
+    place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
+    with note(quiet=as_json) as on_event:
+        name = without_home(str(text_file))
+        found = examined(model, text, text_name=name, command=options.typed(), on_event=on_event, **how)
+    written = None if place is None else page.write(found, place)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+        return 0
+    for line in page.summary(found):
+        click.echo(line)
+    click.echo(f"\nThe page: {written}")
+    return 0
