@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from attnlab.libraries.host import positive_scale, required
-from attnlab.libraries.torch_attention import Limits, Sides, at_least, refusal, tensor_of
+from attnlab.libraries.torch_attention import Limits, Sides, refusal, tensor_of
 from attnlab.problem.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
-at_least(flash_attn, (2, 6), "its causal mask was top-left before 2.1, and it had no soft cap before 2.6")
 
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"

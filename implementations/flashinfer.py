@@ -23,11 +23,10 @@ from torch import Tensor
 
 from attnlab.backend.keywords import told
 from attnlab.libraries.host import positive_scale, required
-from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, at_least, refusal
+from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, refusal
 from attnlab.problem.workload import Workload
 
 flashinfer: Any = required("flashinfer", extra="flashinfer")
-at_least(flashinfer, (0, 2), "its wrapper was called otherwise")
 
 LIBRARY = "torch"
 MEMORY = {"scores": 0, "outputs": 4.1}

@@ -2,8 +2,8 @@
 
 ``ggml_flash_attn_ext`` with ``ggml_flash_attn_ext_add_sinks`` (https://github.com/ggml-org/ggml, through
 ggml-python, which pip compiles for this machine): online softmax over the keys of one query at a time, over tiles where
-there are many queries. The graph of that one operator, with the precision flag GGML_PREC_F32, is made when a workload
-is prepared and reads and writes NumPy's memory. float32 is computed with K and V in float32. In float16 K and V stay as
+there are many queries. The graph of that one operator, with the precision flag GGML_PREC_F32, is made in the first call
+and reads and writes NumPy's memory. float32 is computed with K and V in float32. In float16 K and V stay as
 they are, the query is widened to float32, as the operator wants it, and the output is rounded at the end: both are on
 the clock. Tiles are summed in float32; where it makes none, for fewer than 64 queries or dimensions that are no
 multiples of 16, it adds float16 values up in float16, key by key, which was off by 2e-3 of the output's norm at 256
@@ -25,10 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.libraries.ggml_library import GRAPHS, Layout, compute
+from attnlab.libraries.ggml_library import compute
 from attnlab.libraries.host import Made, Recipe, required
-from attnlab.problem.mask_kinds import Place, Shape
-from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Alibi
 from attnlab.problem.vocabulary import GIVEN
 from attnlab.problem.workload import Workload
@@ -47,27 +45,6 @@ _LARGEST_EXACT = 2048
 _TILE, _MULTIPLE = 64, 16
 #: at which ggml's slopes are 2^(−8(h+1)/heads)
 _MAX_BIAS = 8.0
-
-
-def prepare(
-    workload: Workload, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays as they are, and the graph that computes them."""
-    if GIVEN not in (workload.mask, workload.bias):  # of a caller's array nobody knows the shape yet
-        layouts = [Layout.of(array) for array in _read(query, key, value)]
-        lead = _lead(workload)
-        if lead is not None:
-            layouts.append(Layout.dense("float16", *lead, _filled_up(workload.queries), workload.keys))
-        if workload.sinks:
-            layouts.append(Layout.dense("float32", 1, 1, 1, workload.heads))
-        alibi = workload.bias == "alibi"
-        GRAPHS.get(
-            Recipe(
-                _attention, workload.scale, alibi, workload.softcap or 0.0, lead is not None, workload.sinks
-            ),
-            tuple(layouts),
-        )
-    return query, key, value
 
 
 def attend(
@@ -92,7 +69,10 @@ def attend(
     alibi = alibi_slopes is not None
     if alibi and alibi_slopes != Alibi.of_heads(heads).slopes:
         raise Declined("ggml computes ALiBi's slopes itself, 2^(-8(h+1)/heads); others were given")
-    inputs = list(_read(query, key, value))
+    wide = query.astype(np.float32, copy=False)
+    inputs = [
+        one if one.strides[-1] == one.itemsize else np.ascontiguousarray(one) for one in (wide, key, value)
+    ]
     if attn_mask is not None:
         inputs.append(_MASK(attn_mask, n_q, n_k, alibi))
     elif alibi:
@@ -144,34 +124,6 @@ def _attention(
     if sinks:
         module.ggml_flash_attn_ext_add_sinks(result, rest[0])
     return result
-
-
-def _read(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-    """What the operator reads: the query in float32; a copy of the others only where their last axis has gaps."""
-    wide = query.astype(np.float32, copy=False)
-    return tuple(
-        one if one.strides[-1] == one.itemsize else np.ascontiguousarray(one) for one in (wide, key, value)
-    )
-
-
-def _lead(workload: Workload) -> tuple[int, int] | None:
-    """Batches and heads of the mask that the operator is given, or None where it is given none."""
-    shapes = []
-    if workload.masked:
-        shapes.append(_lead_of(workload.masked, workload.shape))
-    if workload.bias != "none":
-        shapes.append((1, workload.heads if workload.bias == "normal" else 1))
-    if not shapes:
-        return None
-    batches, heads = np.broadcast_shapes(*shapes)
-    return batches, heads
-
-
-def _lead_of(mask: Mask, shape: Shape) -> tuple[int, int]:
-    seen = mask.visible(Place(shape, np.arange(1), np.arange(1)))
-    assert seen is not None
-    batches, heads = ((1,) * (4 - seen.ndim) + seen.shape)[:2]
-    return batches, heads
 
 
 def _filled_up(rows: int) -> int:

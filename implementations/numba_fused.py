@@ -8,8 +8,8 @@ a whole block are not read.
 ALiBi is computed from its slopes; any other bias is an array.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
-exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, when a workload is
-prepared. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
+exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, in the
+first call. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
 rounded at the end, the inputs and the output once more.
 """
 
@@ -46,14 +46,6 @@ _LOG2E64, _HIGH64, _LOW64 = 1.4426950408889634, 0.6931471803691238, 1.9082149292
 _LEAST32, _LEAST64 = np.float32(-87.3), -708.3
 _COEFFICIENTS32 = tuple(np.float32(1 / math.factorial(power)) for power in range(8))
 _COEFFICIENTS64 = tuple(1 / math.factorial(power) for power in range(14))
-
-
-def prepare(
-    workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays as they are, and the loop compiled for their dtype."""
-    _compiled(_inner(query.dtype))
-    return query, key, value
 
 
 def attend_with_log_sum(

@@ -1,7 +1,7 @@
 """The standard ONNX operator Attention in ONNX Runtime, on the CPU.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html, opset 24. The model is that one operator; its session is
-made when a workload is prepared, one for each scale, cap and kind of mask, and is bound to NumPy's memory
+made in the first call, one for each scale, cap and kind of mask, and is bound to NumPy's memory
 (IO binding), so that no array is copied. Arrays that lie as a projection leaves them go in with three axes, as the
 operator has it.
 
@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.keywords import told
 from attnlab.libraries.host import Made, Recipe, positive_scale, required
-from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
+from attnlab.libraries.onnxruntime_library import compute, one_operator, packed, unpacked
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 
@@ -34,24 +33,6 @@ MEMORY = {"scores": 2.1, "outputs": 1.1}
 _NAMES = ("query", "key", "value")
 #: from which on it takes key lengths
 _OPSET = 24
-
-
-def prepare(
-    workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays as they are, and the session that computes them."""
-    flags = (
-        {} if workload.bias != "none" else told(workload, ("causal", "causal_bottom_right", "key_lengths"))
-    )
-    asked = set(flags or {})
-    hides, by_array = bool(asked - {"key_lengths"}), flags is None or len(asked) > 1
-    lengths = "causal_bottom_right" in asked or asked == {"key_lengths"}
-    mask = str(query.dtype) if workload.bias != "none" else "bool" if by_array else ""
-    _, scale = positive_scale(query, workload.scale)
-    heads = _packed_heads(query, key, value)
-    recipe = (str(query.dtype), hides, scale, workload.softcap or 0.0, mask, lengths, heads)
-    SESSIONS.get(Recipe(_attention, *recipe))
-    return query, key, value
 
 
 def attend(

@@ -4,7 +4,7 @@ https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.
 mask it runs a fused kernel, online softmax over tiles that fit the L2 cache; with a mask it makes the scores, adds the
 mask and normalises them. Its arrays are (batch, length, heads · dim), as a projection leaves them: the inputs are laid
 out so when a workload is prepared, off the clock, and the operator puts the heads outside itself, on the clock. The
-session is made when a workload is prepared, one for each scale and kind of mask, and is bound to NumPy's memory.
+session is made in the first call, one for each scale and kind of mask, and is bound to NumPy's memory.
 
 `unidirectional` is top-left, but lets the last query see every key that is given (1.31), so that keys beyond the
 queries are left out; with several batch elements that copies the others in every call. Key lengths are its
@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.keywords import told
 from attnlab.libraries.host import Made, Recipe, positive_scale, required
-from attnlab.libraries.onnxruntime_library import SESSIONS, compute, one_operator, packed, unpacked
+from attnlab.libraries.onnxruntime_library import compute, one_operator, packed, unpacked
 from attnlab.problem.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
@@ -41,14 +40,7 @@ _ORDER = ("query", "key", "value", "bias", "key_padding_mask", "attention_bias")
 def prepare(
     workload: Workload, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays, in memory as (batch, length, heads, dim), and the session that computes them."""
-    flags = told(workload, ("causal", "key_lengths"))
-    array = flags is None or workload.bias != "none"
-    asked = {} if array or flags is None else flags
-    _, scale = positive_scale(query, workload.scale)
-    SESSIONS.get(
-        Recipe(_model, workload.heads, scale, bool(asked.get("causal")), "key_lengths" in asked, array)
-    )
+    """The arrays, in memory as (batch, length, heads, dim)."""
     q, k, v = (unpacked(packed(one), one.shape[1]) for one in (query, key, value))
     return q, k, v
 

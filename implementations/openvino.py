@@ -1,7 +1,7 @@
 """OpenVINO's scaled_dot_product_attention on the CPU, computed in float32 unless a setting says otherwise.
 
 ``openvino.opset13.scaled_dot_product_attention`` (operation ScaledDotProductAttention-13 of OpenVINO's
-specification), compiled when a workload is prepared: for its shapes, or, where these are small, once for all
+specification), compiled in the first call: for its shapes, or, where these are small, once for all
 shapes. `INFERENCE_PRECISION_HINT` is always set: OpenVINO's own default is bfloat16 on a processor that has it,
 whatever the inputs are. It is that of the inputs, or with ``openvino[precision=bf16]`` and ``[precision=f16]`` a
 lower one, where the processor has it. Its tensors are NumPy's memory; no array is copied. Arrays
@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.keywords import flag_and_array
 from attnlab.libraries.host import Recipe, positive_scale
-from attnlab.libraries.openvino_library import REQUESTS, OpenVino, compute, lacks
+from attnlab.libraries.openvino_library import OpenVino, compute, lacks
 
 ov = OpenVino.opened()
 
@@ -46,17 +45,6 @@ def configure(*, precision: str) -> str | None:
         raise ValueError(reason)
     _precision = precision
     return _LOWER.get(precision)
-
-
-def prepare(
-    workload: Any, query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """The arrays as they are, and the model that computes them."""
-    causal, kind = flag_and_array(workload)
-    mask = {"": "", "booleans": "bool", "numbers": str(query.dtype)}[kind]
-    model, _, _ = _asked(query, key, value, causal, mask)
-    REQUESTS.get(model, _precision)
-    return query, key, value
 
 
 def attend(

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.problem.mask_kinds import OPEN, Causal, Window
+from attnlab.problem.masks import Mask
 from attnlab.problem.problem import Problem
 
 Array = NDArray[Any]
@@ -105,38 +107,32 @@ def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[s
     """
     queries, keys = given["Q"].shape[2], given["K"].shape[2]
     lengths = given.get("nonpad_kv_seqlen")
-    window = (asked.get("left_window_size", -1), asked.get("right_window_size", -1))
-    causal = bool(asked.get("is_causal"))
+    window = (asked.get("left_window_size", OPEN), asked.get("right_window_size", OPEN))
+    band = bool(asked.get("is_causal")), window != (OPEN, OPEN)
     found: dict[str, Any] = {} if lengths is None else {"key_lengths": lengths.reshape(-1)}
-    mask = given.get("attn_mask")
+    mask, masked = given.get("attn_mask"), Mask()
     if mask is not None:
         pads = [(0, 0)] * (mask.ndim - 1) + [(0, keys - mask.shape[-1])]
         fill = False if mask.dtype == np.bool_ else -np.inf
         mask = np.pad(mask, pads, constant_values=fill)
-        found["mask" if mask.dtype == np.bool_ else "bias"] = mask
+        if mask.dtype == np.bool_:
+            masked = Mask.of(mask)
+        else:
+            found["bias"] = mask
     own = np.array([past]) if lengths is None else lengths.reshape(-1) - queries
-    if (causal or window != (-1, -1)) and len(set(own.tolist())) == 1 and int(own[0]) in (0, keys - queries):
+    if any(band) and len(set(own.tolist())) == 1 and int(own[0]) in (0, keys - queries):
         alignment = "top_left" if own[0] == 0 else "bottom_right"
-        if window == (-1, -1):
-            return {**found, "causal": alignment}
-        if causal:
-            return {**found, "causal": alignment, "window": window}
-        if alignment == "top_left":
-            return {**found, "window": window}
-    seen = _seen(own, queries, keys, causal, window)
-    if seen is not None:
-        found["mask"] = seen if "mask" not in found else seen & found["mask"]
-    return found
+        parts = (Causal(alignment), Window.of(window, alignment))
+        masked &= Mask(tuple(part for part, wanted in zip(parts, band, strict=True) if wanted))
+    elif any(band):
+        masked &= Mask.of(_seen(own, queries, keys, band[0], window))
+    return {**found, "mask": masked}
 
 
-def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, int]) -> Array | None:
-    """The operator's causal mask and window, query 0 standing at `own`, (batch, 1, queries, keys); None without."""
+def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, int]) -> Array:
+    """The operator's causal mask and window, query 0 standing at `own`, (batch, 1, queries, keys)."""
     ahead = np.arange(keys) - (np.arange(queries)[:, None] + own[:, None, None, None])
-    limits = [0] if causal else []
-    limits += [window[1]] if window[1] >= 0 else []
-    seen = np.ones(ahead.shape, bool)
-    if limits:
-        seen &= ahead <= min(limits)
-    if window[0] >= 0:
-        seen &= -ahead <= window[0]
-    return None if seen.all() else seen
+    seen = (ahead <= 0) | (not causal)
+    for side, reach in zip(window, (-ahead, ahead), strict=True):
+        seen &= (reach <= side) | (side < 0)
+    return np.asarray(seen)

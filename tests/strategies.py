@@ -14,7 +14,12 @@ from attnlab.problem.masks import Mask
 from attnlab.problem.vocabulary import GIVEN
 from attnlab.problem.workload import Workload
 
-_NAMES = {one.name: declaration(one).names for one in dataclasses.fields(Workload)}
+#: what each field that has names may be called
+_NAMES = {
+    one.name: st.sampled_from(declaration(one).names)
+    for one in dataclasses.fields(Workload)
+    if declaration(one).names
+}
 
 
 @st.composite
@@ -26,6 +31,7 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
     kinds = draw(st.sets(st.sampled_from(sorted(set(Part.kinds) - {GIVEN}))))
     parts = [Part.kinds[kind].drawn(rng, shape) for kind in sorted(kinds)]
     fields: dict[str, st.SearchStrategy[Any]] = {
+        **_NAMES,
         "batch": st.just(batch),
         "heads": st.sampled_from([kv_heads, 2 * kv_heads]),
         "kv_heads": st.just(kv_heads),
@@ -35,21 +41,14 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "value_dim": st.none() | st.integers(1, 9),
         "d_model": st.none(),
         "rotary": st.just(False),
-        "dtype": st.sampled_from(_NAMES["dtype"]),
-        "device": st.sampled_from(_NAMES["device"]),
         "causal": st.sampled_from([False, "top_left", "bottom_right"]),
         "window": st.none() | st.tuples(side, side),
         "key_lengths": st.none() | st.tuples(*[st.integers(0, keys)] * batch),
         "mask": st.just(Mask(tuple(part for part in parts if part is not None)).text),
-        "bias": st.sampled_from(_NAMES["bias"]),
         "softcap": st.none() | st.floats(1e-9, 1e9),
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
-        "layout": st.sampled_from(_NAMES["layout"]),
-        "storage": st.sampled_from(_NAMES["storage"]),
         "splits": st.integers(1, 4),
-        "direction": st.sampled_from(_NAMES["direction"]),
-        "distribution": st.sampled_from(_NAMES["distribution"]),
         "seed": st.integers(0, 2**32),
     }
     assert set(fields) == {field.name for field in dataclasses.fields(Workload)}

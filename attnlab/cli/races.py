@@ -63,7 +63,7 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
 
     started = time.monotonic()
     if resume is None:
-        asked = _plan(**given)
+        asked = plan_of(**given)
     elif out or any(one not in (None, ()) for one in given.values()):
         raise ValueError(
             f"--resume takes no other option: {resume} holds the plan; start a new run for another one"
@@ -94,13 +94,13 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     return 0
 
 
-def _plan(
-    *,
+def plan_of(
     file: Path | None,
-    backends: tuple[str, ...] | None,
-    seconds: float | None,
-    processes: int | None,
-    folders: tuple[str, ...],
+    *,
+    backends: tuple[str, ...] | None = None,
+    seconds: float | None = None,
+    processes: int | None = None,
+    folders: tuple[str, ...] = (),
     **given: Any,
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
@@ -117,7 +117,7 @@ def _plan(
         limits |= {"processes": processes, "most_processes": processes}
     if limits:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
-    beside = {name: given[name] for name in ("preset", "baseline", "experiments")}
+    beside = {name: given.get(name) for name in ("preset", "baseline", "experiments")}
     beside |= {"contenders": backends, "folders": folders or None}
     chosen |= {name: value for name, value in beside.items() if value is not None} | typed
     try:

@@ -104,7 +104,7 @@ def doctor(folder: Path, as_json: bool) -> int:
 
     Changes nothing. Exits with 1 where something is broken.
     """
-    from attnlab.runs.doctor import examine
+    from attnlab.runs.store import examine
 
     found = examine(folder)
     broken = any(one.fault for one in found)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from attnlab.cli import options
+from attnlab.cli.races import plan_of
 from attnlab.errors import NotStored, Unavailable
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def sweep(
         found = read_sweep(out)
         found.require_version()
         return _carried_out(found.begin_again(), asked, detach)
-    whole = joined({str(file): _read(file) for file in plans})
+    whole = joined({str(file): plan_of(file) for file in plans})
     if not only_estimate and (machines, price_per_hour) != (None, None):
         raise ValueError("--machines and --price-per-hour are for --estimate: give it too")
     if shards is not None and hours_per_shard is not None:
@@ -150,17 +151,6 @@ def sweep(
     found = new_sweep(whole, out, shards, seconds)
     click.echo(f"{_sizes(found.told.sizes)}: {out}", err=True)
     return 0 if only_cut else _carried_out(found, asked, detach)
-
-
-def _read(file: Path) -> Plan:
-    """The plan of a file. Raises ValueError, naming it."""
-    from attnlab.runs.plan import Plan, read_plan
-
-    said = read_plan(file)
-    try:
-        return Plan.grid(**said)
-    except ValueError as fault:
-        raise ValueError(f"{file}: {fault}") from None
 
 
 def _sizes(shards: Sequence[int]) -> str:

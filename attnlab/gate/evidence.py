@@ -285,17 +285,17 @@ _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfl
 _SURELY = 4.0
 
 
-def looks_like(
-    problem: Problem, answer: NDArray[Any], exact: Reference, rows: Sequence[int] | None = None
-) -> str | None:
-    """The lower format, in words, that explains the `answer` (batch, heads, rows, value_dim) to `problem`, or None.
+def explained(
+    problem: Problem, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
+) -> str:
+    """The `fault` of an answer to `problem`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
     exact : the problem's own reference at the query rows `rows`. A format explains the answer where that is right for
     inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
     rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
     """
     if problem.block is not None or not np.isfinite(answer).all():
-        return None
+        return fault
     for dtype, said in _FORMATS.items():
         if lower(problem.dtype, dtype) is None:
             continue
@@ -307,18 +307,8 @@ def looks_like(
         rms = np.maximum(reference.lenient.rms, float_format(dtype).smallest_subnormal)
         moved = directed(answer - exact.output, reference.output - exact.output, rms, reference.shared)
         if against.passed and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
-            return said
-    return None
-
-
-def explained(
-    problem: Problem, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
-) -> str:
-    """The `fault` of an answer, with the lower format that explains it where there is one; see `looks_like`."""
-    told = looks_like(problem, answer, exact, rows)
-    if told is None:
-        return fault
-    return (
-        f"{fault}; this is the error of computing in {told}: set the precision that its library computes in, "
-        "or let the backend say it (COMPUTES_IN)"
-    )
+            return (
+                f"{fault}; this is the error of computing in {said}: set the precision that its library computes in, "
+                "or let the backend say it (COMPUTES_IN)"
+            )
+    return fault

@@ -1,6 +1,6 @@
 """A question of the gate: a problem with its arrays, how they lie in memory, and how its answers are weighed.
 
-`pose` draws the arrays of a form for a dtype and a seed; `questions` are all that are asked.
+`posed` draws the arrays of a form for a dtype and a seed; `questions` are all that are asked.
 A question whose problem has an output gradient asks for the gradients of query, key and value as well.
 """
 
@@ -128,8 +128,10 @@ class Question:
         return f"{of}{self.dtype}, {self.name} ({self.condition})"
 
 
-def pose(form: Form, dtype: str, seed: int) -> Question | None:
-    """The question of `form`, or None where `dtype` cannot hold its numbers or its scores."""
+# more than there are in all dtypes: asked in a circle, a smaller cache would hold none of them
+@lru_cache(maxsize=4096)
+def posed(form: Form, dtype: str, seed: int) -> Question | None:
+    """The question of `form`, kept with its references, or None where `dtype` cannot hold its numbers or its scores."""
     if form.upstream:
         plain = replace(
             form, upstream="", gradient_layout="contiguous", gradient_z=None, exact_gradients=False
@@ -138,10 +140,13 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         return None if forward is None else _with_gradient(forward, form, seed)
     exact = drawn(form, seed)
     q, k, v = (round_to(array, dtype) for array in exact)
-    if not all(_held(*one) for one in zip(exact, (q, k, v), strict=True)):
-        return None
-    if dtype == "float16" and _largest_product(q, k) > _LARGEST_PRODUCT:
-        return None
+    for one, cast in zip(exact, (q, k, v), strict=True):
+        if not np.isfinite(cast).all() or (one.any() and not cast.any()):
+            return None
+    if dtype == "float16":
+        wide = np.repeat(k, q.shape[1] // k.shape[1], axis=1).astype(float)
+        if np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max() > _LARGEST_PRODUCT:
+            return None
     bias = form.biased(_stream(form, seed, _BIAS))
     sinks = _stream(form, seed, _SINKS).standard_normal(form.heads) if form.sinks else None
     problem = Problem.of(
@@ -154,14 +159,6 @@ def pose(form: Form, dtype: str, seed: int) -> Question | None:
         dtype=dtype,
     )
     return Question(form, problem)
-
-
-@lru_cache(
-    maxsize=4096
-)  # more than there are in all dtypes: asked in a circle, a smaller one would hold none of them
-def posed(form: Form, dtype: str, seed: int) -> Question | None:
-    """`pose`, cached with its references."""
-    return pose(form, dtype, seed)
 
 
 @lru_cache(maxsize=4096)
@@ -191,16 +188,6 @@ def _stream(form: Form, seed: int, *which: int) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(form.name.encode()), form.draw, *which])
 
 
-def _held(exact: Array, cast: NDArray[Any]) -> bool:
-    """Whether a dtype has these numbers: none became infinite, and not all became 0."""
-    return bool(np.isfinite(cast).all() and (cast.any() or not exact.any()))
-
-
-def _largest_product(q: NDArray[Any], k: NDArray[Any]) -> float:
-    wide = np.repeat(k, q.shape[1] // k.shape[1], axis=1).astype(float)
-    return float(np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max())
-
-
 def _with_gradient(forward: Question, form: Form, seed: int) -> Question:
     """`forward` with the output's gradient that `form` names."""
     shape = forward.problem.output_shape
@@ -228,17 +215,12 @@ def questions(dtype: str, seed: int, kind: str = "forward") -> Iterator[Question
     formats that it is fast in.
     """
     backward = kind == "backward"
+    forms: Iterable[Form] = tables.BACKWARD if backward else tables.FORWARD
     if kind == LOG_SUM:
-        forms: Iterable[Form] = tables.LOG_SUMS
-    elif dtype == "float64":
-        forms = tables.BACKWARD if backward else tables.FORWARD
-    else:
-        first, last = (
-            (tables.BACKWARD, tables.BACKWARD_LONG)
-            if backward
-            else (tables.FORWARD, (*tables.LONG, *tables.PATHS))
-        )
-        forms = chain(first, drawn_forms(dtype, seed, backward=backward), last)
+        forms = tables.LOG_SUMS
+    elif dtype != "float64":
+        last = tables.BACKWARD_LONG if backward else (*tables.LONG, *tables.PATHS)
+        forms = chain(forms, drawn_forms(dtype, seed, backward=backward), last)
     for form in forms:
         question = posed(form, dtype, seed)
         if question is not None:
@@ -337,6 +319,8 @@ def _split(base: Question) -> Relation:
     output is its answer over 1 − w.
     """
     half = base.problem.key.shape[2] // 2
+    flag = np.zeros_like(base.problem.value[:, :, :1])
+    flag[..., -1] = 1
     whole = _changed(base, "whole", value=_unflagged(base.problem.value))
     parts = tuple(
         _changed(
@@ -345,7 +329,7 @@ def _split(base: Question) -> Relation:
             key=np.concatenate(
                 [base.problem.key[:, :, cut], np.zeros_like(base.problem.key[:, :, :1])], axis=2
             ),
-            value=_flagged(base.problem.value[:, :, cut]),
+            value=np.concatenate([_unflagged(base.problem.value[:, :, cut]), flag], axis=2),
         )
         for name, cut in (("first", np.s_[:half]), ("second", np.s_[half:]))
     )
@@ -364,12 +348,6 @@ def _unflagged(v: NDArray[Any]) -> NDArray[Any]:
     v = v.copy()
     v[..., -1] = 0
     return v
-
-
-def _flagged(v: NDArray[Any]) -> NDArray[Any]:
-    flag = np.zeros_like(v[:, :, :1])
-    flag[..., -1] = 1
-    return np.concatenate([_unflagged(v), flag], axis=2)
 
 
 def _same(output: Array) -> Array:

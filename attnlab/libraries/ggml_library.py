@@ -33,20 +33,11 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, array: NDArray[Any]) -> Layout:
         """How `array` lies."""
-        return cls._laid(str(array.dtype), array.shape, array.strides)
-
-    @classmethod
-    def dense(cls, dtype: str, *shape: int) -> Layout:
-        """How a contiguous array of `shape` lies."""
-        return cls._laid(dtype, shape, (0,) * len(shape), dense=True)
-
-    @classmethod
-    def _laid(cls, dtype: str, shape: tuple[int, ...], given: tuple[int, ...], dense: bool = False) -> Layout:
-        strides, within = [], np.dtype(dtype).itemsize
-        for length, stride in zip(reversed(shape), reversed(given), strict=True):
-            strides.append(within if dense or length == 1 else stride)
+        strides, within = [], array.itemsize
+        for length, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+            strides.append(within if length == 1 else stride)
             within = strides[-1] * length
-        return cls(dtype, shape, tuple(reversed(strides)))
+        return cls(str(array.dtype), array.shape, tuple(reversed(strides)))
 
 
 class Graph:

@@ -27,7 +27,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from attnlab.backend.keywords import told
-from attnlab.errors import Unavailable
 from attnlab.libraries.host import positive_scale
 from attnlab.problem.mask_kinds import Causal, band
 from attnlab.problem.masks import Mask
@@ -327,17 +326,6 @@ class Limits(NamedTuple):
 def dense_rows(*arrays: Any) -> tuple[Any, ...]:
     """The arrays, copied where their last axis has gaps."""
     return tuple(one if one.stride(-1) == 1 else one.contiguous() for one in arrays)
-
-
-def at_least(module: Any, release: tuple[int, int], why: str) -> None:
-    """Raises Unavailable, with the reason, where the version of `module` is older than `release`."""
-    found = str(getattr(module, "__version__", "0.0"))
-    numbers = [int("".join(filter(str.isdigit, part)) or 0) for part in found.split(".")[:2]]
-    if tuple(numbers) < release:
-        wanted = ".".join(map(str, release))
-        raise Unavailable(
-            f"{module.__name__} {found} is too old: {why}; pip install '{module.__name__}>={wanted}'"
-        )
 
 
 def refusal(attend: Attend, workload: Workload) -> str | None:

@@ -138,10 +138,6 @@ class Rank:
         for key in keys:
             self.held.pop(key, None)
 
-    def count(self) -> int:
-        """How many tensors it holds."""
-        return len(self.held)
-
     def meet(self) -> None:
         """Wait until all others have come here."""
         distributed.barrier()

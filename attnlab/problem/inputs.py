@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined, Unavailable
 from attnlab.problem.mask_kinds import Given
 from attnlab.problem.masks import Mask, fields_of
-from attnlab.problem.problem import PARAMETERS, Alibi, Block, Problem, floating, of_four_axes, shapes
-from attnlab.problem.vocabulary import FORMATS, GIVEN, carrier, round_to
+from attnlab.problem.problem import PARAMETERS, WIDTHS, Alibi, Block, Problem, floating, of_four_axes, shapes
+from attnlab.problem.vocabulary import FORMATS, GIVEN, GRADIENTS, OUTPUT, carrier, round_to
 
 if TYPE_CHECKING:
     from attnlab.problem.workload import Workload
@@ -120,13 +120,9 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     size at a scale near 0 needs queries beyond its largest. Also for a file of inputs that is not what it was.
     """
     w = workload
-    wanted = (
-        (w.batch, w.heads, w.queries, w.head_dim),
-        (w.batch, w.kv_heads, w.keys, w.head_dim),
-        (w.batch, w.kv_heads, w.keys, w.value_dim),
-    )
+    wanted = [w.shape_of(gradient) for gradient in GRADIENTS]
     if w.captured is not None:
-        read = w.captured.read(dict(zip(("query", "key", "value"), wanted, strict=True)))
+        read = w.captured.read(dict(zip(_ARRAYS, wanted, strict=True)))
         q, k, v = (round_to(floating(name, array), w.dtype) for name, array in read.items())
     elif w.distribution == "normal":  # what every format holds
         q, k, v = (_drawn(w, stream, shape) for stream, shape in enumerate(wanted))
@@ -168,7 +164,6 @@ def problem_of(workload: Workload) -> Problem:
     if w.sinks:
         own = w.captured is not None and w.captured.fields().get("sinks")
         sinks = _read(w, "sinks", (w.heads,)) if own else _drawn(w, _SINKS, (w.heads,))
-    upstream = (w.batch, w.heads, w.queries, w.value_dim)
     return Problem(
         query=q,
         key=k,
@@ -179,7 +174,7 @@ def problem_of(workload: Workload) -> Problem:
         bias=bias,
         softcap=w.softcap,
         sinks=sinks,
-        output_gradient=_drawn(w, _GRADIENT, upstream) if w.backward else None,
+        output_gradient=_drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None,
         block=block,
     )
 
@@ -208,13 +203,8 @@ def block_of(workload: Workload) -> Block:
     w = workload
     assert w.d_model is not None
     wanted = shapes(w, w.d_model)
-    rows = wanted["in_proj_weight"][0]
-    limits = (
-        np.sqrt(6 / (rows + w.d_model)),
-        w.d_model**-0.5,
-        (w.heads * w.value_dim) ** -0.5,
-        w.d_model**-0.5,
-    )
+    xavier, of_biases = np.sqrt(6 / (wanted["in_proj_weight"][0] + w.d_model)), w.d_model**-0.5
+    limits = xavier, of_biases, (w.heads * w.value_dim) ** -0.5, of_biases
     parameters = {}
     for name, stream, limit in zip(PARAMETERS, _PARAMETERS, limits, strict=True):
         drawn = np.random.default_rng([w.seed, stream]).uniform(-limit, limit, wanted[name])
@@ -223,11 +213,7 @@ def block_of(workload: Workload) -> Block:
         x=_drawn(w, _X, (w.batch, w.queries, w.d_model)),
         memory=None if w.attends_to_itself else _drawn(w, _MEMORY, (w.batch, w.keys, w.d_model)),
         parameters=parameters,
-        heads=w.heads,
-        kv_heads=w.kv_heads,
-        head_dim=w.head_dim,
-        value_dim=w.value_dim,
-        rotary=w.rotary,
+        **{name: getattr(w, name) for name in WIDTHS},
     )
 
 

@@ -57,6 +57,14 @@ class Place(NamedTuple):
         offset = self.shape.keys - self.shape.queries if alignment == "bottom_right" else 0
         return np.asarray(self.rows[:, None] + offset)
 
+    def cut(self, array: NDArray[Any]) -> NDArray[Any]:
+        """What lies here of an array that can be broadcast to all scores; with as many axes as it has itself."""
+        parts: tuple[Any, ...] = (self.batches, self.heads, self.rows, self.columns)
+        for axis, at in enumerate(parts, array.ndim - 4):
+            if axis >= 0 and array.shape[axis] != 1:
+                array = array[(*(slice(None),) * axis, at)]
+        return array
+
 
 class Part(ABC):
     """One condition that a pair of query and key must meet to be kept."""
@@ -341,14 +349,7 @@ class Given(Part):
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """Its tile, with as many axes as it has itself."""
-        found = self.array
-        for axis, at in ((-1, place.columns), (-2, place.rows)):
-            if found.ndim >= -axis and found.shape[axis] != 1:
-                found = np.take(found, at, axis=axis)
-        for axis, part in ((-3, place.heads), (-4, place.batches)):
-            if found.ndim >= -axis and found.shape[axis] != 1:
-                found = found[(slice(None),) * (found.ndim + axis) + (part,)]
-        return found
+        return place.cut(self.array)
 
     @property
     def text(self) -> str:

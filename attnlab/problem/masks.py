@@ -104,10 +104,6 @@ class Mask:
             return None
         return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
 
-    def pairs(self, shape: Shape) -> int:
-        """How many pairs of query and key are kept, over all batches and heads; exactly."""
-        return self.counts(shape).pairs
-
     def counts(self, shape: Shape) -> Counts:
         """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
         spans = self._spans(shape)

@@ -46,7 +46,8 @@ PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bia
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "packed", "loop")
 _BASE = 10000.0
-_WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
+#: what a block is beside its arrays
+WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,14 @@ class Alibi:
         """The default slopes of so many heads."""
         return cls(tuple(2.0 ** (-8 * (head + 1) / heads) for head in range(heads)))
 
+    def at(self, place: Place) -> NDArray[np.float64]:
+        """(heads, rows, columns) of a tile."""
+        slopes = np.asarray(self.slopes)[place.heads, None, None]
+        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
+
     def array(self, shape: Shape) -> NDArray[np.float64]:
         """(1, heads, queries, keys)."""
-        own = np.arange(shape.queries)[:, None] + shape.keys - shape.queries
-        return np.asarray(-np.asarray(self.slopes)[None, :, None, None] * np.abs(own - np.arange(shape.keys)))
+        return self.at(Place.whole(shape))[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,7 +364,7 @@ class Block:
 
     def widths(self) -> dict[str, Any]:
         """What it is beside its arrays, as plain data."""
-        return {name: getattr(self, name) for name in _WIDTHS}
+        return {name: getattr(self, name) for name in WIDTHS}
 
     @property
     def d_model(self) -> int:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
@@ -21,12 +21,14 @@ from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.pytest_plugin.options import Settings
 from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import measure_ceiling
 from attnlab.units import seconds_text
+
+if TYPE_CHECKING:
+    from attnlab.pytest_plugin.plugin import Settings
 
 
 @dataclass(frozen=True)

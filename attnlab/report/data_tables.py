@@ -139,14 +139,15 @@ def results(analysis: Analysis) -> Rows:
 def result(cell: Cell, name: str) -> dict[str, Any]:
     """What became of a contender at a workload; what needs a time is None for one without a believed one."""
     one, standing = cell.answers[name], cell.standing(name)
+    became, reason = outcome(cell, name)
     rate = cell.rates.get(name) if standing else None
     return {
         **_place(cell),
         "contender": name,
         "dtype": cell.workload.dtype,
         "computes_in": one.computes_in,
-        "outcome": "failed measurement" if name in cell.faults else str(one.outcome),
-        "reason": cell.faults.get(name, one.reason),
+        "outcome": became,
+        "reason": reason,
         "kernel": one.kernel,
         "median_s": standing.seconds if standing else None,
         "rounds": standing.rounds if standing else None,
@@ -163,6 +164,13 @@ def result(cell: Cell, name: str) -> dict[str, Any]:
         "error_budget": one.accuracy.budget if one.accuracy else None,
         "first": cell.ranking is not None and name in {one.contender for one in cell.ranking.first},
     }
+
+
+def outcome(cell: Cell, name: str) -> tuple[str, str | None]:
+    """What became of a contender's answer, and why."""
+    if name in cell.faults:
+        return "failed measurement", cell.faults[name]
+    return str(cell.answers[name].outcome), cell.answers[name].reason
 
 
 def _ends(name: str, found: Verdict | Lead | None) -> dict[str, float | None]:

@@ -9,40 +9,34 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from attnlab import figures, units
-from attnlab.experiments import heads
+from attnlab import units
 from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
-from attnlab.experiments.heads import FROZEN, LOST, Head
-from attnlab.report import layout
+from attnlab.experiments.heads import FROZEN, LOST, Head, entropies, spread
+from attnlab.figures import Drawn
 from attnlab.report.analysis import neutral_text
-from attnlab.report.layout import NONE
+from attnlab.report.layout import FIGURES, NONE, Writing, fill, markdown, plain, table
 from attnlab.text import counted, listed, named
 from attnlab.theory import float_format
 from attnlab.units import number_text, percent
 
-PAGE, STORE, FIGURES = "diagnosis.md", "diagnosis.json", "figures"
+PAGE, STORE = "diagnosis.md", "diagnosis.json"
 _SHOWN = 10
 
 
 def write(found: Diagnosis, folder: Path) -> Path:
     """Write the page, its figures and ``diagnosis.json`` into `folder`, and return the page's path. Raises OSError."""
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    drawn = {"spread": Drawn(*spread(found.heads)), "entropy": Drawn(*entropies(found.heads))}
+    pictures = Writing(drawn, folder / FIGURES).finish()
     stored = json.dumps(found.to_json(), indent=1, allow_nan=False)
     (folder / STORE).write_text(stored + "\n", encoding="utf-8")
-    names, texts = {}, {}
-    for name, draw in {"spread": heads.spread, "entropy": heads.entropies}.items():
-        figure, texts[name] = draw(found.heads)
-        file = figures.save(figure, folder / FIGURES / f"{name}.png")
-        names[name] = f"{FIGURES}/{file.name}"
     page = folder / PAGE
     page.write_text(
-        layout.fill(
+        fill(
             "diagnosis.md.j2",
             model=neutral_text(found.model),
             about=_about(found),
             lines=sentences(found),
-            **names,
-            **{f"{name}_alt": text for name, text in texts.items()},
+            pictures=pictures,
             frozen=_frozen_table(found),
             errors=error_table(found.errors),
             left_out=_left_out(found.errors),
@@ -207,7 +201,7 @@ def _frozen_table(found: Diagnosis) -> str:
         "largest logit": lambda one: number_text(one.largest_logit),
         "weights that are 0 in float16": lambda one: percent(one.underflow),
     }
-    return f"The {_SHOWN} most frozen heads:\n\n" + layout.table(found.most_frozen[:_SHOWN], columns, left=0)
+    return f"The {_SHOWN} most frozen heads:\n\n" + table(found.most_frozen[:_SHOWN], columns, left=0)
 
 
 def error_table(errors: Sequence[BackendError]) -> str:
@@ -224,7 +218,7 @@ def error_table(errors: Sequence[BackendError]) -> str:
         ]
         for name, found in by_name.items()
     ]
-    return layout.markdown(["backend", *dtypes], rows)
+    return markdown(["backend", *dtypes], rows)
 
 
 def _error(one: BackendError | None) -> str:
@@ -264,14 +258,14 @@ def _race(found: Diagnosis) -> str:
         ]
         for one in found.race["contenders"]
     ]
-    table = layout.markdown(["contender", "outcome", "median", "ratio", "95 % interval", "verdict"], rows)
+    raced = markdown(["contender", "outcome", "median", "ratio", "95 % interval", "verdict"], rows)
     told = "\n".join(f"- {neutral_text(one)}" for one in found.race_sentences)
     return (
         f"The quickest backends raced at {_shape(found)}, on the inputs of layer {found.raced_layer}, "
-        f"{found.race['sets']} fresh processes of each:\n\n{table}\n\n{told}"
+        f"{found.race['sets']} fresh processes of each:\n\n{raced}\n\n{told}"
     )
 
 
 def summary(found: Diagnosis) -> list[str]:
     """The sentences without their Markdown, for a terminal."""
-    return [layout.plain(one) for one in sentences(found)]
+    return [plain(one) for one in sentences(found)]

@@ -14,8 +14,8 @@ from attnlab.experiments import EXPERIMENTS, experiment, figure
 from attnlab.experiments.claim import Claim, ClaimVerdict, Ledger
 from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
-from attnlab.report import data_tables
-from attnlab.report.layout import FIGURES, NONE, TABLES, Picture, Writing, fill, linked, markdown, shortened
+from attnlab.report import data_tables, layout
+from attnlab.report.layout import FIGURES, NONE, TABLES, Picture, evenly, linked, markdown, shortened
 from attnlab.text import counted, listed, named
 
 PAGE, STORE, CLAIMS = "numerics.md", "numerics.json", "claims.json"
@@ -115,12 +115,8 @@ def picked(rows: Sequence[Row], shown: Sequence[Shown]) -> list[Row]:
             through = next((name for name in (_SHOWN, *reversed(names)) if name in there), None)
             mine = [row for row in mine if row.where.get("backend") == through]
         every.append(mine)
-    # as many of each: its first, its last, and those evenly between
-    each, few = max(1, _MOST_SHOWN // max(1, sum(map(bool, every)))), []
-    for mine in every:
-        count = min(each, len(mine))
-        few += [mine[round(at * (len(mine) - 1) / max(1, count - 1))] for at in range(count)]
-    few = few[:_MOST_SHOWN]
+    each = max(1, _MOST_SHOWN // max(1, sum(map(bool, every))))  # as many of each
+    few = [row for mine in every for row in evenly(mine, each)][:_MOST_SHOWN]
     return few + [row for row in rows if not row.passed and row not in few][:_MOST_FAILED]
 
 
@@ -218,9 +214,9 @@ def write(
         stored[CLAIMS], tables["claims"] = ledger.to_dict(), ledger.rows()
     for name, plain in stored.items():
         (folder / name).write_text(json.dumps(plain, indent=1) + "\n", encoding="utf-8")
-    pictures = Writing(draw(findings), folder / FIGURES).finish()
+    pictures = layout.Writing(draw(findings), folder / FIGURES).finish()
     data_tables.write(tables.items(), folder / TABLES)
-    text = fill(
+    text = layout.fill(
         "experiments.md.j2",
         count=len(findings),
         missed=[one.title for one in findings if not one.passed],

@@ -10,6 +10,7 @@ is that of the report.
 from __future__ import annotations
 
 import base64
+import decimal
 import gzip
 import hashlib
 import json
@@ -50,6 +51,7 @@ _MACHINE = (
     *("turbo", "huge_pages", "variables", "load_at_start"),
 )
 Rows = list[dict[str, Any]]
+_FIVE = decimal.Context(prec=5, rounding=decimal.ROUND_05UP)
 _DASHES = {"-": "", "--": "6 4", "-.": "8 3 2 3", ":": "2 3"}
 
 
@@ -243,7 +245,7 @@ def _ahead(lead: Lead | None) -> str:
 
 
 def _outcome(cell: Cell, name: str) -> str:
-    return "not believed" if name in cell.faults else str(cell.answers[name].outcome).replace("_", " ")
+    return "not believed" if name in cell.faults else data_tables.outcome(cell, name)[0].replace("_", " ")
 
 
 def _result(cell: Cell, name: str, result: Result, baseline: str) -> dict[str, Any]:
@@ -336,16 +338,10 @@ def _column(values: list[Any]) -> Any:
 def figure(value: float) -> float | None:
     """`value` with five digits, one more than are ever written; None where it is negative or not finite.
 
-    Rounded to fewer digits it is what `value` rounds to: it is cut off, and where something was cut and the last digit
-    is 0 or 5, that is made one more (as decimal.ROUND_05UP does, in a fraction of its time).
+    Rounded to fewer digits it is what `value` rounds to: no digit is made 0 or 5 by what was cut off behind it.
     """
-    if not 0 <= value < math.inf:
-        return None
-    text = f"{value:.14e}"  # 1.23456789012345e-05: as many digits as come back unchanged from a float
-    last = text[5]
-    if last in "05" and text[6:16].strip("0"):
-        last = str(int(last) + 1)
-    return float(f"{text[:5]}{last}{text[16:]}")
+    # as many digits as come back unchanged from a float
+    return float(_FIVE.create_decimal(f"{value:.14e}")) if 0 <= value < math.inf else None
 
 
 def packed_rounds(latencies: Sequence[Measurement], most: int) -> str:

@@ -79,6 +79,12 @@ def table(items: Iterable[T], columns: Mapping[str, Callable[[T], object]], *, l
     return markdown(list(columns), rows, left=left)
 
 
+def evenly(values: Sequence[T], most: int) -> list[T]:
+    """All of `values`, or `most` of them, as far apart as can be: the first, the last, and those between."""
+    count = min(most, len(values))
+    return [values[round(at * (len(values) - 1) / max(1, count - 1))] for at in range(count)]
+
+
 def shortened(text: str, most: int) -> str:
     """`text`, cut to about so many letters."""
     return text if len(text) <= most else f"{text[:most].rstrip()}…"

@@ -14,7 +14,7 @@ from attnlab.figures import styles as styles_of
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.pairing import Verdict
-from attnlab.judge.ranking import Lead, Ranking, Standing, Sure
+from attnlab.judge.ranking import Lead, Ranking, Sure
 from attnlab.report.analysis import Analysis
 from attnlab.report.tables import first_names, lead_text, part_of, part_of_heads, readable
 from attnlab.text import counted, listed
@@ -51,46 +51,38 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     drawn = {}
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
         shown = readable(group)
-        found = shown.won
         suffix = f"-{number}" if number > 1 else ""
-        if found:
-            drawn[f"winners{suffix}"] = _winners(analysis, shown, found)
-            speedups = [one for one in found if _over_baseline(analysis, one)]
-            if speedups and any(one.won.over_baseline for one in found):
-                drawn[f"speedups{suffix}"] = _speedups(analysis, shown, speedups)
-            if shown is not group:
-                drawn |= {
-                    name: one._replace(says=f"{one.says} Drawn are {part_of(group)}; the tables have all.")
-                    for name, one in drawn.items()
-                    if name in (f"winners{suffix}", f"speedups{suffix}")
-                }
+        part = "" if shown is group else f" Drawn are {part_of(group)}; the tables have all."
+        if shown.won:
+            drawn[f"winners{suffix}"] = _winners(analysis, shown, part)
+        if any(one.won.over_baseline for one in shown.won):
+            drawn[f"speedups{suffix}"] = _speedups(analysis, shown, part)
     return drawn
 
 
-def _winners(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
+def _winners(analysis: Analysis, group: Group, part: str) -> Drawn:
     styles = styles_of(analysis.names)
     figure, axes = _map(group, "The fastest: full colour is decided, pale is a tie")
-    for one in found:
+    counts: dict[str, list[int]] = {}
+    for one in group.won:
         won, colour = one.won, styles[one.won.name].colour
         decided = won.sure is Sure.DECIDED
-        lead = "" if won.ahead is None else lead_text(won.ahead)
-        if won.sure is Sure.TIE:
+        counts.setdefault(won.name, [0, 0])[not decided] += 1
+        if decided:
+            lead = "" if won.ahead is None else lead_text(won.ahead)
+        elif won.sure is Sure.TIE:
             lead = f"≈ {first_names(won, skip=1)}"
-        elif not decided:
+        else:
             lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
         ground = colour if decided else _mixed(colour, _PALE)
         _square(axes, group, one, ground, won.name, lead, "white" if decided else colour)
-    counts: dict[str, list[int]] = {}
-    for one in found:
-        told = counts.setdefault(one.won.name, [0, 0])
-        told[one.won.sure is not Sure.DECIDED] += 1
     said = [
-        f"{name} at {one + other}, {_of_these(one, one + other)}"
-        for name, (one, other) in sorted(counts.items(), key=lambda item: -sum(item[1]))
+        f"{name} at {sum(both)}, {_of_these(both[0], sum(both))}"
+        for name, both in sorted(counts.items(), key=lambda item: -sum(item[1]))
     ]
     title = f" ({group.name})" if group.name else ""
-    says = f"Heat map of who is fastest at {counted(len(found), 'size')}{title}: {'; '.join(said)}."
-    return Drawn(figure, says)
+    says = f"Heat map of who is fastest at {counted(len(group.won), 'size')}{title}: {'; '.join(said)}."
+    return Drawn(figure, says + part)
 
 
 def _of_these(decided: int, every: int) -> str:
@@ -106,21 +98,23 @@ def _over_baseline(analysis: Analysis, one: Cell) -> Lead | None:
     return Lead(analysis.baseline, 1.0, None, None) if analysis.baseline in one.first else None
 
 
-def _speedups(analysis: Analysis, group: Group, found: Sequence[Cell]) -> Drawn:
+def _speedups(analysis: Analysis, group: Group, part: str) -> Drawn:
     figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is")
-    leads = [(one, lead) for one in found if (lead := _over_baseline(analysis, one)) is not None]
+    leads = [(one, lead) for one in group.won if (lead := _over_baseline(analysis, one)) is not None]
     for one, lead in leads:
-        part = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
+        depth = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
-        ink = "white" if part > 0.55 else figures.BLACK
-        _square(axes, group, one, _mixed(figures.BLUE, part), f"{units.number_text(lead.ratio)} ×", told, ink)
+        ink = "white" if depth > 0.55 else figures.BLACK
+        _square(
+            axes, group, one, _mixed(figures.BLUE, depth), f"{units.number_text(lead.ratio)} ×", told, ink
+        )
     least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
     says = (
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
         "intervals in brackets."
     )
-    return Drawn(figure, says)
+    return Drawn(figure, says + part)
 
 
 def _at(one: Cell, lead: Lead) -> str:
@@ -191,7 +185,7 @@ def trailing(analysis: Analysis) -> Drawn | None:
     ]
     if not panels:
         return None
-    names = [_rows(analysis, longest) for _, longest in panels]
+    names = [_rows(longest) for _, longest in panels]
     heights = [0.34 * len(some) + 1.4 for some in names]
     figure, every = figures.new_figure(
         1, len(panels), width=7.4, height=sum(heights), height_ratios=heights, sharex=True
@@ -200,8 +194,11 @@ def trailing(analysis: Analysis) -> Drawn | None:
     for axes, (group, longest), rows in zip(every, panels, names, strict=True):
         _forest(axes, rows, longest, styles)
         figures.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
+    told = all(
+        _tells(one) for _, longest in panels for some in map(_compared, longest) for one in some.values()
+    )
     every[-1].set_xlabel(
-        f"time / time of the fastest, log scale, 95 % intervals{_dotted(panels)}",
+        f"time / time of the fastest, log scale, 95 % intervals{'' if told else ' (dotted: too wide)'}",
         fontsize=figures.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
@@ -210,50 +207,48 @@ def trailing(analysis: Analysis) -> Drawn | None:
     return Drawn(figure, says)
 
 
-def _longest(group: Group) -> dict[int, Ranking]:
-    """By head count, the ranking at the longest length at which two were compared."""
-    found: dict[int, tuple[int, Ranking]] = {}
-    for cell in group.won:
-        (heads, n), ranking = cell.at, cell.ranking
-        if ranking is not None and ranking.decided and n >= found.get(heads, (0, ranking))[0]:
-            found[heads] = (n, ranking)
-    return {heads: ranking for heads, (_, ranking) in found.items()}
+def _longest(group: Group) -> list[Ranking]:
+    """Of each head count the ranking at the longest length at which two were compared."""
+    compared = [cell for cell in group.ordered if cell.ranking is not None and cell.ranking.decided]
+    return list({cell.at[0]: cell.ranking for cell in compared if cell.ranking is not None}.values())
 
 
-def _rows(analysis: Analysis, longest: dict[int, Ranking]) -> list[str]:
+def _compared(ranking: Ranking) -> dict[str, Verdict]:
+    """The verdicts against the best, by contender."""
+    return {one.contender: one.against_best for one in ranking.standings if one.against_best is not None}
+
+
+def _rows(longest: Sequence[Ranking]) -> list[str]:
     """Contenders compared anywhere here, those that are fastest at most head counts on top."""
-    ratios: dict[str, list[float]] = {}
-    for ranking in longest.values():
-        for one in ranking.standings:
-            if one is ranking.best or one.against_best is not None:
-                ratios.setdefault(one.contender, []).append(
-                    one.against_best.ratio if one.against_best else 1.0
-                )
-    return sorted(ratios, key=lambda name: (sum(map(math.log, ratios[name])) / len(ratios[name]), name))
+    logs: dict[str, list[float]] = {}
+    for ranking in longest:
+        logs.setdefault(ranking.best.contender, []).append(0.0)
+        for name, verdict in _compared(ranking).items():
+            logs.setdefault(name, []).append(math.log(verdict.ratio))
+    return sorted(logs, key=lambda name: (sum(logs[name]) / len(logs[name]), name))
 
 
-def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles: dict[str, Style]) -> None:
+def _forest(axes: Axes, rows: Sequence[str], longest: Sequence[Ranking], styles: dict[str, Style]) -> None:
     from matplotlib.transforms import ScaledTranslation
 
-    for place, ranking in enumerate(longest.values()):
-        label = place_text(ranking.workload)
+    for place, ranking in enumerate(longest):
+        label, marker = place_text(ranking.workload), MARKERS[place % len(MARKERS)]
         shift = min(0.22, 0.8 / len(longest)) * (place - (len(longest) - 1) / 2)  # within the row
-        axes.plot([], [], MARKERS[place % len(MARKERS)], color=figures.GREY, markersize=5, label=label)
-        for one in ranking.standings:
-            if one.contender not in rows:
+        axes.plot([], [], marker, color=figures.GREY, markersize=5, label=label)
+        verdicts = _compared(ranking)
+        for name in (one.contender for one in ranking.standings):
+            verdict = verdicts.get(name)
+            if verdict is None and name != ranking.best.contender:
                 continue
-            y, colour = rows.index(one.contender) + shift, styles[one.contender].colour
-            verdict = one.against_best
+            y, colour = rows.index(name) + shift, styles[name].colour
             if verdict is not None:
                 line, width = ("-", 1.6) if _tells(verdict) else (":", 0.8)
                 axes.plot([verdict.low, verdict.high], [y, y], line, color=colour, linewidth=width)
-            ratio = verdict.ratio if verdict is not None else 1.0
-            if one is ranking.best or verdict is not None:
-                axes.plot(ratio, y, MARKERS[place % len(MARKERS)], color=colour, markersize=5.5)
+            axes.plot(1.0 if verdict is None else verdict.ratio, y, marker, color=colour, markersize=5.5)
     axes.axvline(1.0, color=figures.BLACK, linewidth=1.0, zorder=1)
     axes.set_xscale("log")
     # an interval of two pairs may span decades: it runs out of the figure, which is there for the others
-    ratios = [one.against_best.ratio for one in _compared(longest) if one.against_best is not None]
+    ratios = [verdict.ratio for ranking in longest for verdict in _compared(ranking).values()]
     axes.set_xlim(min(0.7, 0.85 * min(ratios)), max(2.5, 1.8 * max(ratios)))
     _plain_ticks(axes)
     axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -266,14 +261,8 @@ def _forest(axes: Axes, rows: Sequence[str], longest: dict[int, Ranking], styles
     figures.legend(axes, ncols=min(3, len(longest)), **style)
 
 
-def _dotted(panels: Sequence[tuple[Group, dict[int, Ranking]]]) -> str:
-    """What a dotted line means, where there is one."""
-    verdicts = (one.against_best for _, longest in panels for one in _compared(longest))
-    wide = any(one is not None and not _tells(one) for one in verdicts)
-    return " (dotted: too wide)" if wide else ""
-
-
 def _tells(verdict: Verdict) -> bool:
+    """Whether its interval is narrow enough to say anything."""
     return verdict.high < _TELLS_NOTHING * verdict.low
 
 
@@ -285,35 +274,26 @@ def _plain_ticks(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _span(verdict: Verdict) -> str:
-    return f"[{units.number_text(verdict.low)}, {units.number_text(verdict.high)}]"
-
-
-def _compared(longest: dict[int, Ranking]) -> list[Standing]:
-    return [one for ranking in longest.values() for one in ranking.standings if one.against_best is not None]
-
-
-def _trailing_says(longest: dict[int, Ranking]) -> str:
+def _trailing_says(longest: Sequence[Ranking]) -> str:
     """The largest workload with most pairs of processes in words: who is next to the fastest, and who is last."""
-
-    def weight(ranking: Ranking) -> tuple[int, int]:
-        verdicts = [one.against_best for one in ranking.standings if one.against_best is not None]
-        return max(one.processes for one in verdicts), ranking.workload.score_bytes
-
-    ranking = max(longest.values(), key=weight)
+    ranking = max(
+        longest,
+        key=lambda one: (max(each.processes for each in _compared(one).values()), one.workload.score_bytes),
+    )
     others = {
-        one.contender: one.against_best
-        for one in ranking.standings
-        if one.against_best is not None and one.implementation != ranking.best.implementation
+        name: verdict
+        for name, verdict in _compared(ranking).items()
+        if (one := ranking.of(name)) and one.implementation != ranking.best.implementation
     }
     at = f"at {place_text(ranking.workload)} {ranking.best.contender} is fastest"
     if not others:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
-    told = [
-        f"{name} takes {units.number_text(verdict.ratio)} {_span(verdict)}"
-        for name, verdict in ((name, others[name]) for name in ends)
-    ]
+    ratios = {
+        name: map(units.number_text, (others[name].ratio, others[name].low, others[name].high))
+        for name in ends
+    }
+    told = [f"{name} takes {ratio} [{low}, {high}]" for name, (ratio, low, high) in ratios.items()]
     return f"Time over that of the fastest, with intervals: {at}; {listed(told)} times as long."
 
 

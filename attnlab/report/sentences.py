@@ -7,11 +7,10 @@ from typing import Any
 
 from attnlab import units
 from attnlab.backend.contender import with_huge_pages
-from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.analysis import Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.growth import WORST, Fits
 from attnlab.judge.verdicts import latencies
-from attnlab.problem.result import Measurement
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
 from attnlab.text import counted, listed, named
@@ -88,16 +87,20 @@ def warnings(analysis: Analysis) -> list[str]:
     found += _fewer_threads(run.environment)
     found += _other_kernels(run.environment)
     disturbed, turns = analysis.turns
+    timed = [(cell, one) for cell in analysis.cells for one in latencies(cell.measured.values()).values()]
     if turns and disturbed / turns > BUSY:
-        who = _others(analysis)
+        noted = [one.facts["others"] for _, one in timed if "others" in one.facts]
+        who = max(noted, key=lambda text: float(text.split()[0]), default="")
         found.append(
             f"Other programs used this machine's cores: {disturbed} of {counted(turns, 'turn')} had to wait "
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
             "a tie below; repeat the run when nothing else runs to have it decided."
         )
-    cut_short = _cut_short(analysis)
+    longest = sorted(timed, key=lambda one: -one[1].median)
+    cut_short = {cell: one.facts["cut short"] for cell, one in longest if "cut short" in one.facts}
     if cut_short:
-        label, note = next(iter(cut_short.items()))
+        cell, note = next(iter(cut_short.items()))
+        label = place_text(cell.workload) if len(analysis.groups) == 1 else cell.workload.label
         leave = "leaves" if len(cut_short) == 1 else "leave"
         found.append(
             f"{counted(len(cut_short), 'race')} ended before all planned processes had their turn, and {leave} "
@@ -208,29 +211,6 @@ def two_speeds(analysis: Analysis) -> list[str]:
     return [said for _, said in found.values()]
 
 
-def _latencies(analysis: Analysis) -> Iterator[tuple[Cell, Measurement]]:
-    for cell in analysis.cells:
-        for latency in latencies(cell.measured.values()).values():
-            yield cell, latency
-
-
-def _cut_short(analysis: Analysis) -> dict[str, str]:
-    """What was noted of workloads for which there was no time, by label; the one with the longest calls first."""
-    return {
-        (place_text(cell.workload) if len(analysis.groups) == 1 else cell.workload.label): latency.facts[
-            "cut short"
-        ]
-        for cell, latency in sorted(_latencies(analysis), key=lambda one: -one[1].median)
-        if "cut short" in latency.facts
-    }
-
-
-def _others(analysis: Analysis) -> str:
-    """The most that others took of the machine during any one workload, as it was noted."""
-    noted = [one.facts["others"] for _, one in _latencies(analysis) if "others" in one.facts]
-    return max(noted, key=lambda text: float(text.split()[0]), default="")
-
-
 def account(analysis: Analysis) -> str:
     """How much of the time contenders themselves were at work."""
     spent = analysis.run.account
@@ -276,22 +256,17 @@ def _fits(found: Fits) -> Iterator[str]:
         )
 
 
-def _steps(group: Group, found: Fits) -> list[str]:
+def _steps(group: Group, found: Fits) -> Iterator[str]:
     """Where a pair becomes dearer, and how large the score matrix is on both sides."""
-    said = []
     for (name, count), one in found.items():
-        if one.step is None or one.label is None:
-            continue
-        sizes = [
-            units.bytes_text(group.cells[count, n].workload.score_bytes)
-            for n in (one.step.last, one.step.first)
-        ]
-        said.append(
-            f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
-            f"much from n = {one.step.first} (score matrix {sizes[1]}) as up to n = {one.step.last} ({sizes[0]}), as "
-            "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
-        )
-    return said
+        if one.step is not None and one.label is not None:
+            ends = (group.cells[count, n].workload.score_bytes for n in (one.step.last, one.step.first))
+            last, first = map(units.bytes_text, ends)
+            yield (
+                f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
+                f"much from n = {one.step.first} (score matrix {first}) as up to n = {one.step.last} ({last}), as "
+                "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
+            )
 
 
 def _slowed(group: Group) -> Iterator[str]:

@@ -13,11 +13,11 @@ from attnlab import units
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.problem.result import Accuracy, Ceiling, Measurement, Outcome
+from attnlab.problem.result import Accuracy, Ceiling, Outcome
 from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
-from attnlab.report.layout import NONE, in_columns, markdown, shortened
+from attnlab.report.layout import NONE, evenly, in_columns, markdown, shortened
 from attnlab.text import counted, listed, named
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
@@ -30,13 +30,11 @@ _LEGEND = {
     Sure.NO_INTERVAL: "? too few undisturbed processes to tell",
     Sure.ALONE: "· nothing else was measured",
 }
+#: outcomes that are said in other words
 _OUTCOMES = {
-    Outcome.DECLINED: "declined",
-    Outcome.UNAVAILABLE: "not available here",
-    Outcome.WRONG: "wrong",
-    Outcome.OVER_BUDGET: "over budget, not tried",
-    Outcome.CRASHED: "crashed",
-    Outcome.TIMED_OUT: "timed out",
+    "unavailable": "not available here",
+    "over_budget": "over budget, not tried",
+    "timed_out": "timed out",
 }
 
 
@@ -45,7 +43,7 @@ _OUTCOMES = {
 
 def readable(group: Group) -> Group:
     """The group itself, or one with an even part of its head counts and lengths, their ends included."""
-    heads, lengths = head_counts(group), _spread(group.lengths, MOST_LENGTHS)
+    heads, lengths = head_counts(group), evenly(group.lengths, MOST_LENGTHS)
     if len(heads) == len(group.heads) and len(lengths) == len(group.lengths):
         return group
     return Group(
@@ -55,7 +53,7 @@ def readable(group: Group) -> Group:
 
 def head_counts(group: Group) -> list[int]:
     """Those that are shown side by side: all, or an even part of them."""
-    return _spread(group.heads, MOST_HEADS)
+    return evenly(group.heads, MOST_HEADS)
 
 
 def part_of(group: Group) -> str:
@@ -67,12 +65,6 @@ def part_of(group: Group) -> str:
 def part_of_heads(group: Group) -> str:
     """Which part `head_counts` keeps: ``6 of 52 head counts``."""
     return f"{len(head_counts(group))} of {counted(len(group.heads), 'head count')}"
-
-
-def _spread(values: Sequence[int], most: int) -> list[int]:
-    if len(values) <= most:
-        return list(values)
-    return [values[round(index * (len(values) - 1) / (most - 1))] for index in range(most)]
 
 
 # -- who is first ------------------------------------------------------------------------------------
@@ -175,25 +167,18 @@ def _table(group: Group, rows: list[list[str]]) -> str:
 
 def _by_contender(analysis: Analysis, group: Group, quantity: str) -> list[list[str]]:
     """A row a contender with figures, a column a head count; a shorter length is told where it is the longest there."""
-    rows = []
-    for name in filter(group.measured.__contains__, analysis.names):
-        row = []
-        for count in head_counts(group):
-            found: dict[int, Measurement] = {}
-            for n in group.grid[count]:
-                result = group.cells[count, n].measured.get(name)
-                if result and (one := result.measurement(quantity)):
-                    found[n] = one
-            last = max(found, default=0)
-            text = _value(found[last]) if found else NONE
-            row.append(text if last in (0, group.grid[count][-1]) else f"{text} (n = {last})")
-        if any(text != NONE for text in row):
-            rows.append([f"`{name}`", *row])
-    return rows
 
+    def longest(name: str, count: int) -> str:
+        for n in reversed(group.grid[count]):
+            result = group.cells[count, n].measured.get(name)
+            if result and (one := result.measurement(quantity)):
+                text = units.quantity_text(one.least if quantity == "peak_memory" else one.median, one.unit)
+                return text if n == group.grid[count][-1] else f"{text} (n = {n})"
+        return NONE
 
-def _value(one: Measurement) -> str:
-    return units.quantity_text(one.least if one.quantity == "peak_memory" else one.median, one.unit)
+    names = filter(group.measured.__contains__, analysis.names)
+    rows = [[f"`{name}`", *(longest(name, count) for count in head_counts(group))] for name in names]
+    return [row for row in rows if any(text != NONE for text in row[1:])]
 
 
 # -- accuracy and ceilings ---------------------------------------------------------------------------
@@ -295,15 +280,13 @@ def left_out(analysis: Analysis) -> str:
         missing: dict[str, list[str]] = {}
         cells = [cell for cell in analysis.cells if name in cell.answers]
         for cell in cells:
-            answer = cell.answers[name]
-            if name in cell.faults:
-                missing.setdefault("failed measurement", []).append(cell.faults[name])
-            elif answer.outcome is not Outcome.MEASURED:
-                missing.setdefault(_OUTCOMES[answer.outcome], []).append(answer.reason or "")
+            what, why = data_tables.outcome(cell, name)
+            if what != Outcome.MEASURED:
+                missing.setdefault(what, []).append(why or "")
         for what, every in missing.items():
             reason, count = shortened(every[0], 160), len(set(every))
             why = reason if count == 1 else f"{reason} (the first of {count})"
-            rows.append([f"`{name}`", what, f"{len(every)} of {len(cells)}", why])
+            rows.append([f"`{name}`", _OUTCOMES.get(what, what), f"{len(every)} of {len(cells)}", why])
     return markdown(["contender", "outcome", "at", "why"], rows, left=4)
 
 
@@ -324,16 +307,13 @@ def blocks(analysis: Analysis) -> list[tuple[str, str]]:
     """What projections, heads and parts of a multi-head block cost, each with what it is; empty without a block."""
     fused = data_tables.FUSED
 
-    def projection(row: Row) -> str:
+    def times(ratio: float, row: Row) -> str:
         span = units.interval(row["low"], row["high"]) if row["low"] > 0 else "no interval"
-        return f"{units.ratio(row[f'over_{fused}'])} {span}"
+        return f"{units.ratio(ratio)} {span}"
 
     def heads(row: Row) -> str:
         ratio = row["over_fewest_heads"]
-        if ratio is None:
-            return units.seconds_text(row["median_s"])
-        span = "no interval" if math.isnan(row["low"]) else units.interval(row["low"], row["high"])
-        return f"× {units.ratio(ratio)} {span}"
+        return units.seconds_text(row["median_s"]) if ratio is None else f"× {times(ratio, row)}"
 
     def part(row: Row) -> str:
         text = units.percent(row["share"])
@@ -342,7 +322,7 @@ def blocks(analysis: Analysis) -> list[tuple[str, str]]:
         low, high = (units.number_text(100 * min(1.0, max(0.0, row[end])), 2) for end in ("low", "high"))
         return f"{text} [{low}, {high}]"
 
-    every = (
+    return _with_rows(
         (
             "**What separate projections cost.** Time of the block over that with one matrix for all heads; the two "
             "raced.",
@@ -350,7 +330,7 @@ def blocks(analysis: Analysis) -> list[tuple[str, str]]:
                 data_tables.block_projections(analysis),
                 ("heads", "n", "around"),
                 lambda row: f"{row['projection']} / {fused}",
-                projection,
+                lambda row: times(row[f"over_{fused}"], row),
             ),
         ),
         (
@@ -376,7 +356,6 @@ def blocks(analysis: Analysis) -> list[tuple[str, str]]:
             ),
         ),
     )
-    return [(what, table) for what, table in every if table]
 
 
 def storages(analysis: Analysis) -> list[tuple[str, str]]:
@@ -385,6 +364,9 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
         data_tables.storages(analysis),
         key=lambda row: (row["conditions"], row["heads"], row["n"], list(STORAGES).index(row["storage"])),
     )
+    families = data_tables.families(analysis)
+    decoding = {name for name, groups in families if all(map(data_tables.decodes, groups.values()))}
+    several = {name for name, groups in families if len(groups) > 1}
 
     def beside(row: Row) -> str:
         """``1.20 ms, 2.1 (1.9 to 2.3)``"""
@@ -396,16 +378,12 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
             return text
         return f"{text} ({units.number_text(row['least'])} to {units.number_text(row['greatest'])})"
 
-    families = data_tables.families(analysis)
-    decoding = {name for name, groups in families if all(map(data_tables.decodes, groups.values()))}
-    tokens = [row for row in rows if row["conditions"] in decoding]
-    several = {name for name, groups in families if len(groups) > 1}
-    every = (
+    return _with_rows(
         (
             "**Cost of a token against the length of the cache.** Median time of a call over its queries, of all batch "
             "elements together.",
             _side_by_side(
-                tokens,
+                [row for row in rows if row["conditions"] in decoding],
                 ("contender", "storage", "heads"),
                 lambda row: f"n = {row['n']}",
                 lambda row: units.seconds_text(row["seconds_per_token"]),
@@ -426,6 +404,10 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
             ),
         ),
     )
+
+
+def _with_rows(*every: tuple[str, str]) -> list[tuple[str, str]]:
+    """Those of the tables, each with what it is, that have a row."""
     return [(what, table) for what, table in every if table]
 
 
@@ -446,9 +428,7 @@ def _side_by_side(
         found.setdefault(at, {})[column(row)] = shown(row)
         columns[column(row)] = None
     table = [[*at, *(cells.get(name, NONE) for name in columns)] for at, cells in found.items()]
-    more = (
-        f"\n\nShown are {_MOST_ROWS} of {len(table)} rows; the tables have all."
-        if len(table) > _MOST_ROWS
-        else ""
-    )
-    return markdown([*by, *columns], table[:_MOST_ROWS], left=len(by)) + more
+    text = markdown([*by, *columns], table[:_MOST_ROWS], left=len(by))
+    if len(table) <= _MOST_ROWS:
+        return text
+    return f"{text}\n\nShown are {_MOST_ROWS} of {len(table)} rows; the tables have all."

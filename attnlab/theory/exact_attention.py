@@ -98,18 +98,9 @@ def at_rows(problem: Problem, rows: ArrayLike | None) -> Problem:
 
 def _bias_at(problem: Problem, place: Place) -> NDArray[Any] | None:
     """Its tile of the bias, broadcastable to (batches, heads, rows, columns)."""
-    bias = problem.bias
-    if bias is None:
-        return None
-    if isinstance(bias, Alibi):
-        slopes = np.asarray(bias.slopes)[place.heads, None, None]
-        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
-    found = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
-    parts: tuple[Any, ...] = (place.batches, place.heads, place.rows, place.columns)
-    for axis, at in enumerate(parts):
-        if found.shape[axis] != 1:
-            found = found[(*(slice(None),) * axis, at)]
-    return found
+    if isinstance(problem.bias, Alibi):
+        return problem.bias.at(place)
+    return None if problem.bias is None else place.cut(problem.bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,26 +221,22 @@ def blocks(problem: Problem) -> Iterator[Rows]:
         for start in range(0, queries, size):
             at = slice(start, min(start + size, queries))
             place = Place(problem.shape, np.arange(at.start, at.stop), columns, batches, members)
-            bias = _bias_at(problem, place)
+            bias, seen = _bias_at(problem, place), problem.mask.visible(place)
             yield Rows(
                 at=(batches, members, at),
                 at_keys=at_keys,
                 q=query[:, :, at].astype(np.float64),
                 k=key,
                 v=value,
-                visible=_rows_and_keys(problem.mask.visible(place), place),
+                # the last two axes whole, so that keys can be counted
+                visible=None
+                if seen is None
+                else np.broadcast_to(seen, (*seen.shape[:-2], at.stop - start, n)),
                 bias=None if bias is None else bias.astype(np.float64),
                 scale=problem.scale,
                 softcap=problem.softcap,
                 sink=sink,
             )
-
-
-def _rows_and_keys(seen: NDArray[np.bool_] | None, place: Place) -> NDArray[np.bool_] | None:
-    """With the last two axes whole, so that keys can be counted."""
-    if seen is None:
-        return None
-    return np.broadcast_to(seen, (*seen.shape[:-2], place.rows.size, place.columns.size))
 
 
 def _together(batch: int, heads: int, group: int, pairs: int) -> Iterator[tuple[slice, slice]]:
@@ -270,24 +257,20 @@ def visible_extremes(part: Rows) -> tuple[Array, Array]:
     """Least and greatest of the values that a row sees, per component; 0 where it sees none. (…, rows, value_dim)."""
     visible, shape = part.visible, (*part.q.shape[:3], part.v.shape[-1])
     if visible is None:
-        low, high = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))
-        return low, high
+        least, most = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))
+        return least, most
     count = visible.sum(axis=-1, keepdims=True)
     found = []
     for sign in (1, -1):
         values = sign * part.v
         if np.array_equal(np.arange(visible.shape[-1]) < count, visible):  # as under a causal mask
-            least = np.take_along_axis(np.minimum.accumulate(values, axis=-2), _places(count), axis=-2)
+            last = np.maximum(count, 1).reshape((1,) * (4 - count.ndim) + count.shape) - 1
+            least = np.take_along_axis(np.minimum.accumulate(values, axis=-2), last, axis=-2)
         else:
             components = (values[..., None, :, at] for at in range(values.shape[-1]))
             least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
         found.append(np.where(count > 0, np.broadcast_to(sign * least, shape), 0.0))
     return found[0], found[1]
-
-
-def _places(count: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Of the last of so many keys, with as many axes as the values have."""
-    return np.maximum(count, 1).reshape((1,) * (4 - count.ndim) + count.shape) - 1
 
 
 class LogSums(NamedTuple):
@@ -400,7 +383,8 @@ def exact_gradients(problem: Problem) -> Three:
     asked, rows = pulled_rows(problem)
     keys = problem.shape.keys
     query = np.zeros(problem.query.shape)
-    key, value = (np.zeros(one.shape) for one in (asked.without_sinks().key, asked.without_sinks().value))
+    wider = asked.without_sinks()
+    key, value = np.zeros(wider.key.shape), np.zeros(wider.value.shape)
     assert asked.output_gradient is not None
     for part in blocks(asked):
         found = backward_rows(part, asked.output_gradient).gradients

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from attnlab.gate import tables
 from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT, Form, drawn_forms
 from attnlab.gate.gate import QUESTION_SECONDS, SETUP_AT_FIRST, SETUP_SECONDS, SLOW_SECONDS, QuestionBudget
-from attnlab.gate.questions import Question, pose, posed
+from attnlab.gate.questions import Question, posed
 from attnlab.problem.mask_kinds import Part
 from attnlab.problem.vocabulary import DTYPES
 
@@ -50,7 +50,7 @@ def test_every_fixed_form_is_what_its_text_says() -> None:
 def test_a_question_is_told_with_its_whole_condition() -> None:
     """Dtype, name and every field that is not at its default; another draw has other arrays."""
     form = Form.parse("mine: b2 h4/2 n5x9 d8v3 causal bias=1hqk- softcap=3.0 sinks upstream=signs")
-    question, again = (pose(one, "bfloat16", 0) for one in (form, Form.parse(f"mine: {form.text} draw=1")))
+    question, again = (posed(one, "bfloat16", 0) for one in (form, Form.parse(f"mine: {form.text} draw=1")))
     assert question is not None and again is not None
     assert question.text == f"gradients in bfloat16, mine ({form.text})"
     assert question.problem.group == 2 and question.problem.output_shape == (2, 4, 5, 3)

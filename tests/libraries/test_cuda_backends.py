@@ -17,7 +17,6 @@ import pytest
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
-from attnlab.errors import Unavailable
 from attnlab.gate.gate import Answers, examine
 from attnlab.gate.questions import Question
 from attnlab.problem.workload import Workload
@@ -118,14 +117,3 @@ def test_what_its_kernels_lack_is_declined_with_the_reason(
     said = file.declines(HALF.with_(**asked))
     assert said is not None and reason in said
     assert file.declines(HALF) is None
-
-
-def test_an_old_version_is_unavailable(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose causal mask would be another one."""
-    old: Any = fake_kernels.flash_attn()
-    old.__version__ = "2.0.9.post1"
-    monkeypatch.setattr(fake_kernels, "flash_attn", lambda: old)
-    with pytest.raises(
-        Unavailable, match=r"flash_attn 2.0.9.post1 is too old: .*; pip install 'flash_attn>=2.6'"
-    ):
-        loaded("flash_attn")

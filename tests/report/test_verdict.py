@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from synthetic import synthetic
 
-from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.ranking import Sure
 from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import MOST, answer_of
+from attnlab.report.formats import content_of, render
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS = {"a": SLOW, "b": FAST}
@@ -61,18 +61,30 @@ def test_the_answer_is_that_of_the_costs(costs, options, expected, made):
         assert any(re.match(pattern, one) for one in told), (pattern, told)
 
 
-def test_a_crossover_is_found_where_it_was_built_in(made):
-    # t_a = t_b where 4e-4 = 1e-9 n² heads: n = 632 at 1 head, 316 at 4
+def test_a_crossover_is_said_where_it_was_built_in(made):
+    """t_a = t_b where 4e-4 = 1e-9 n² heads: n = 632 at 1 head, 316 at 4."""
     costs = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
     run = made(costs=costs, **{**SIZES, "lengths": (64, 128, 256, 512, 1024)})
-    analysis = analyse(run)
-    found = find_crossovers(analysis, analysis.groups[0])
-    for heads, truth in ((1, 632), (4, 316)):
-        (one,) = found[heads]
-        assert (one.below, one.above) == ("a", "b")
-        assert one.low <= one.length <= one.high and one.last_below < one.length < one.first_above
-        assert one.length == pytest.approx(truth, rel=0.1)
+    for row, truth in zip(dict(content_of(run).tables())["crossovers"], (632, 316), strict=True):
+        assert (row["below"], row["above"]) == ("a", "b") and row["low"] <= row["length"] <= row["high"]
+        assert row["length"] == pytest.approx(truth, rel=0.1)
     assert any(one.startswith("`a` is the faster below, and `b` above, n ≈ 6") for one in said(run))
+
+
+@pytest.mark.parametrize("lengths", [(64, 128, 256, 512, 1024, 2048), (64, 128, 256, 512)])
+def test_the_longest_of_five_lengths_is_held_out_from_every_fit(made, lengths):
+    options = {"lengths": lengths, "heads": (1, 4), "rounds": 25, "noise": 0.01, "ceiling_flops": 1e15}
+    content = content_of(made(costs={"a": FAST, "b": SLOW}, **options))
+    found = dict(content.tables())["growth"]
+    assert len(found) == 4
+    for row in found:
+        assert row["leading"] == "quadratic" and row["c_low"] <= row["c"] <= row["c_high"]
+        if len(lengths) > 4:
+            assert row["held_out_length"] == 2048
+            assert row["held_out_predicted"] == pytest.approx(row["held_out_measured"], rel=0.1)
+    met = "4 of 4 fits are good; 4 of 4 predict the longest length within 10 %"
+    text = render(content, {})
+    assert (met if len(lengths) > 4 else "with fewer than five lengths none could be held out") in text
 
 
 def disturbed(run, part):

@@ -17,11 +17,10 @@ from attnlab.environment import unchanged
 from attnlab.errors import NotStored
 from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.race.limits import Limits
-from attnlab.runs.doctor import examine
 from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
-from attnlab.runs.store import RUN_FILE, Run, read_run
+from attnlab.runs.store import RUN_FILE, Run, examine, read_run
 
 ROOT = Path(__file__).parents[2]
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})

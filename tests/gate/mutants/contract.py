@@ -376,6 +376,12 @@ def filled(where: Callable[[Array], Any], number: float) -> Shift:
     return spoil
 
 
+def past_eights(axis: int, number: float) -> Shift:
+    """`number` after the last whole eight on `axis`, from the end; everywhere where there is none."""
+    behind = (slice(None),) * (-1 - axis)
+    return filled(lambda x: (..., slice(x.shape[axis] // 8 * 8 or None, None), *behind), number)
+
+
 def last_head_off(x: Array) -> Array:
     x = x.copy()
     x[:, -1] = (x[:, -1] * x.dtype.type(1.05)).astype(x.dtype)
@@ -443,19 +449,8 @@ PLACES = (
     *everywhere("zero from row 4096", filled(lambda x: np.s_[:, :, 4096:], 0.0), OUTPUT),
     *everywhere("last head 5 % off", last_head_off, OUTPUT, DK),
     *everywhere("that of the first batch", first_batch_only, OUTPUT, DK),
-    *everywhere(
-        "rows after the last eight never written",
-        filled(lambda x: np.s_[:, :, x.shape[2] // 8 * 8 or None :], 1e-3),
-        OUTPUT,
-        DQ,
-    ),
-    *everywhere(
-        "components after the last eight never written",
-        filled(lambda x: np.s_[..., x.shape[-1] // 8 * 8 or None :], 0.0),
-        OUTPUT,
-        DQ,
-        DV,
-    ),
+    *everywhere("rows after the last eight never written", past_eights(-2, 1e-3), OUTPUT, DQ),
+    *everywhere("components after the last eight never written", past_eights(-1, 0.0), OUTPUT, DQ, DV),
     *everywhere("components above 128 never written", filled(lambda x: np.s_[..., 128:], 0.0), DK),
     Fault("keys of the first batch for all", given(lambda p: p.with_(key=first_batch_only(p.key)))),
     Fault("values one row off", given(lambda p: p.with_(value=np.roll(p.value, 1, axis=2)))),
