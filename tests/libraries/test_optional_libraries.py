@@ -145,6 +145,7 @@ def test_a_model_is_compiled_in_the_first_call_alone(name: str) -> None:
         ("ggml_flash", {"heads": 3, "bias": "alibi"}, "no power of two, got 3"),
         ("ggml_flash", {"keys": 4096, "bias": "alibi"}, "exact to 2048, got 4095"),
         ("ggml_flash", {"bias": "normal"}, "would round one in float32"),
+        ("ggml_flash", {"softcap": 2.0, "queries": 64, "keys": 100}, "got 100 keys"),
         ("onnxruntime_contrib", {"dtype": "float16"}, "float32 only on the CPU"),
         ("executorch", {"key_lengths": (3, 9)}, "one mask for all batch elements and heads"),
         ("executorch", {"keys": 9}, "got 33 queries and 9 keys"),
