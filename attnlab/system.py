@@ -159,7 +159,7 @@ def trim_heap() -> None:
 
 def limit_files() -> bool:
     """Let a backend that prints without end be ended (SIGXFSZ), and not the disk; whether that could be done."""
-    return _limit("RLIMIT_FSIZE", _FILE_BYTES)
+    return _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
 
 
 def confine(device: str = "cpu") -> bool:
@@ -171,25 +171,25 @@ def confine(device: str = "cpu") -> bool:
     GPU maps far more than it takes, and is not confined.
     """
     if device != "cpu":
-        return _limit("RLIMIT_DATA", None)
+        return _limit(resource.RLIMIT_DATA, None)
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
         return False  # the prediction alone stands between a worker and the machine
     held = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData")), None)
-    return held is not None and _limit("RLIMIT_DATA", held + int(_SHARE * free_bytes()))
+    return held is not None and _limit(resource.RLIMIT_DATA, held + int(_SHARE * free_bytes()))
 
 
-def _limit(name: str, most: int | None) -> bool:
-    """Set this process's own limit, None for none, within what it is allowed to."""
+def _limit(kind: int, most: int | None) -> bool:
+    """Set this process's own limit, None for none, within what it is allowed to; whether that could be done."""
+    infinite = resource.RLIM_INFINITY
     try:
-        kind, infinite = getattr(resource, name), resource.RLIM_INFINITY
         _, hard = resource.getrlimit(kind)
         wanted = infinite if most is None else most
         if hard != infinite:
             wanted = hard if wanted == infinite else min(wanted, hard)
         resource.setrlimit(kind, (wanted, hard))
-    except (AttributeError, OSError, ValueError):
+    except (OSError, ValueError):
         return False
     return True
 

@@ -17,7 +17,6 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab import units
 from attnlab.environment import environment
-from attnlab.judge.analysis import MORE_MEMORY
 from attnlab.judge.pairing import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.routing.routes import OWN, Outside, Route, Routes, bound, factors, kind_of, workload_of
@@ -308,9 +307,7 @@ def _place(route: Route, chosen: str) -> str:
     others = [name for name in first if name != chosen]
     if not others:
         return "the fastest that is right"
-    peaks = [peak for name in first if (peak := route.cell.measured[name].peak_bytes) is not None]
-    decides = len(peaks) == len(first) and max(peaks) > MORE_MEMORY * min(peaks) and route.order[0] == chosen
-    why = ", chosen of them by memory" if decides else ""
+    why = ", chosen of them by memory" if route.by_memory and route.order[0] == chosen else ""
     return f"right, shares the first place with {listed(others)}{why}"
 
 

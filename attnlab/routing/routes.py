@@ -162,7 +162,7 @@ class Route:
     """One measured workload: `order` are the contenders that a call may be sent to, best first.
 
     `left_out` says why not of those that were measured and may not; `why_own` why the run does not say that anything
-    is faster than PyTorch's own, where that is so.
+    is faster than PyTorch's own, where that is so. `by_memory` : some that share the first place need more.
     """
 
     cell: Cell
@@ -170,6 +170,7 @@ class Route:
     left_out: Mapping[str, str]
     why_own: str | None
     ranking: Ranking | None
+    by_memory: bool = False
 
     def held_against(self, chosen: str) -> tuple[str | None, Verdict | None]:
         """Whom the choice is held against: PyTorch's own, or where that is the choice the next other kernel.
@@ -219,7 +220,7 @@ class Routes:
         ranking = rank(usable, baseline=OWN if OWN in usable else baseline, margin=cell.margin)
         if ranking is None:
             return Route(cell, (), left_out, "no backend on tensors was measured there", None)
-        own, why_own = ranking.of(OWN), None
+        own, why_own, by_memory = ranking.of(OWN), None, False
         order, first = ([one.contender for one in of] for of in (ranking.standings, ranking.first))
         if OWN not in cell.answers:
             why_own = f"{OWN}, PyTorch's own, did not race there: nothing is known to be faster"
@@ -231,7 +232,8 @@ class Routes:
             most = MORE_MEMORY * min(peaks.values())
             first.sort(key=lambda name: (peaks[name] > most, self.backends[name].kernel is not None))
             order = list(dict.fromkeys((*first, *order)))
-        return Route(cell, tuple(order), left_out, why_own, ranking)
+            by_memory = max(peaks.values()) > most
+        return Route(cell, tuple(order), left_out, why_own, ranking, by_memory)
 
     def _require(self, name: str, result: Result) -> None:
         """Raises ValueError or Unavailable, with why the contender may not answer this kind of call."""

@@ -18,8 +18,10 @@ from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 from attnlab.__main__ import main
 from attnlab.problem.result import Result
 from attnlab.runs import dataset, sweep_folder
+from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
-from attnlab.runs.sweep_folder import read_sweep, status
+from attnlab.runs.sweep_folder import new_sweep, read_sweep, status
+from attnlab.runs.sweep_slurm import Asked, Jobs
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
@@ -92,6 +94,30 @@ def test_a_plan_is_cut_and_its_shards_are_told(tmp_path: Path, capsys: pytest.Ca
     assert [one["state"] for one in states["shards"]] == ["open", "complete"]
 
 
+def programs(folder: Path, sbatch: str) -> None:
+    """Slurm's commands, of which this one alone does something."""
+    folder.mkdir()
+    for name in ("sbatch", "srun", "squeue", "scancel"):
+        (folder / name).write_text(f"#!/bin/sh\n{sbatch if name == 'sbatch' else ''}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+
+
+@needs_submitit
+def test_jobs_that_end_before_they_begin_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a node has no Python: Slurm takes them, and nothing of them is ever seen."""
+    programs(tmp_path / "bin", sbatch="echo Submitted batch job 7")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    sweep = new_sweep(Plan.grid(**read_plan(plan_file(tmp_path))), tmp_path / "sweep", 2)
+    found = Jobs(sweep, Asked(cluster="slurm")).see_through(lambda status: None, looks=0.0)
+    assert [one.state for one in found.states] == ["failed"] * 2
+    assert found.reasons() == [
+        "2 shards (0, 1) failed with 0 of 6 workloads: 4 jobs ended without a result; "
+        f"what they printed is in {sweep.folder / 'jobs'}"
+    ]
+
+
 @needs_submitit
 def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -102,13 +128,7 @@ def test_what_sbatch_refuses_is_one_line_that_says_how_to_go_on(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     missing = "no Slurm here: there is no sbatch; run this where sbatch works, or give --cluster local"
     assert said(capsys, *words)[2][-1] == f"attnlab: {missing}"
-    for name in ("sbatch", "srun", "squeue", "scancel"):
-        program = tmp_path / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(
-            "#!/bin/sh\necho 'sbatch: error: no such partition' >&2\nexit 1\n", encoding="utf-8"
-        )
-        program.chmod(0o755)
+    programs(tmp_path / "bin", sbatch="echo 'sbatch: error: no such partition' >&2; exit 1")
     again = ["sweep", "--resume", "--cluster", "slurm", "--out", str(out)]
     assert said(capsys, *again) == (
         2,
