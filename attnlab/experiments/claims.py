@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from attnlab.experiments import EXPERIMENTS, check_request, run_experiments
+from attnlab.experiments import EXPERIMENTS, check_request, run_experiment
 from attnlab.experiments.finding import STANDARD_ERRORS, Finding, Row, pick
 from attnlab.experiments.survey import RAISED
 from attnlab.plain import finite, suggestion
@@ -709,7 +709,7 @@ def run_claims(
     for name in EXPERIMENTS:
         if name not in found and any(claim.experiment == name for claim in wanted):
             on_event(name.replace("_", " "))
-            (found[name],) = run_experiments([name], backends, seed=seed, folders=folders)
+            found[name] = run_experiment(name, backends, seed=seed, folders=folders)
     return judged(wanted, found, seed)
 
 
