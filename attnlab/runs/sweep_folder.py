@@ -266,9 +266,8 @@ class Status:
                 alike.setdefault((one.state, one.reason), []).append(one)
         lines = []
         for (state, why), some in alike.items():
-            numbers = ", ".join(
-                [*(str(one.number) for one in some[:_NAMED]), *["..."] * (len(some) > _NAMED)]
-            )
+            shown = [*(str(one.number) for one in some[:_NAMED]), *["..."] * (len(some) > _NAMED)]
+            numbers = ", ".join(shown)
             who = f"shard {numbers}" if len(some) == 1 else f"{len(some)} shards ({numbers})"
             done, size = sum(one.done for one in some), sum(one.size for one in some)
             lines.append(f"{who} {state} with {done} of {size} workloads: {why}")
