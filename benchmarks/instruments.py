@@ -14,20 +14,15 @@ import io
 import json
 import resource
 import tempfile
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from common import REPOSITORY, attnlab, command_line, publish, say, table, yes
 
-from attnlab import report
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import backends
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.runs.execute import run
-from attnlab.runs.plan import Plan
 from attnlab.units import bytes_text
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
@@ -65,15 +60,12 @@ def memory() -> Rows:
 
 def scaling() -> Rows:
     """Twice the lengths, twice the time"""
-    lengths = [64 + 32 * step for step in range(16)]
-    few = {"heads": (4,), "contenders": ("torch_eager", *LINEAR), "experiments": ("none",)}
-    took = []
+    lengths, took = [str(64 + 32 * step) for step in range(16)], []
+    few = ("--heads", "4", "--backends", ",".join(("torch_eager", *LINEAR)), "--experiments", "none")
     for chosen in (lengths[::2], lengths):
         with tempfile.TemporaryDirectory() as folder:
-            started = time.monotonic()
-            plan = Plan.grid(lengths=chosen, limits=Limits(workload_seconds=2.0), **few)
-            report.write(run(plan, Path(folder) / "run"))
-            took.append(time.monotonic() - started)
+            asked = ("run", "--lengths", ",".join(chosen), *few, "--seconds", "2", "--out", "run")
+            took.append(attnlab(*asked, folder=folder)[0])
     yield "8 lengths", "16 lengths", "ratio (2 is right)"
     yield f"{took[0]:.1f} s", f"{took[1]:.1f} s", f"{took[1] / took[0]:.2f}"
 

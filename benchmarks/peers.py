@@ -111,11 +111,9 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def percent(part: float) -> str:
-    """A part of one in percent, to two figures; a dash for nan, and "30-fold" for what is off ten times or more."""
+    """A part of one in percent, to two figures; a dash for nan."""
     if math.isnan(part):
         return "–"
-    if part >= 9:
-        return f"{1 + part:.2g}-fold" if part < 99 else f"{1 + part:.0f}-fold"
     return f"{part * 100:.2g} %" if part < 0.995 else f"{part * 100:.0f} %"
 
 

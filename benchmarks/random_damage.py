@@ -96,11 +96,8 @@ def _strike(conductor: int, generator: random.Random, kills: Counter[str], wante
 
 def _left() -> int:
     """Processes that come from the run, whoever started them, and do not end."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # of another user's process the environment is not to be read
-            if process.environ().get(_MARK) == _OWN:
-                found.append(process)
+    every = psutil.process_iter(["environ"])  # of another user's process it is None
+    found = [one for one in every if (one.info["environ"] or {}).get(_MARK) == _OWN]
     return len(psutil.wait_procs(found, timeout=_ENDING)[1])
 
 

@@ -78,17 +78,18 @@ def store(asked: Namespace) -> Iterator[Figures]:
     """What keeping costs, in a run of many results"""
     # those of the reference run, told apart by the seed of their workloads
     reference = read_run(REPOSITORY / "reports" / "reference")
-    workloads, spent = list(dict.fromkeys(one.workload for one in reference.results)), []
-    seeds = range(-(-RESULTS // len(reference.results)) + 1)
-    planned = tuple(one.with_(seed=seed) for seed in seeds for one in workloads)
+    races = {one.workload: [] for one in reference.results}
+    for one in reference.results:
+        races[one.workload].append(one)
+    seeds = range(RESULTS // len(reference.results) + 2)
+    planned = {workload.with_(seed=seed): old for seed in seeds for workload, old in races.items()}
+    kept, spent = 0, []
     with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
-        plan = replace(reference.plan, workloads=planned)
+        plan = replace(reference.plan, workloads=tuple(planned))
         run = replace(reference, folder=Path(folder), plan=plan, results=[], findings=[], complete=False)
         run.save()
-        kept = 0
-        for place, workload in enumerate(planned):
+        for workload, old in planned.items():
             if kept < RESULTS:
-                old = [one for one in reference.results if one.workload == workloads[place % len(workloads)]]
                 started = time.perf_counter()
                 run.append([replace(one, workload=workload) for one in old])
                 spent.append(time.perf_counter() - started)
@@ -103,7 +104,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
             assert again.whole() == len(again.results) == kept
         reading = time.perf_counter() - started
     measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
-    share = (append * len(workloads) + 4 * saving) / measuring
+    share = (append * len(races) + 4 * saving) / measuring
     found = {"results": kept, "left": left, "resume_s": round(reading, 2), "share": share}
     yield {**found, "append_ms": 1e3 * append, "measuring_s": round(measuring)}
 

@@ -74,9 +74,8 @@ def power(store: Store, beside: str, trials: int) -> None:
         if store.lacks(**key):
             started = time.monotonic()
             verdict = compare([POWER_BACKEND, slowed], THREE_MS).verdicts.get(slowed)
-            found = (str(verdict.kind), verdict.ratio, verdict.processes) if verdict else (None, None, 0)
-            figures = dict(zip(("kind", "ratio", "processes"), found, strict=True))
-            store.add(**key, seconds=time.monotonic() - started, **figures)
+            kind, ratio = (str(verdict.kind), verdict.ratio) if verdict else (None, None)
+            store.add(**key, seconds=time.monotonic() - started, kind=kind, ratio=ratio)
 
 
 def agreement(store: Store, beside: str, times: int) -> None:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5
+#: seconds between two lines on a sweep that go to a log
+_BETWEEN_LINES = 30.0
 #: lines of the terminal that are not rows: title, head, frame, and what is being done
 _FRAME = 8
 
@@ -166,13 +168,13 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def sweep_progress(every: float) -> Iterator[Callable[[Status], None]]:
+def sweep_progress() -> Iterator[Callable[[Status], None]]:
     """A function that is told how far a sweep is: one live line in a terminal, a line now and then elsewhere."""
-    told = -every
+    told = -_BETWEEN_LINES
 
     def line(found: Status) -> None:
         nonlocal told
-        if time.monotonic() - told >= every or found.over:
+        if time.monotonic() - told >= _BETWEEN_LINES or found.over:
             told = time.monotonic()
             print(found.summary(), file=sys.stderr, flush=True)
 

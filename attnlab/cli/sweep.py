@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _COUNT, _AMOUNT = options.COUNT, options.AMOUNT
 _DEFAULT = Path("reports/sweep")
-#: lines of progress that go to a log come this often, in seconds
-_TOLD_EVERY = 30.0
 #: workloads to a shard where nothing is said: starting contenders and measuring ceilings takes as long as several
 _WORKLOADS_A_SHARD = 16
 
@@ -239,7 +237,7 @@ def _carried_out(found: Sweep, asked: Asked, detach: bool) -> int:
         )
         return 0
     try:
-        with sweep_progress(_TOLD_EVERY) as tell:
+        with sweep_progress() as tell:
             if jobs is not None:
                 jobs.see_through(tell)
             else:

@@ -122,19 +122,9 @@ class Check:
         """Plain data for JSON, which has no NaN and no infinity: such a number becomes its name."""
         return {**finite(asdict(self)), "holds": self.holds}
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Check:
-        """The inverse of `to_dict`; whether it holds is computed anew."""
-        known = {name: data[name] for name in cls.__dataclass_fields__}
-        numbers = {name: float(data[name]) for name in ("measured", "expected", "standard_error", "slack")}
-        return cls(**{**known, **numbers, "role": Role(data["role"])})
-
 
 class _Unmeasured(Exception):
     """The experiment has not the rows that a test needs; the message says why."""
-
-
-_TEXTS = ("id", "theme", "says", "truth", "reference", "condition", "experiment", "plan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +146,10 @@ class Claim:
     condition: str = ""
     experiment: str = ""
     plan: str = ""
-    claimed: tuple[Test, ...] = field(default=(), compare=False)
-    beyond: tuple[Test, ...] = field(default=(), compare=False)
-    right: tuple[Test, ...] = field(default=(), compare=False)
-    control: tuple[Test, ...] = field(default=(), compare=False)
+    claimed: tuple[Test, ...] = ()
+    beyond: tuple[Test, ...] = ()
+    right: tuple[Test, ...] = ()
+    control: tuple[Test, ...] = ()
     checks: tuple[Check, ...] = ()
     note: str = ""
 
@@ -210,14 +200,9 @@ class Claim:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON; with the verdict, for whoever reads it elsewhere."""
-        text, checks = {name: getattr(self, name) for name in _TEXTS}, [one.to_dict() for one in self.checks]
-        return {**text, "verdict": str(self.verdict), "checks": checks, "note": self.note}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Claim:
-        """The inverse of `to_dict`, without the tests; the verdict is computed anew, whatever the data say."""
-        known = {name: data[name] for name in (*_TEXTS, "note") if name in data}
-        return cls(**known, checks=tuple(Check.from_dict(one) for one in data["checks"]))
+        texts = ("id", "theme", "says", "truth", "reference", "condition", "experiment", "plan", "note")
+        plain: dict[str, Any] = {name: getattr(self, name) for name in texts}
+        return {**plain, "verdict": str(self.verdict), "checks": [one.to_dict() for one in self.checks]}
 
 
 def decide(checks: Iterable[Check]) -> ClaimVerdict:
@@ -259,11 +244,6 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
         return {"facts": dict(self.facts), "claims": [entry.to_dict() for entry in self.entries]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Ledger:
-        """The inverse of `to_dict`."""
-        return cls(tuple(Claim.from_dict(one) for one in data["claims"]), dict(data["facts"]))
 
     def rows(self) -> list[dict[str, Any]]:
         """Every test of every claim as plain values, a row a test."""

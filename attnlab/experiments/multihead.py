@@ -19,16 +19,7 @@ from attnlab.experiments import panels
 from attnlab.experiments.finding import Array, Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import read_logits
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures import (
-    BLACK,
-    BLUE,
-    ORANGE,
-    backend_styles,
-    entitle,
-    legend,
-    new_figure,
-    powers_of_two,
-)
+from attnlab.figures import BLACK, BLUE, ORANGE, backend_styles, entitle, legend, new_figure, powers_of_two
 from attnlab.problem.problem import Problem
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY

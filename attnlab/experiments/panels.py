@@ -31,12 +31,13 @@ def measured(
     figures.points(panel, values(rows, x), found, errors, colour, **options)
 
 
-def predicted(
+def compared(
     panel: Axes, rows: Sequence[Row], x: str, colour: str, unit: float | Array = 1.0, *, smooth: bool = False
 ) -> None:
-    """The predicted values against the condition `x`, in units of `unit`: a line, or a curve where `smooth`."""
+    """As `measured`, and the predicted values: a line, or a curve where `smooth`."""
     at, line = values(rows, x), values(rows, "predicted") / unit
     panel.plot(*(figures.smooth(list(at), line) if smooth else (at, line)), color=colour, linewidth=1.8)
+    measured(panel, rows, x, colour, unit)
 
 
 def by_backend(

@@ -25,17 +25,7 @@ from attnlab.experiments.observables import (
     weights_of,
 )
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    RED,
-    backend_styles,
-    entitle,
-    legend,
-    new_figure,
-    note,
-)
+from attnlab.figures import BLUE, GREEN, ORANGE, RED, backend_styles, entitle, legend, new_figure, note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -258,24 +248,17 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
         ("entropy", "H", GREEN, (-8, 9)),
     ):
         if mine := pick(rows, quantity):
-            panels.predicted(panel, mine, _AT, colour, unit, smooth=True)
-            panels.measured(panel, mine, _AT, colour, unit)
+            panels.compared(panel, mine, _AT, colour, unit, smooth=True)
             at = float(mine[-3].where[_AT]), mine[-3].predicted / unit
-            style: dict[str, Any] = {
-                "textcoords": "offset points",
-                "color": colour,
-                "fontsize": 10,
-                "ha": "right",
-            }
-            panel.annotate(label, at, offset, **style)
+            look: dict[str, Any] = {"color": colour, "fontsize": 10, "ha": "right"}
+            panel.annotate(label, at, offset, textcoords="offset points", **look)
     panels.boundary(panel, 1.0)
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
     entitle(panel, "The heat capacity peaks near freezing", _BETA, "β² Var_p(s)")
     if rows:
-        panels.predicted(panel, rows, _AT, RED, smooth=True)
-        panels.measured(panel, rows, _AT, RED)
+        panels.compared(panel, rows, _AT, RED, smooth=True)
         panels.boundary(panel, 1.0)
         last, top = float(rows[-1].where[_AT]), max(row.measured for row in rows)
         text = f"exact, n = {rows[0].where['keys']}\nbars: 5 standard errors"

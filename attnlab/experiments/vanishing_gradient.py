@@ -344,44 +344,40 @@ def conclusion(rows: Sequence[Row]) -> str:
     error = 100 * pick(below, scaling="unscaled")[0].standard_error
     expected = share_below(SMALL, _KEYS, _HEAD_DIM, 1.0)
     direction = "larger" if rms["unscaled"] > rms["scaled"] else "smaller"
-    return (
+    told = [
         f"At n = {_KEYS}, d_k = {_HEAD_DIM} the unscaled Jacobian is {direction} on average than the "
         f"scaled one (rms {rms['unscaled']:.3f} against {rms['scaled']:.3f}), while {tail['unscaled']:.1f} ± "
         f"{error:.1f} % of its rows (sampled from theory: {100 * expected.value:.2f} ± {100 * expected.error:.2f} %) "
         f"lie below {SMALL:g}, against {tail['scaled']:.1f} % of the scaled ones (± one standard error, here and "
-        f"below). {_other_sizes(rows)}{_whole_gradient(rows)}{agreement(rows, 'the predictions')}."
-    )
+        "below)."
+    ]
 
+    def dims(found: Sequence[Row]) -> str:
+        return ", ".join(str(row.where["head_dim"]) for row in found)
 
-def _other_sizes(rows: Sequence[Row]) -> str:
     shares, medians, long = (
         pick(rows, name) for name in (BELOW_AGAINST_DIM, MEDIAN_AGAINST_DIM, AGAINST_LENGTH)
     )
-    if not (shares and medians and long):
-        return ""
-    first = next((row for row in medians if row.predicted < SMALL), None)
-    percent = ", ".join(f"{100 * row.measured:.1f} ± {100 * row.standard_error:.1f}" for row in shares)
-    median = f"; by theory the median row does at {first.where['head_dim']} and beyond" if first else ""
-    return (
-        f"Unscaled, {percent} % do at d_k = {', '.join(str(row.where['head_dim']) for row in shares)}{median}. "
-        f"Scaled, the median falls with the length, from {long[0].measured:.3f} at n = {long[0].where['keys']} to "
-        f"{long[-1].measured:.4f} at {long[-1].where['keys']}. "
-    )
-
-
-def _whole_gradient(rows: Sequence[Row]) -> str:
-    mean, median = (pick(rows, whole_quantity(name)) for name in STATISTICS)
-    if not mean:
-        return ""
-    listed = [
-        ", ".join(f"{row.measured:.3g} ± {row.standard_error:.2g}" for row in found)
-        for found in (mean, median)
-    ]
-    dims = ", ".join(str(row.where["head_dim"]) for row in mean)
-    return (
-        f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is {listed[0]} "
-        f"times the scaled one at d_k = {dims}, and the median {listed[1]} times. "
-    )
+    if shares and medians and long:
+        first = next((row for row in medians if row.predicted < SMALL), None)
+        percent = ", ".join(f"{100 * row.measured:.1f} ± {100 * row.standard_error:.1f}" for row in shares)
+        median = f"; by theory the median row does at {first.where['head_dim']} and beyond" if first else ""
+        told.append(
+            f"Unscaled, {percent} % do at d_k = {dims(shares)}{median}. Scaled, the median falls with the length, "
+            f"from {long[0].measured:.3f} at n = {long[0].where['keys']} to {long[-1].measured:.4f} at "
+            f"{long[-1].where['keys']}."
+        )
+    mean, median_length = (pick(rows, whole_quantity(name)) for name in STATISTICS)
+    if mean:
+        listed = [
+            ", ".join(f"{row.measured:.3g} ± {row.standard_error:.2g}" for row in found)
+            for found in (mean, median_length)
+        ]
+        told.append(
+            f"Of the whole gradient dL/dq, in which the scale is a factor, the root mean square unscaled is "
+            f"{listed[0]} times the scaled one at d_k = {dims(mean)}, and the median {listed[1]} times."
+        )
+    return " ".join([*told, f"{agreement(rows, 'the predictions')}."])
 
 
 def draw(finding: Finding) -> Figure:
@@ -476,8 +472,7 @@ def _against_dims(panel: Axes, rows: Sequence[Row]) -> None:
     if not rows:
         return
     x = values(rows, "head_dim")
-    panels.predicted(panel, rows, "head_dim", ORANGE, smooth=True)
-    panels.measured(panel, rows, "head_dim", ORANGE)
+    panels.compared(panel, rows, "head_dim", ORANGE, smooth=True)
     panel.axhline(0.5, color=GREY, linestyle="--", linewidth=1.2)
     note(panel, x[0], 0.515, "above this line the median row is among them", GREY)
     note(panel, 1.3 * x[2], 0.15, f"unscaled, n = {_KEYS}", ORANGE)
@@ -493,8 +488,7 @@ def _against_lengths(panel: Axes, rows: Sequence[Row]) -> None:
         return
     x = values(rows, "keys")
     panel.plot(x, np.sqrt(math.e / x), "--", color=GREY, linewidth=1.2)
-    panels.predicted(panel, rows, "keys", BLUE)
-    panels.measured(panel, rows, "keys", BLUE)
+    panels.compared(panel, rows, "keys", BLUE)
     note(panel, x[1], 1.25 * math.sqrt(math.e / x[1]), "√(e/n)", GREY)
     note(panel, x[0], 0.4 * rows[1].predicted, f"scaled, d_k = {_HEAD_DIM}", BLUE)
 
@@ -511,8 +505,7 @@ def _whole(panel: Axes, rows: Sequence[Row]) -> None:
         ("median", ORANGE, "median row", 0.4),
     ):
         if mine := pick(rows, whole_quantity(name)):
-            panels.predicted(panel, mine, "head_dim", colour)
-            panels.measured(panel, mine, "head_dim", colour)
+            panels.compared(panel, mine, "head_dim", colour)
             x, y = float(mine[1].where["head_dim"]), above * mine[1].predicted
             note(panel, x, y, text, colour, ha="center")
 

@@ -104,15 +104,7 @@ def split_names(text: str) -> list[str]:
 
     Raises ValueError for an empty name.
     """
-    names, depth, current = [], 0, ""
-    for character in text:
-        depth += (character == "[") - (character == "]")
-        if character == "," and depth == 0:
-            names.append(current)
-            current = ""
-        else:
-            current += character
-    names = [name.strip() for name in (*names, current)]
+    names = [name.strip() for name in re.split(r",(?![^\[\]]*\])", text)]
     if not all(names):
         raise ValueError(f"a list of names is separated by single commas, got {text!r}")
     return names

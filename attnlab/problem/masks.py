@@ -133,10 +133,7 @@ class Mask:
     def _counted(self, shape: Shape) -> Counts:
         """`counts`, pair by pair."""
         pairs = by_some = 0
-        queries, keys = (
-            np.zeros((shape.batch, shape.queries), bool),
-            np.zeros((shape.batch, shape.keys), bool),
-        )
+        queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
         for rows, seen in self._row_blocks(shape):
             alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
             pairs += int(np.count_nonzero(seen)) * alike
@@ -193,17 +190,13 @@ def fields_of(mask: Mask) -> dict[str, Any]:
     """The fields of a workload that say `mask`: of their own for one condition of each kind, the rest as text."""
     found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
     further: list[Part] = []
+    diagonal = "top_left"  # along which the field's window lies
     for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
         if isinstance(part, Causal) and not found["causal"]:
-            found["causal"] = part.alignment
+            found["causal"] = diagonal = part.alignment
         elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
             found["key_lengths"] = part.lengths
-        elif (
-            isinstance(part, Window)
-            and found["window"] is None
-            and part.alignment
-            == (found["causal"] or "top_left")  # the field's lies along the causal diagonal
-        ):
+        elif isinstance(part, Window) and found["window"] is None and part.alignment == diagonal:
             found["window"] = part.sides
         else:
             further.append(part)

@@ -124,10 +124,9 @@ class Harness:
             return result.accuracy if result.outcome is Outcome.MEASURED and result.accuracy else result
         try:
             return self._answer_here(name, workload)
-        except Unavailable as fault:
-            return Result(name, workload, Outcome.UNAVAILABLE, str(fault))
-        except Declined as fault:
-            return Result(name, workload, Outcome.DECLINED, str(fault))
+        except (Unavailable, Declined) as fault:
+            outcome = Outcome.DECLINED if isinstance(fault, Declined) else Outcome.UNAVAILABLE
+            return Result(name, workload, outcome, str(fault))
         except Exception as fault:
             return Result(name, workload, Outcome.CRASHED, f"raised {type(fault).__name__}: {fault}")
 

@@ -101,7 +101,7 @@ class Shard:
 
     def journal(self) -> list[dict[str, Any]]:
         """All events, the first one first."""
-        return read_lines(self.folder / JOURNAL)
+        return [one for one in read_lines(self.folder / JOURNAL) if isinstance(one, dict) and "event" in one]
 
     def end(self, outcome: str, reason: str | None = None) -> str:
         """Note the outcome, and return it."""
@@ -266,9 +266,8 @@ class Status:
                 alike.setdefault((one.state, one.reason), []).append(one)
         lines = []
         for (state, why), some in alike.items():
-            numbers = ", ".join(
-                [*(str(one.number) for one in some[:_NAMED]), *["..."] * (len(some) > _NAMED)]
-            )
+            shown = [*(str(one.number) for one in some[:_NAMED]), *["..."] * (len(some) > _NAMED)]
+            numbers = ", ".join(shown)
             who = f"shard {numbers}" if len(some) == 1 else f"{len(some)} shards ({numbers})"
             done, size = sum(one.done for one in some), sum(one.size for one in some)
             lines.append(f"{who} {state} with {done} of {size} workloads: {why}")
@@ -312,8 +311,9 @@ def _state(shard: Shard) -> State:
     for one, after in zip_longest(journal, journal[1:]):
         results = shard.folder / one.get("run", "") / RESULTS
         if one["event"] == "started" and results.exists():
-            until = results.stat().st_mtime
-            seconds += max(0.0, (until if after is None else min(until, after["time"])) - one["time"])
+            last_result = results.stat().st_mtime
+            until = last_result if after is None else min(last_result, after.get("time", last_result))
+            seconds += max(0.0, until - one["time"])
     return State(
         shard.number,
         shard.size,

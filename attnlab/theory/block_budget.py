@@ -162,13 +162,13 @@ def _propagate(
         scatter = energy(of_value.sum(axis=2)) + energy(by_keys.sum(axis=(2, 3))) + energy(own.sum(axis=3))
         noises[source] = of_value + by_keys + own, scatter
         spread = spread + of_scores + soft.through(scale2 * (of_query @ turned(part.k**2)), 2)
-    largest = float((p * spread).sum(axis=-1).max())
-    found.exponent_error = max(found.exponent_error, math.sqrt(largest))
+    exponent_error = math.sqrt((p * spread).sum(axis=-1).max())
     off = _of_keys(part, key.bound)
     off = query.bound[part.at] @ turned(np.abs(part.k) + off) + np.abs(part.q) @ turned(off)
     eta = abs(part.scale) * off.max(axis=-1, keepdims=True)
     of_values = _of_keys(part, value.bound).max(axis=-2, keepdims=True)
-    found.add(part.at, noises, bound=(high - low) * np.tanh(eta / 2) + of_values)
+    bound = (high - low) * np.tanh(eta / 2) + of_values
+    found.add(part.at, noises, bound=bound, exponent_error=exponent_error)
 
 
 def _of_keys(part: Rows, array: Array) -> Array:

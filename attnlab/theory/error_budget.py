@@ -197,9 +197,11 @@ class Tally:
         exact: Array | float = 0.0,
         tilt: Array | float = 0.0,
         bound: Array | float = 0.0,
+        exponent_error: float = 0.0,
         onto: Callable[[Any], Any] = lambda x: x,
     ) -> None:
         """What one block gives to the components at `place`; onto : sums over the heads that share them."""
+        self.exponent_error = max(self.exponent_error, exponent_error)
         for total, more in ((self.exact, exact), (self.tilt, tilt), (self.bound, bound)):
             total[place] += onto(more)
         for source, (variance, scatter) in noises.items():
@@ -243,7 +245,7 @@ def error_budget(
     order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
     (all near +1000, say) in a low format, they do not, and the budget is of no use.
 
-    float64 throughout, in blocks of rows: memory beyond the results is some 50 MB plus one head. The inner
+    float64 throughout, in blocks of rows: memory beyond the results is some 100 MB plus one head. The inner
     arithmetic is float32, of float64 inputs float64.
 
     Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
@@ -258,8 +260,8 @@ def error_budget(
             bound = _bound(at, extremes)
             on_block(at, extremes)
         tilt = (soft.weights * soft.scale_response) @ part.v
-        found.exponent_error = max(found.exponent_error, at.exponent_error)
-        found.add(part.at, _noises(at), exact=soft.output, tilt=tilt, bound=bound)
+        off = at.exponent_error
+        found.add(part.at, _noises(at), exact=soft.output, tilt=tilt, bound=bound, exponent_error=off)
     return found.budget()
 
 
@@ -319,13 +321,13 @@ def log_sum_budget(
         empty[part.at] = none = soft.partition == 0
         size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
         bound = at.eta + roundings.weights_roundoff + (part.seen + 4 + size) * roundings.inner_roundoff
-        found.exponent_error = max(found.exponent_error, at.exponent_error)
         found.add(
             part.at,
             {source: (np.where(none, 0.0, one), 0.0) for source, one in _log_sum_variances(at).items()},
             exact=soft.log_partition,
             tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
             bound=np.where(none, 0.0, bound),
+            exponent_error=at.exponent_error,
         )
     found.scatters = {source: energy(one) for source, one in found.variances.items()}
     budget = found.budget()

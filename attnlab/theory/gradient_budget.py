@@ -141,19 +141,25 @@ def gradient_budgets(
     found = tuple(Tally(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value))
     n, terms, every = wider.shape.keys, pulled.size * problem.group, problem.shape.queries * problem.group
     over_keys, over_queries = _Length(n, stores(n)), _Length(terms, min(stores(every), terms))
-    exponent_error = 0.0
     for part in blocks(asked):
         back = backward_rows(part, asked.output_gradient)
         at = RoundedRows(part, back.soft, roundings)
-        exponent_error = max(exponent_error, at.exponent_error)
         noises = _noises(at, back, over_keys, over_queries)
         places = (part.at, part.at_keys, part.at_keys)
         onto = (lambda x: x, part.onto_keys, part.onto_keys)
         three = zip(back.gradients, back.tilts, _bounds(at, back, over_keys, over_queries), strict=True)
         for one, (exact, tilt, bound) in enumerate(three):
             own = {source: of_three[one] for source, of_three in noises.items()}
-            found[one].add(places[one], own, exact=exact, tilt=tilt, bound=bound, onto=onto[one])
-    query, *others = (replace(one.budget(), exponent_error=exponent_error) for one in found)
+            found[one].add(
+                places[one],
+                own,
+                exact=exact,
+                tilt=tilt,
+                bound=bound,
+                exponent_error=at.exponent_error,
+                onto=onto[one],
+            )
+    query, *others = (one.budget() for one in found)
     keys = problem.shape.keys  # without that of a sink
     return GradientBudgets(
         _rows_of(_stored(query, over_keys, roundings), pulled, wanted),

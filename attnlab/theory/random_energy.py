@@ -65,6 +65,11 @@ class RandomEnergy:
     jacobian_norm_squared: float
 
     @property
+    def values(self) -> Array:
+        """All expectations, in the order of `FIELDS`."""
+        return np.array([getattr(self, name) for name in FIELDS])
+
+    @property
     def mean_energy(self) -> float:
         """E⟨s⟩ = E ln Z − E H, the mean logit under the weights."""
         return self.log_partition - self.entropy
@@ -135,7 +140,7 @@ def random_energy(n: int, beta: float) -> RandomEnergy:
     coarse = _collect(n, beta, _integrals(n, beta, 2 * _SPACING))
     for refinement in range(_REFINEMENTS):
         fine = _collect(n, beta, _integrals(n, beta, _SPACING / 2**refinement))
-        change = _relative_change(coarse, fine)
+        change = float(np.max(np.abs(coarse.values / fine.values - 1)))
         if change <= _TOLERANCE:
             return fine
         coarse = fine
@@ -155,11 +160,6 @@ def _collect(n: int, beta: float, integrals: _Integrals) -> RandomEnergy:
         largest_weight=largest,
         jacobian_norm_squared=second - 2 * third + second_squared,
     )
-
-
-def _relative_change(a: RandomEnergy, b: RandomEnergy) -> float:
-    change = max(abs(getattr(a, f) / getattr(b, f) - 1) for f in FIELDS)
-    return change if math.isfinite(change) else math.inf
 
 
 def _grid(n: int, beta: float, spacing: float) -> _Grid:
@@ -255,7 +255,6 @@ def _largest_factor(
 
 # (d/dx)^m (1 − e^{−w}) = β^m e^{−w} Σ_j STIRLING[m][j] (−1)^{j+1} w^j, Stirling numbers of the second kind.
 _STIRLING = {0: (), 1: (0, 1), 2: (0, 1, 1), 3: (0, 1, 3, 1), 4: (0, 1, 7, 6, 1), 5: (0, 1, 15, 25, 10, 1)}
-_BINOMIAL = {1: (1, 1), 3: (1, 3, 3, 1), 5: (1, 5, 10, 10, 5, 1)}
 
 
 def _derivative_coefficients(x: Array, beta: float, h: float) -> list[Array]:
@@ -265,7 +264,7 @@ def _derivative_coefficients(x: Array, beta: float, h: float) -> list[Array]:
     for order, factor in ((1, -(h**2) / 12), (3, h**4 / 720), (5, -(h**6) / 30240)):
         for m in range(order + 1):  # Leibniz: m derivatives on 1 − e^{−w}, the others on the density
             rest = order - m
-            density = factor * _BINOMIAL[order][m] * (-1) ** rest * hermite[rest]
+            density = factor * math.comb(order, m) * (-1) ** rest * hermite[rest]
             if m == 0:
                 coefficients[0] += density
             for j, stirling in enumerate(_STIRLING[m]):
@@ -373,8 +372,9 @@ def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> Ran
     for order in _ORDERS:
         nodes, weights = chi_rule(head_dim, order)
         kept = weights > _NEGLIGIBLE
-        rows = (random_energy(keys, unit * float(norm)) for norm in nodes[kept])
-        total = weights[kept] @ np.array([[getattr(row, field) for field in FIELDS] for row in rows])
+        total = weights[kept] @ np.array(
+            [random_energy(keys, unit * float(norm)).values for norm in nodes[kept]]
+        )
         if previous is not None:
             change = float(np.max(np.abs(total - previous) / np.maximum(np.abs(total), 1e-300)))
             if change <= _AGREEMENT:

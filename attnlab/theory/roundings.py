@@ -211,12 +211,12 @@ class RoundedRows:
         moved = moved + own
         return ScoreErrors(raw, moved if part.visible is None else moved * part.visible)
 
-    @property
+    @cached_property
     def eta(self) -> Array:
         """η, the largest error of a score in each row, (…, rows, 1)."""
         return np.asarray(self.largest.scores.max(axis=-1, keepdims=True))
 
-    @property
+    @cached_property
     def exponent_error(self) -> float:
         """The largest predicted rms error of a score, weighted over a row."""
         errors = self.soft.weights * (self.inner.scores + self.stored.scores)

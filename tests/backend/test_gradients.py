@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import attnlab
+from attnlab.backend.backend import Backend
+from attnlab.problem.problem import Problem
+from attnlab.problem.workload import Workload
 from attnlab.theory import exact_gradients
 
 RNG = np.random.default_rng(0)
@@ -74,3 +78,28 @@ def test_a_backend_without_a_way_back_says_so(
 ) -> None:
     with pytest.raises(raised, match=message):
         attnlab.gradients("mine", Q, K, V, G, folders=written(tmp_path, body + "\n"))
+
+
+def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
+    """The workload knows nothing of an array of a caller's own: it is seen when the call is bound."""
+
+    def attend(query: Any, key: Any, value: Any, *, causal: bool, scale: float, mask: Any = None) -> Any:
+        scores = (query @ key.mT * scale).masked_fill(~mask, -np.inf)
+        return scores.softmax(-1) @ value
+
+    backend = Backend("mine", "torch", attend, options=frozenset({"causal", "scale", "mask"}))
+    rng = np.random.default_rng(0)
+    q, k, v, upstream = (rng.standard_normal((1, 1, 3, 4)).astype(np.float32) for _ in range(4))
+    for hidden, declined in ((slice(0, 0), False), (slice(1, 2), True)):
+        seen = np.ones((3, 3), bool)
+        seen[hidden] = False
+        problem = Problem.of(q, k, v, mask=seen, output_gradient=upstream)
+        workload = Workload.of_problem(problem, direction="training")
+        if declined:
+            with pytest.raises(attnlab.Declined, match="a query sees no key"):
+                backend.bind(workload, problem)
+        else:
+            assert all(
+                np.isfinite(one).all()
+                for one in backend.named(workload, backend.bind(workload, problem)()).values()
+            )

@@ -127,6 +127,13 @@ def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, opti
     assert load("mine", [write(tmp_path, source)]).options == options
 
 
+def test_a_file_may_give_its_output_with_ln_z_alone(tmp_path: Path) -> None:
+    """What it takes is what that function takes."""
+    source = "LIBRARY = 'numpy'\ndef attend_with_log_sum(q, k, v, *, causal): return v, None"
+    backend = load("mine", [write(tmp_path, source)])
+    assert backend.options == {"causal"} and backend.attend(1, 2, 3, causal=False) == 3
+
+
 @pytest.mark.parametrize(
     ("asked", "taken", "reason"),
     [

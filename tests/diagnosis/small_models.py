@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +29,6 @@ class Plain(nn.Module):
             o = functional.scaled_dot_product_attention(q * self.gain, k, v, is_causal=self.causal)
             x = x + o.transpose(1, 2).flatten(-2)
         return x
-
-
-class Logits(nn.Module):
-    """One head whose logits are those given: q and k are chosen so that scale·q·k is `logits` exactly."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.logits = logits
-
-    def forward(self, value: Tensor) -> Tensor:
-        n = self.logits.shape[-1]
-        key = torch.eye(n, dtype=self.logits.dtype)[None, None]
-        query = self.logits[None, None] * math.sqrt(n)
-        return functional.scaled_dot_product_attention(query, key, value)
 
 
 def bert(**config: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from small_models import Plain, bert
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from attnlab.backend.call import answer
@@ -22,15 +22,6 @@ from attnlab.problem.problem import Problem
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
 )
-
-
-def _qkv(queries: int = 6, keys: int = 6, heads: int = 2, kv_heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
-    torch.manual_seed(0)
-    return (
-        torch.randn(2, heads, queries, 4),
-        torch.randn(2, kv_heads, keys, 4),
-        torch.randn(2, kv_heads, keys, 4),
-    )
 
 
 def _gives_again(model: nn.Module, inputs: Any) -> list[Problem]:
@@ -125,7 +116,7 @@ def test_grouped_heads_windows_caps_and_sinks_of_a_decoder(name: str) -> None:
 
 def test_masks_get_their_names() -> None:
     """Booleans and added numbers alike: causal either way, windows, lengths; others stay arrays."""
-    q, k, v = _qkv(queries=4, keys=6)
+    q, k, v = (torch.ones(2, 2, n, 4) for n in (4, 6, 6))
     rows, columns = torch.arange(4)[:, None], torch.arange(6)
     least = torch.finfo(torch.float32).min
     lengths = (columns < torch.tensor([[6], [2]]))[:, None, None]

@@ -6,10 +6,7 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from small_models import Logits
 
-from attnlab.experiments.capture import captured
 from attnlab.experiments.heads import heads_of
 from attnlab.problem.problem import Problem
 from attnlab.theory import critical_beta, random_energy
@@ -17,10 +14,9 @@ from attnlab.theory import critical_beta, random_energy
 
 def _of_logits(rows: list[list[float]]) -> Problem:
     """One head with these logits."""
-    model = Logits(torch.tensor(rows, dtype=torch.float64))
-    value = torch.ones(1, 1, len(rows[0]), 1, dtype=torch.float64)
-    (call,) = captured(model.double(), (value,))
-    return call.problem
+    logits = np.array(rows)[None, None]
+    n = logits.shape[-1]
+    return Problem.of(logits * math.sqrt(n), np.eye(n)[None, None], np.ones((1, 1, n, 1)))
 
 
 def test_two_rows_by_hand() -> None:
@@ -63,8 +59,7 @@ def test_independent_logits_do_not_depart_from_the_null(beta: float) -> None:
     rows, n = 400, 64
     logits = beta * rng.standard_normal((rows, n))
     logits *= beta / logits.std(axis=-1, keepdims=True)  # the null is told the rows' own β
-    query = logits[None, None] * math.sqrt(n)
-    (head,) = heads_of(0, Problem.of(query, np.eye(n)[None, None], np.zeros((1, 1, n, 1))))
+    (head,) = heads_of(0, _of_logits(logits.tolist()))
     exact = random_energy(n, beta)
     assert head.beta == pytest.approx(beta)
     assert head.expected_entropy == pytest.approx(exact.entropy, rel=0.01)

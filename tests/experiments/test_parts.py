@@ -25,7 +25,6 @@ from attnlab.experiments.survey import (
     mean_over_clusters,
 )
 from attnlab.experiments.vanishing_gradient import quantile, share_below
-from attnlab.experiments.variance_scaling import log_log_slope
 from attnlab.theory import float_format, jacobian_norm_squared
 
 RNG = np.random.default_rng(3)
@@ -75,16 +74,6 @@ def test_identities_hold_for_a_softmax_and_fail_for_its_mixture_with_the_mean() 
         name for name, worst, room in thermodynamics.violations(smoothed, Q, K, V, SCALE) if worst > room
     ]
     assert len(broken) >= 8 and "Σp = 1" not in broken
-
-
-def test_a_slope_and_its_standard_error_cover_the_truth() -> None:
-    x, z = np.array([1.0, 2, 4, 8, 16]), []
-    for seed in range(200):
-        error = 0.01 * x**1.5
-        y = x**1.5 + error * np.random.default_rng(seed).standard_normal(5)
-        slope, slope_error = log_log_slope(x, y, error)
-        z.append((slope - 1.5) / slope_error)
-    assert abs(np.mean(z)) < 0.3 and 0.85 < np.std(z) < 1.15
 
 
 def test_the_error_of_a_mean_is_that_of_the_clusters() -> None:

@@ -101,6 +101,3 @@ def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
     for found in (call(), call()):
         for one, right in zip(found, load("torch_eager").bind(workload)(), strict=True):
             np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-5)
-
-
-# -- FlexAttention's block masks -------------------------------------------------------------------------

@@ -38,24 +38,15 @@ def fault(vector: Vector, answer: object) -> str | None:
 
 def test_the_cases_cover_what_the_operator_can_be_asked() -> None:
     """All of them can be expressed: none is left out."""
-    asked = Counter[str]()
-    for vector in vectors():
-        problem = vector.problem
-        asked.update(
-            {
-                "in all": True,
-                problem.dtype: True,
-                "mask": bool(problem.mask),
-                "bias": problem.bias is not None,
-                "cap": problem.softcap is not None,
-                "grouped": problem.group > 1,
-                "heads inside": vector.layout != "contiguous",
-                "value_dim": problem.query.shape[-1] != problem.value.shape[-1],
-                "a query sees no key": problem.mask.empty_rows(problem.shape) is not None,
-            }
-        )
-    assert asked["in all"] >= 80, asked
-    assert min(asked.values()) >= 1 and {"float32", "float16", "bfloat16"} <= asked.keys(), asked
+    problems = [one.problem for one in vectors()]
+    assert len(problems) >= 80
+    assert {one.dtype for one in problems} >= {"float32", "float16", "bfloat16"}
+    assert {vector.layout for vector in vectors()} > {"contiguous"}
+    assert any(one.mask for one in problems) and any(one.softcap for one in problems)
+    assert any(one.bias is not None for one in problems)
+    assert any(one.group > 1 for one in problems)
+    assert any(one.query.shape[-1] != one.value.shape[-1] for one in problems)
+    assert any(one.mask.empty_rows(one.shape) is not None for one in problems)
 
 
 def test_the_reference_means_what_the_operator_means() -> None:

@@ -11,7 +11,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attnlab.backend.discovery import load
 from attnlab.problem.workload import Workload
 
-FORCED = ("torch_sdpa_math", "torch_sdpa_flash", "torch_sdpa_efficient", "torch_sdpa_cudnn")
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
 
 
@@ -31,19 +30,12 @@ def state() -> list[bool]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [("torch_sdpa_math", "cpu"), ("torch_sdpa_flash", "cpu"), *((name, "cuda") for name in FORCED)],
-)
-def test_the_forced_kernel_is_seen_running(name: str, device: str) -> None:
-    """The profiler records KERNEL, and no other fused kernel."""
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    workload = SMALL.with_(device=device, dtype="float16")
-    seen = load(name).open(device).attest(bound_call(name, workload))
+@pytest.mark.parametrize("name", ["torch_sdpa_math", "torch_sdpa_flash"])
+def test_the_forced_kernel_is_seen_running(name: str) -> None:
+    """The profiler records KERNEL, and no other fused kernel; on CUDA see `test_on_cuda`."""
+    seen = load(name).open("cpu").attest(bound_call(name, SMALL.with_(dtype="float16")))
     kernel = load(name).kernel
-    assert kernel is not None
-    assert kernel in seen
+    assert kernel is not None and kernel in seen
     assert seen.count("_scaled_dot_product") == 1
 
 

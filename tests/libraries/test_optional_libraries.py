@@ -152,6 +152,15 @@ def test_a_model_is_compiled_in_the_first_call_alone(name: str) -> None:
         ("vllm_cpu", {"window": (3, 1)}, "this one looks ahead"),
         ("vllm_cpu", {"keys": 9, "causal": "bottom_right"}, "got 33 queries and 9 keys"),
         ("vllm_cpu", {"bias": "alibi"}, "it needs a causal mask"),
+        ("jax_xla", {"dtype": "float64"}, "softmax in float32"),
+        ("jax_xla", {"dtype": "float16"}, "XLA has not on the CPU"),
+        ("jax_xla", {"value_dim": 8}, "needs value_dim = head_dim, got value_dim 8 and head_dim 32"),
+        ("jax_xla", {"dtype": "bfloat16", "head_dim": 1, "value_dim": 1}, "aborts the process"),
+        ("jax_cudnn", {}, "CUDA only"),
+        ("mlx", {"dtype": "float64"}, "softmax in float32"),
+        ("mlx", {"dtype": "bfloat16", "scale": 0.3}, "0.3 becomes 0.300781"),
+        ("mlx", {"dtype": "float16", "scale": 0.3}, "0.3 becomes 0.300049"),
+        ("keras", {"dtype": "float64"}, "float64 in float32"),
     ],
 )
 def test_what_a_library_lacks_is_declined_with_the_reason(

@@ -95,11 +95,10 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
         problem = problem_of(workload)
     except Declined:  # no such numbers in its dtype
         return
+    bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
     if problem.block is not None:
-        bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
-        assert (
-            workload.input_bytes == (sum(one.size for one in problem.block.arrays().values()) + bias) * width
-        )
+        taken = sum(one.size for one in problem.block.arrays().values()) + bias
+        assert workload.input_bytes == taken * width
         assert workload.output_bytes == problem.block.x.size * width
         return
     arrays = [problem.query, problem.key, problem.value]
@@ -107,7 +106,6 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
     returned[OUTPUT] = output * width
     returned[LOG_SUM] = int(np.prod(problem.shape[:3])) * max(width, 4)  # in float32 at least
-    bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
     taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
     assert workload.input_bytes == taken * width
     assert workload.output_bytes == sum(returned[name] for name in workload.results)

@@ -201,7 +201,6 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *(("dot_product_moments", (4,), {"query_covariance": x}) for x in (np.eye(3), -EYE, NAN * EYE)),
     ("score_cdf", (NAN, 4), {}),
     *(("random_energy", arguments, {}) for arguments in ((1, 1.0), (2.5, 1.0), (8, NAN))),
-    ("random_energy_frozen", (1, 1.0), {}),
     ("attention_under_random_inputs", (8, 0, 1.0), {}),
     *(("log_partition_bounds", (np.array(x),), {}) for x in ([NAN, 0], [], [-math.inf], 3.0)),
     *(("jacobian_norm_squared", (x,), {}) for x in ([-0.1, 1.1], [0.5, 0.2], [NAN, 1], [], 1.0)),
@@ -212,8 +211,6 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         ("initial_logit_variance", x, {})
         for x in ((0, "xavier"), (8, "he"), (8, "normal"), (8, "xavier", 0.1))
     ),
-    ("scalable_softmax_freezing_length", (0.0,), {}),
-    ("largest_possible_weight", (4, -1.0), {}),
     *(("required_gap", (4, weight), {}) for weight in (1.0, 0.1)),
 ]
 
