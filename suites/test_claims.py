@@ -2,8 +2,7 @@
 
 import pytest
 
-from attnlab.experiments.claim import ClaimVerdict, Ledger
-from attnlab.experiments.claims import CLAIMS, run_claims
+from attnlab.experiments.claims import CLAIMS, ClaimVerdict, Ledger, run_claims
 
 
 @pytest.fixture(scope="module")

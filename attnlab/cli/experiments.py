@@ -34,7 +34,7 @@ def numerics(
         check_request,
         chosen_experiments,
         experiment,
-        run_experiments,
+        run_experiment,
     )
     from attnlab.experiments.claims import run_claims
     from attnlab.report import experiments_page
@@ -51,7 +51,7 @@ def numerics(
     with live_progress(quiet=quiet) as progress:
         for done, name in enumerate(chosen):
             progress.stage(name.replace("_", " "), done=done, total=len(chosen))
-            found += run_experiments([name], **how)
+            found.append(run_experiment(name, **how))
         ledger = None
         if not names:
             progress.stage("claims", done=len(chosen), total=len(chosen))

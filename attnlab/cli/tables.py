@@ -31,7 +31,7 @@ from attnlab.text import counted
 from attnlab.units import bytes_text, flops_text, interval, ratio, seconds_text
 
 if TYPE_CHECKING:
-    from attnlab.experiments.claim import Ledger
+    from attnlab.experiments.claims import Ledger
     from attnlab.runs.store import Run
 
 
@@ -197,7 +197,7 @@ def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
 
 def ledger_table(found: Ledger) -> Table:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
-    from attnlab.experiments.claim import ClaimVerdict
+    from attnlab.experiments.claims import ClaimVerdict
 
     words = {one: str(one) for one in ClaimVerdict}
     rows = [

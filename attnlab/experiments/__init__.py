@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,34 +51,25 @@ def experiment(name: str) -> Experiment:
     return found
 
 
-def run_experiments(
-    names: Iterable[str] = (),
-    backends: Sequence[str] | None = None,
-    seed: int = 0,
-    folders: Sequence[Path | str] = (),
-) -> list[Finding]:
-    """The findings of the experiments called `names`, all where none is named, through `backends`.
+def run_experiment(
+    name: str, backends: Sequence[str] | None = None, seed: int = 0, folders: Sequence[Path | str] = ()
+) -> Finding:
+    """What the experiment called `name` finds through `backends`.
 
     backends : names, all that are found where None. folders : where to look for more of them.
 
-    Every library computes with one thread meanwhile (`one_thread`), and each finding carries the
-    seconds that it took. Raises ValueError for an unknown experiment or backend or a bad
-    seed, before any has run.
+    Every library computes with one thread meanwhile (`one_thread`), and the finding carries the seconds that it took.
+    Raises ValueError for an unknown experiment or backend or a bad seed, before anything has run.
     """
-    chosen = chosen_experiments(list(names) or EXPERIMENTS)
+    one = experiment(name)
     check_request(backends, seed, folders)
-    asked = unasked(folders) if backends is None else backends
+    asked, start = unasked(folders) if backends is None else backends, time.perf_counter()
+    survey = Survey(asked, seed=seed, folders=folders)
     with one_thread():
-        return [_run(name, Survey(asked, seed=seed, folders=folders)) for name in chosen]
-
-
-def _run(name: str, survey: Survey) -> Finding:
-    one, start = experiment(name), time.perf_counter()
-    one.measure(survey)
+        one.measure(survey)
     said, seconds = one.conclusion(survey.rows), round(time.perf_counter() - start, 2)
-    return Finding(
-        name, one.title, one.question, said, tuple(survey.rows), {**survey.facts, "seconds": seconds}
-    )
+    facts = {**survey.facts, "seconds": seconds}
+    return Finding(name, one.title, one.question, said, tuple(survey.rows), facts)
 
 
 def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:

@@ -209,11 +209,8 @@ def expected(n: Array, beta: Array) -> Expected:
 
 
 def _nodes(n: Array) -> list[int]:
-    """Numbers of keys at which the model is computed: all that there are, where they are few."""
-    there = np.unique(n).astype(int)
-    if there.size <= 4:
-        return [int(one) for one in there]
-    low, high = int(there[0]), int(there[-1])
+    """Numbers of keys at which the model is computed: the least and the most that there are, and octaves between."""
+    low, high = int(n.min()), int(n.max())
     count = max(2, math.ceil(math.log(high / low) / _STEP) + 1)
     return sorted({*map(int, np.round(np.geomspace(low, high, count)))})
 

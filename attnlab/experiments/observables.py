@@ -357,10 +357,8 @@ def logit_gradients(
     (batch, heads, n_q, value_dim); value_dim at most d + n_k. scale : not 0.
 
     Exact value: dL/ds_j = p_j (v_j − o)·dL/do. Raises Declined for a backend without automatic differentiation or
-    that declines the shapes, ValueError for scale 0.
+    that declines the shapes.
     """
-    if scale == 0:
-        raise ValueError("scale must not be 0: no gradient passes to the query then")
     n_k, dim = k.shape[2:]
     # one last dimension for all, as some kernels want it
     wide = dim + n_k

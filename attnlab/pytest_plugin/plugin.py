@@ -313,9 +313,9 @@ def confirmed(pytestconfig: pytest.Config) -> Confirmed:
     """Run one experiment through one backend; see the module."""
 
     def confirm(experiment: str, backend: str) -> Finding:
-        from attnlab.experiments import run_experiments
+        from attnlab.experiments import run_experiment
 
-        (finding,) = run_experiments([experiment], [backend], folders=pytestconfig.stash[SETTINGS].folders)
+        finding = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)
         # experiments in several number formats say it for each
         absent = [
             str(why) for fact, why in finding.facts.items() if f"{fact} ".startswith(f"without {backend} ")

@@ -27,7 +27,7 @@ from attnlab.judge.ranking import Lead
 from attnlab.judge.replication import Estimate, seconds, share
 from attnlab.judge.verdicts import latencies, pay_off
 from attnlab.problem.problem import PROJECTIONS
-from attnlab.problem.result import Invariance, Measurement
+from attnlab.problem.result import Measurement
 from attnlab.problem.vocabulary import CONTIGUOUS
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.units import bytes_text
@@ -62,7 +62,9 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
         "setup": setups(analysis),
         "same_bits": (
             {"contender": one.contender, "dtype": one.dtype, **one.same, "reason": one.reason}
-            for one in in_order(analysis)
+            for name in analysis.names
+            for one in run.invariance
+            if one.contender == name
         ),
         "self_test": _self_test(analysis),
         "ceilings": (
@@ -264,12 +266,6 @@ def contenders(analysis: Analysis) -> Rows:
                 "precision": "; ".join(precision),
                 "what_ran": ran + "".join(f" (**asked for {one}**)" for one in fallen),
             }
-
-
-def in_order(analysis: Analysis) -> Iterator[Invariance]:
-    """What was asked of the same bits, in the order of the contenders."""
-    asked = analysis.run.invariance
-    return (one for name in analysis.names for one in asked if one.contender == name)
 
 
 def setups(analysis: Analysis) -> Table:

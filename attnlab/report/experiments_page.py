@@ -11,7 +11,7 @@ from typing import Any
 
 from attnlab import units
 from attnlab.experiments import EXPERIMENTS, experiment, figure
-from attnlab.experiments.claim import Claim, ClaimVerdict, Ledger
+from attnlab.experiments.claims import Claim, ClaimVerdict, Ledger
 from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
 from attnlab.report import data_tables, layout

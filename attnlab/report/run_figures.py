@@ -361,15 +361,28 @@ def _draw(
     columns = each.pop() if each in ({2}, {3}) else min(len(chosen), 3)
     rows = -(-len(chosen) // columns)
     width = _WIDTHS[columns]
+    inches = width / columns - 0.6
     figure, panels = figures.new_figure(columns, rows, width=width, height=_HEIGHT * rows, sharey="row")
     for spare in panels[len(chosen) :]:
         spare.remove()
     styles = styles_of(analysis.names)
-    panel = partial(_panel, styles=styles, axis=axis, guides=guides, inches=width / columns - 0.6)
-    settled = [panel(axes, one) for axes, one in zip(panels, chosen, strict=False)]
+    labels = []  # of each panel, yet to be moved apart
+    for axes, (group, count, curves) in zip(panels, chosen, strict=False):
+        lengths = sorted({n for curve in curves.values() for n in curve})
+        figures.powers_of_two(axes, lengths, most=6)
+        axis(axes)
+        axes.margins(y=0.12)
+        texts = [
+            figures.guide(axes, lengths, [known(group.cells[count, n]) for n in lengths], text)
+            for text, known in guides.items()
+        ]
+        labels.append((axes, texts + _curves_into(axes, curves, styles, lengths)))
+        figures.make_room(axes, lengths, [*guides, *curves], inches)
+        heading = ", ".join(filter(None, (counted(count, "head"), group.name)))
+        figures.entitle(axes, textwrap.fill(heading, int(inches / 0.1)), "n, length")
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
     figure.suptitle(title + left_out, fontsize=figures.SIZE + 2)
-    figures.settle(figure, list(zip(panels, settled, strict=False)))
+    figures.settle(figure, labels)
     return Drawn(figure, _says(title, chosen, written))
 
 
@@ -384,32 +397,6 @@ def _says(title: str, panels: Sequence[Panel], written: Callable[[float], str]) 
     if most != least:
         figures = f"from {figures} to {written(there[most])} ({most})"
     return f"{title}, against length. At {place}: {figures}."
-
-
-def _panel(
-    axes: Axes,
-    panel: Panel,
-    *,
-    styles: Mapping[str, Style],
-    axis: Callable[[Axes], None],
-    guides: Guides,
-    inches: float,
-) -> list[Text]:
-    """One panel, and its labels, which are yet to be moved apart."""
-    group, count, curves = panel
-    lengths = sorted({n for curve in curves.values() for n in curve})
-    figures.powers_of_two(axes, lengths, most=6)
-    axis(axes)
-    axes.margins(y=0.12)
-    texts = [
-        figures.guide(axes, lengths, [known(group.cells[count, n]) for n in lengths], text)
-        for text, known in guides.items()
-    ]
-    texts += _curves_into(axes, curves, styles, lengths)
-    figures.make_room(axes, lengths, [*guides, *curves], inches)
-    title = ", ".join(filter(None, (counted(count, "head"), group.name)))
-    figures.entitle(axes, textwrap.fill(title, int(inches / 0.1)), "n, length")
-    return texts
 
 
 def _curves_into(

@@ -13,7 +13,7 @@ from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import backends, block_only, on_request
 from attnlab.backend.library import products
 from attnlab.environment import environment, unchanged
-from attnlab.experiments import run_experiments
+from attnlab.experiments import run_experiment
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
@@ -191,7 +191,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     for name in (one for one in plan.experiments if one not in done_before):
         progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
         with accounted(record, "numerics"):
-            record.findings += run_experiments([name], list(sound), folders=plan.folders)
+            record.findings.append(run_experiment(name, list(sound), folders=plan.folders))
         record.save()
 
 

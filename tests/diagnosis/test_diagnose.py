@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import json
 import math
 import shutil
@@ -201,3 +203,27 @@ def test_a_slip_is_one_line_and_no_page(tmp_path: Path, capsys: pytest.CaptureFi
         assert told in line and "Traceback" not in said
         assert not (out / "diagnosis.md").exists()
         shutil.rmtree(folder)
+
+
+@needs_transformers
+def test_ten_of_72_heads_are_beyond_the_freezing_line(tmp_path: Path) -> None:
+    """Of all-MiniLM-L6-v2, 6 layers of 12 heads of 32, which a package ships; on 512 tokens β runs from 0.6 to 19.
+
+    Which heads are frozen is the weights' doing, and hardly the text's.
+    """
+    shipped = pytest.importorskip("all_minilm_l6_v2", reason="attnlab[test-model] is not installed")
+    page = next(Path(__file__).parents[2].glob("docs/decisions/0002-*.md"))
+    with contextlib.redirect_stdout(io.StringIO()):
+        folder = shipped.extract_model(str(tmp_path))
+    found = diagnose(folder, page.read_text(), backends=["torch_sdpa"], race=False)
+    assert (found.tokens, len(found.layers), len(found.heads)) == (512, 6, 72)
+    assert found.heads[0].critical == pytest.approx(3.532, abs=1e-3)
+    spread = sorted(one.beta for one in found.heads)
+    assert spread[0] == pytest.approx(0.6, abs=0.05)
+    assert spread[-1] == pytest.approx(19.3, abs=1.0)
+    assert 8 <= len(found.frozen) <= 12
+    furthest = found.most_frozen[0]
+    assert (furthest.layer, furthest.head) == (0, 2)
+    assert furthest.largest_weight > 0.85
+    assert found.peak_bytes < 2 * 2**30
+    assert max(one.error for one in found.errors if one.dtype == "float32") < 1e-6

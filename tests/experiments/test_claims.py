@@ -11,9 +11,18 @@ from verdicts import VERDICTS, found
 
 from attnlab.__main__ import main
 from attnlab.experiments import EXPERIMENTS
-from attnlab.experiments.claim import Check, Claim, ClaimVerdict, Ledger, Role
-from attnlab.experiments.claims import CLAIMS, PUBLISHED, judged, run_claims
-from attnlab.experiments.finding import Finding
+from attnlab.experiments.claims import (
+    CLAIMS,
+    PUBLISHED,
+    Check,
+    Claim,
+    ClaimVerdict,
+    Ledger,
+    Role,
+    judged,
+    run_claims,
+)
+from attnlab.experiments.finding import Finding, Row
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 MEASURED = [claim for claim in CLAIMS if claim.experiment]
@@ -55,7 +64,7 @@ def test_the_ledger_by_hand_is_plain_data_and_turns_on_one_check() -> None:
     assert {one["id"]: one["verdict"] for one in data["claims"]} == VERDICTS
     for entry in BY_HAND.entries:
         assert entry.deciding is None or entry.deciding.holds is (entry.verdict is CONFIRMED), entry.id
-    check = Check(Role.CLAIM, "x", float("nan"), "≤", float("inf")).to_dict()
+    check = Check(Role.CLAIM, Row.compare("x", {}, float("inf"), float("nan"), relation="≤")).to_dict()
     assert (check["measured"], check["expected"], check["holds"]) == ("nan", "inf", False)
 
 

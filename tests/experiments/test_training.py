@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from attnlab.experiments import figure, training
-from attnlab.experiments.claim import ClaimVerdict
-from attnlab.experiments.claims import CLAIMS
+from attnlab.experiments.claims import CLAIMS, ClaimVerdict
 from attnlab.experiments.finding import Finding, pick
 from attnlab.experiments.survey import Survey, one_thread
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.experiments.claim import Claim, ClaimVerdict, Test
+from attnlab.experiments.claims import Claim, ClaimVerdict, Test
 from attnlab.experiments.finding import Finding, Row
 
 _IDS = {

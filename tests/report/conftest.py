@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_page import BROWSERS, Opened, find_browser
+from opened_page import BROWSERS, Opened
 from synthetic import synthetic
 
 from attnlab.report.explore_page import render
@@ -33,7 +34,8 @@ def browser() -> Iterator[Any]:
         "playwright.sync_api", reason="pip install 'attnlab[page-test]' installs playwright"
     )
     with tool.sync_playwright() as playwright:
-        found = find_browser(playwright)
+        own = playwright.chromium.executable_path
+        found = next(filter(None, map(shutil.which, BROWSERS)), own if Path(own).exists() else None)
         if found is None:
             pytest.skip(f"there is no browser here: none of {', '.join(BROWSERS)}")
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])

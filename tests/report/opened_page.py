@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from attnlab.runs.store import Run
@@ -19,12 +17,6 @@ Open = Callable[..., "Opened"]
 PHONE = {"width": 375, "height": 812, "has_touch": True, "is_mobile": True}
 #: fields of workloads, of which two have two values
 TWO_OF_EACH = ({"dtype": "float32"}, {"dtype": "bfloat16", "direction": "training"})
-
-
-def find_browser(playwright: Any) -> str | None:
-    """Where a Chromium is: the system's, or the one that Playwright installed; None where there is neither."""
-    own = Path(playwright.chromium.executable_path)
-    return next(filter(None, map(shutil.which, BROWSERS)), None) or (str(own) if own.exists() else None)
 
 
 @dataclass

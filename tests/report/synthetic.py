@@ -62,7 +62,6 @@ def synthetic(
     processes: int = 5,
     noise: float = 0.02,
     wander: float = 0.01,
-    speeds: Mapping[str, float] = {},
     baseline: str = "",
     second_entry: float = 1.0,
     wrong: tuple[str, ...] = (),
@@ -77,8 +76,8 @@ def synthetic(
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
     The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
-    `processes`, each with two placements; `speeds` holds, by contender, how much longer a call takes in every third
-    placement. `contenders` are by default those with costs, and the `baseline` the first of them.
+    `processes`, each with two placements. `contenders` are by default those with costs, and the `baseline` the first of
+    them.
     `whole` results have all measurements and columns that a measured one has, set-up among them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
@@ -124,7 +123,6 @@ def synthetic(
         count = len(drift)
         placed = np.arange(count) * 2 * processes // count
         samples = seconds * drift * np.exp(generator.normal(0, noise, count))
-        samples[placed % 3 == 2] *= speeds.get(name, 1.0)
         disturbed = np.arange(count) == 3 if count > 5 else np.zeros(count)
         noted = {
             "round": range(count),

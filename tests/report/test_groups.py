@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.judge.groups import conditions
+from attnlab.judge.groups import conditions, grouped
 from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
@@ -72,14 +72,10 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Workload) if one.name not in ("heads", "keys")])
-def test_no_field_is_merged_silently(made, name):
+def test_no_field_is_merged_silently(name):
     """Whatever differs makes another group, with a name of its own, also for the one at its default."""
-    costs = {"a": lambda w: 1e-4, "b": lambda w: 2e-4}
-    few = {"lengths": (64,), "heads": (4,), "rounds": 3, "ceiling_flops": 1e18}
-    common = {"d_model": 96} if name == "rotary" else {}
-    run = made(variants=(common, {**common, name: DIFFERENT[name]}), costs=costs, **few)
-    analysis = analyse(run)
-    names = [group.name for group in analysis.groups]
+    one = Workload(heads=4, queries=64, keys=64, **({"d_model": 96} if name == "rotary" else {}))
+    other = one.with_(**{name: DIFFERENT[name]})
+    names = [told for told, _ in grouped({one: "", other: ""})[1]]
     assert len(set(names)) == 2 and all(names)
-    given = conditions(run.plan.workloads[1])
-    assert name in given and given != conditions(run.plan.workloads[0])
+    assert name in conditions(other) and conditions(one) != conditions(other)

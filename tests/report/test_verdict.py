@@ -6,14 +6,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from synthetic import synthetic
 
 from attnlab.judge.ranking import Sure
 from attnlab.report import verdict_text
 from attnlab.report.analysis import analyse
-from attnlab.report.answer import MOST, answer_of
+from attnlab.report.answer import answer_of
 from attnlab.report.formats import content_of, render
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
@@ -118,26 +115,3 @@ def test_a_broken_self_test_is_told_and_widens_the_margin_where_it_failed(made):
     assert "Warning" not in verdict_text(run) and "a#2" not in verdict_text(run)
     assert "Warning: The self-test failed on 8 of 8 workloads" in verdict_text(wild)
     assert {one.won.sure for one in analyse(wild).won} == {Sure.TIE}
-
-
-@settings(max_examples=25, suppress_health_check=list(HealthCheck), deadline=None)
-@given(
-    st.lists(st.floats(0.3, 30.0), min_size=1, max_size=18),
-    st.integers(1, 4),
-    st.floats(0.0, 0.3),
-    st.integers(0, 2**20),
-)
-def test_a_verdict_stays_short_whatever_was_measured(tmp_path_factory, speeds, heads, noise, seed):
-    """Five sentences at most, none longer than 260 letters."""
-    costs = {
-        f"backend_number_{place}": lambda w, s=speed, p=place: (
-            1e-4 * s * (1 + 1e-3 * w.keys * ((p + w.heads) % 3))
-        )
-        for place, speed in enumerate(speeds)
-    }
-    sizes = {"lengths": (64, 512), "heads": tuple(range(1, heads + 1)), "ceiling_flops": 1e18}
-    given_up = {"noise": noise, "seed": seed, "wrong": ("backend_number_3",)}
-    analysis = analyse(synthetic(tmp_path_factory.mktemp("run"), costs=costs, **sizes, **given_up))
-    found = answer_of(analysis)
-    assert len(found.sentences) <= MOST
-    assert all(len(one) <= 260 for one in (found.line, *found.sentences))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -366,30 +365,23 @@ def merged(*shares: float, one_number: bool = False) -> Attention:
     @np.errstate(all="ignore")
     def attend(problem: Problem) -> Answers:
         inner, n = parts.inner_of(problem.dtype), problem.shape.keys
-        q, k, v = (x.astype(inner) for x in (problem.query, problem.key, problem.value))
-        k, v, seen = (
-            parts.repeated(k, problem.group),
-            parts.repeated(v, problem.group),
-            parts.visible(problem),
-        )
-        s = parts.hide(parts.composed(scores_of(q, k, problem.scale), problem), seen)
-        ends = [0, *(round(share * n) for share in shares), n]
         outputs, tops, logs = [], [], []
-        for start, end in (pair for pair in pairwise(ends) if pair[0] < pair[1]):
-            top = s[..., start:end].max(axis=-1, keepdims=True)
+        for _, part in problem.parts([round(share * n) for share in shares]):
+            q, k, v = (x.astype(inner) for x in (part.query, part.key, part.value))
+            k, v = parts.repeated(k, part.group), parts.repeated(v, part.group)
+            s = parts.hide(parts.composed(scores_of(q, k, part.scale), part), parts.visible(part))
+            s = parts.with_sink(s, part)
+            top = s.max(axis=-1, keepdims=True)
             top = np.where(np.isneginf(top), inner(np.finfo(inner).min / 2), top)
-            e = np.exp(s[..., start:end] - top)
+            e = np.exp(s - top)
             total = e.sum(axis=-1, keepdims=True)
-            outputs.append(e @ v[:, :, start:end] / np.where(total > 0, total, 1))
+            outputs.append(e[..., : k.shape[2]] @ v / np.where(total > 0, total, 1))
             tops.append(top + np.log(total) if one_number else top)
             logs.append(np.zeros_like(total) if one_number else np.log(total))
-        if problem.sinks is not None:
-            sink = problem.sinks.astype(inner)[None, :, None, None] + np.zeros_like(q[..., :1])
-            outputs, tops, logs = [*outputs, np.zeros_like(outputs[0])], [*tops, sink], [*logs, 0 * sink]
         highest = np.maximum.reduce(tops)
         factors = [np.exp((top - highest) + log) for top, log in zip(tops, logs, strict=True)]
         total = sum(factor * output for factor, output in zip(factors, outputs, strict=True))
-        output = parts.zeros_where_empty(total / sum(factors), seen)
+        output = parts.zeros_where_empty(total / sum(factors), parts.visible(problem))
         return whole(problem) | {OUTPUT: round_to(output, problem.dtype)}
 
     return attend
