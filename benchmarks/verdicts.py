@@ -21,8 +21,7 @@ from common import HOME, Store, command_line, publish, table
 
 from attnlab.backend.contender import parse_all
 from attnlab.backend.discovery import backends
-from attnlab.judge.pairing import Kind
-from attnlab.judge.verdicts import verdicts_against
+from attnlab.judge.verdicts import Kind, verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare

@@ -17,7 +17,7 @@ from rich.table import Column, Table
 
 from attnlab.judge.analysis import Cell
 from attnlab.judge.groups import condition, conditions
-from attnlab.judge.pairing import Kind
+from attnlab.judge.verdicts import Kind
 from attnlab.problem.result import SAME_BITS, Outcome
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from attnlab.judge.groups import grouped
-from attnlab.judge.pairing import MARGIN
 from attnlab.judge.ranking import (
     Ranking,
     SelfTest,
@@ -25,7 +24,7 @@ from attnlab.judge.ranking import (
     self_test,
     winner,
 )
-from attnlab.judge.verdicts import latencies
+from attnlab.judge.verdicts import MARGIN, latencies
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.problem.vocabulary import lower
 from attnlab.problem.workload import Workload

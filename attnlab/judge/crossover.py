@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from attnlab.judge.analysis import Analysis, Group
-from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import decidable
+from attnlab.judge.verdicts import Kind, Verdict
 
 #: how well interpolation between two lengths places a crossover, in parts of ln(n) between them: for overheads and
 #: costs of a pair that differ up to fiftyfold, with lengths that double, it errs by 0.046 at most

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from attnlab.judge.pairing import MARGIN, Kind, Verdict
 from attnlab.judge.replication import Speed, speeds
-from attnlab.judge.verdicts import latencies, verdicts_against
+from attnlab.judge.verdicts import MARGIN, Kind, Verdict, latencies, verdicts_against
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 

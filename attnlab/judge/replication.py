@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from attnlab.judge.pairing import ALPHA, deviation, half_width
+from attnlab.judge.verdicts import ALPHA, deviation, half_width
 from attnlab.problem.result import Measurement
 
 #: two speeds are told apart where they differ by more than this, ...

@@ -16,8 +16,7 @@ from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
 from attnlab.judge.analysis import BELIEVED
-from attnlab.judge.pairing import Verdict
-from attnlab.judge.verdicts import verdicts_against
+from attnlab.judge.verdicts import Verdict, verdicts_against
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
 from attnlab.problem.workload import Workload

@@ -15,9 +15,8 @@ from typing import Any
 
 from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
 from attnlab.backend.library import huge_page_variables
-from attnlab.judge.pairing import Verdict
 from attnlab.judge.replication import Speed, speeds
-from attnlab.judge.verdicts import pay_off, precision_apart, sentence, verdicts_against
+from attnlab.judge.verdicts import Verdict, pay_off, precision_apart, sentence, verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from attnlab.judge.pairing import MARGIN
+from attnlab.judge.verdicts import MARGIN
 
 #: rounds that a process has, however long they take, while there is time; a call before the first of them is not timed
 LEAST_ROUNDS = 2

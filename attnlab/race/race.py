@@ -18,9 +18,9 @@ from functools import partial
 from typing import TypeVar
 
 from attnlab import system
-from attnlab.judge import pairing, replication
-from attnlab.judge.pairing import Verdict
+from attnlab.judge import replication, verdicts
 from attnlab.judge.ranking import implementation_of
+from attnlab.judge.verdicts import Verdict
 from attnlab.race import disturbance
 from attnlab.race.instruments import LATENCY
 from attnlab.race.limits import LEAST_ROUNDS, Limits
@@ -150,7 +150,7 @@ class Race:
         for one in self._challengers():
             base = self._base()
             assert base is not None
-            found = replication.components(pairing.log_ratios(base.latency(), one.latency()))
+            found = replication.components(verdicts.log_ratios(base.latency(), one.latency()))
             if found is None:
                 return most
             wanted = max(wanted, replication.rounds_per_process(found, self.ready_seconds, round_cost))
@@ -285,7 +285,7 @@ class Race:
         first = [one for one in running if ran[one.name] == ran[running[0].name]]
         for one in (other for other in running if other not in first and other.racing):
             verdict = self._verdict(one, first[0])
-            if verdict and verdict.kind is pairing.Kind.UNDECIDED and first[0].racing:
+            if verdict and verdict.kind is verdicts.Kind.UNDECIDED and first[0].racing:
                 # with all names of the fastest kernel: any of them may be the fastest in the end
                 return [*(name for name in first if name.racing), one] if verdict.ratio > 1 + above else []
         return []
@@ -295,7 +295,7 @@ class Race:
         if verdict is None:
             return False
         narrow = verdict.low > 0 and verdict.high / verdict.low < (1 + self.limits.noise_margin) ** 2
-        return narrow or verdict.kind is not pairing.Kind.UNDECIDED
+        return narrow or verdict.kind is not verdicts.Kind.UNDECIDED
 
     def _verdict(self, participant: Participant, base: Participant | None = None) -> Verdict | None:
         """The participant against `base` (None: the race's), or None where the two share no round that counts."""
@@ -303,7 +303,7 @@ class Race:
         if base is None or not {t["round"] for t in base.turns} & {t["round"] for t in participant.turns}:
             return None
         running = sum(one.ended is None for one in self.participants)
-        return pairing.compare(
+        return verdicts.compare(
             base.latency(),
             participant.latency(),
             comparisons=max(1, running - 1),

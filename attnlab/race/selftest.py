@@ -21,8 +21,7 @@ from typing import Any
 from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import unasked
 from attnlab.environment import environment
-from attnlab.judge.pairing import ALPHA, Kind, Verdict, half_width
-from attnlab.judge.verdicts import latencies, verdicts_against
+from attnlab.judge.verdicts import ALPHA, Kind, Verdict, half_width, latencies, verdicts_against
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor

@@ -15,8 +15,8 @@ from attnlab import units
 from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
-from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Sure, decidable
+from attnlab.judge.verdicts import Kind, Verdict
 from attnlab.problem.result import Outcome, Result
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened

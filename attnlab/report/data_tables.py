@@ -22,10 +22,9 @@ from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import condition, conditions
 from attnlab.judge.growth import Fits, Fitting, rounds_of
-from attnlab.judge.pairing import Verdict, compare
 from attnlab.judge.ranking import Lead
 from attnlab.judge.replication import Estimate, seconds, share
-from attnlab.judge.verdicts import latencies, pay_off
+from attnlab.judge.verdicts import Verdict, compare, latencies, pay_off
 from attnlab.problem.problem import PROJECTIONS
 from attnlab.problem.result import Measurement
 from attnlab.problem.vocabulary import CONTIGUOUS

@@ -13,8 +13,8 @@ from attnlab.figures import MARKERS, Drawn, Style
 from attnlab.figures import styles as styles_of
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
-from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Lead, Ranking, Sure
+from attnlab.judge.verdicts import Verdict
 from attnlab.report.analysis import Analysis
 from attnlab.report.tables import first_names, lead_text, part_of, part_of_heads, readable
 from attnlab.text import counted, listed

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab import units
 from attnlab.environment import environment
-from attnlab.judge.pairing import Verdict
+from attnlab.judge.verdicts import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.routing.routes import OWN, Outside, Route, Routes, bound, factors, kind_of, workload_of
 from attnlab.runs.store import Run, read_run

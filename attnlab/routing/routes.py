@@ -24,8 +24,8 @@ from attnlab.backend.discovery import on_request
 from attnlab.backend.keywords import flag_and_array, given_nothing, told
 from attnlab.errors import Unavailable
 from attnlab.judge.analysis import MORE_MEMORY, Cell
-from attnlab.judge.pairing import Verdict
 from attnlab.judge.ranking import Ranking, decidable, rank
+from attnlab.judge.verdicts import Verdict
 from attnlab.libraries.host import LEAST_SCALE
 from attnlab.problem.result import Result
 from attnlab.problem.vocabulary import CONTIGUOUS, DEVICES, DTYPES, GIVEN

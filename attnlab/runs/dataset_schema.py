@@ -19,8 +19,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from attnlab.environment import fingerprint
 from attnlab.judge.analysis import Cell
-from attnlab.judge.pairing import Kind, Verdict
 from attnlab.judge.ranking import Ranking, Standing
+from attnlab.judge.verdicts import Kind, Verdict
 from attnlab.libraries.host import required
 from attnlab.plain import decode
 from attnlab.problem.fields import declaration

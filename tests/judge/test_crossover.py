@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.judge.crossover import crossovers
-from attnlab.judge.pairing import Kind, Verdict
+from attnlab.judge.verdicts import Kind, Verdict
 
 
 def verdict(ratio: float, spread: float = 1.05) -> Verdict:

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from process_sets import PLACED_FOR, ROUNDS, in_sets
 
-from attnlab.judge.pairing import ALPHA, MARGIN, Kind, Verdict, compare
 from attnlab.judge.replication import speeds
+from attnlab.judge.verdicts import ALPHA, MARGIN, Kind, Verdict, compare
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders in every round of so many processes

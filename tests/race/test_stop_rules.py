@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
-from attnlab.judge import pairing
+from attnlab.judge import verdicts
 from attnlab.problem.result import Measurement, Result
 from attnlab.race.worker_process import Died, Hung, Refused
 
@@ -84,7 +84,7 @@ def test_verdicts_are_looked_at_twice_and_not_in_between(clock: Clock) -> None:
     kinds = []
     for processes in (5, 8, 10):
         early = (cut(latency(one), 6 * processes) for one in (base, other))
-        kinds.append(pairing.compare(*early).kind)
+        kinds.append(verdicts.compare(*early).kind)
     assert kinds == ["undecided", "slower", "slower"]
     assert processes_of(other) == TEN
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from process_sets import in_sets, latency
 
-from attnlab.judge.pairing import (
+from attnlab.judge.verdicts import (
     ALPHA,
     LOOK_ALPHA,
     Kind,
