@@ -109,11 +109,9 @@ COMPLETED: dict[tuple[str, ...], list[str]] = {
     ("comp",): ["compare"],
     ("compare", "torch_sdpa", "torch_e"): ["torch_eager"],
     ("run", "--backends", "torch_eager,torch_sdpa_f"): ["torch_eager,torch_sdpa_flash"],
-    ("run", "--dtypes", "float32,b"): ["float32,bfloat16"],
     ("run", "--preset", "llama3-8b/d"): ["llama3-8b/decode"],
     ("compare", "--causal", "bottom"): ["bottom_right"],
     ("run", "--quie"): ["--quiet"],
-    ("run", "--length", ""): [],
 }
 
 

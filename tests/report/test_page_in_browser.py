@@ -156,8 +156,6 @@ LACKING: dict[str, tuple[Callable[[Make], Run], str]] = {
         lambda made: made(contenders=("torch_sdpa",), baseline="torch_sdpa"),
         "Only torch_sdpa has",
     ),
-    "all wrong": (lambda made: made(contenders=PAIR, wrong=PAIR), "Use none of these here"),
-    "one process": (lambda made: made(processes=1), "No verdict yet"),
     "above the ceiling": (lambda made: made(memory=False, ceiling_flops=1e6), "No verdict"),
 }
 
