@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
 from attnlab.routing.dispatch import _Found, _question
-from attnlab.units import number_text
+from attnlab.text import number_text
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6

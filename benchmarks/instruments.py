@@ -23,7 +23,7 @@ from attnlab.backend.discovery import backends
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.units import bytes_text
+from attnlab.text import bytes_text
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
 Rows = Iterator[tuple[object, ...]]

@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from hypothesis import example, given
 from typed import status
 
-from attnlab.cli.app import app
+from attnlab.cli import app
 from attnlab.cli.options import read_workload
 from attnlab.cli.races import compare
 from attnlab.problem.grid import choices
