@@ -24,7 +24,7 @@ def _ended(arguments: Sequence[str] | None) -> tuple[int, str]:
     """The exit status of a command, and what there is to tell of its end."""
     import click
 
-    from attnlab.cli.app import app
+    from attnlab.cli import app
     from attnlab.errors import Declined, NotStored, Unavailable
 
     given = None if arguments is None else list(arguments)

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnlab import units
+from attnlab.text import bytes_text, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,12 +134,12 @@ def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
 
 def seconds_axis(axes: Axes) -> None:
     """A logarithmic y axis of seconds, in units a person reads."""
-    _unit_axis(axes, 10.0, units.seconds_text, tuple(float(one) for one in range(2, 10)))
+    _unit_axis(axes, 10.0, seconds_text, tuple(float(one) for one in range(2, 10)))
 
 
 def bytes_axis(axes: Axes) -> None:
     """A logarithmic y axis of bytes, in binary units."""
-    _unit_axis(axes, 16.0, units.bytes_text, (2.0, 4.0, 8.0))
+    _unit_axis(axes, 16.0, bytes_text, (2.0, 4.0, 8.0))
 
 
 def _unit_axis(axes: Axes, base: float, written: Callable[[float], str], minor: tuple[float, ...]) -> None:

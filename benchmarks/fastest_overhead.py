@@ -11,7 +11,6 @@ for them would hide what is asked for.
 from __future__ import annotations
 
 import statistics
-import time
 import timeit
 from pathlib import Path
 from typing import Any
@@ -21,26 +20,11 @@ from common import REPOSITORY, command_line, publish, table, yes
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
-from attnlab.routing.dispatch import Fastest, _Found, _question
-from attnlab.units import number_text
+from attnlab.routing.dispatch import _Found, _question
+from attnlab.text import number_text
 
 #: what is promised, in seconds a call
 PROMISED = 5e-6
-
-
-def choosing(found: Fastest, arrays: tuple[Any, ...], repeats: int, calls: int) -> list[float]:
-    """Seconds a call with a backend that computes nothing: the time of choosing and of the call itself."""
-    question = _question(*arrays, None, 0.0, False, None, False)
-    found._remembered[question] = _Found(lambda query, key, value, attn_mask: query, "nobody", "")
-    return [took / calls for took in timeit.repeat(lambda: found(*arrays), number=calls, repeat=repeats)]
-
-
-def at_first(found: Fastest, length: int) -> float:
-    """Seconds of the choice for a shape that comes for the first time."""
-    arrays = (torch.zeros(1, 4, length, 64),) * 3
-    started = time.perf_counter()
-    found.explain(*arrays)
-    return time.perf_counter() - started
 
 
 def main() -> int:
@@ -63,8 +47,14 @@ def main() -> int:
         order = [scaled_dot_product_attention, found][:: 1 if repeat % 2 else -1]
         took = {call: seconds(call) for call in order}
         added.append(took[found] - took[scaled_dot_product_attention])
-    alone = choosing(found, arrays, chosen.repeats, chosen.calls)
-    first = [at_first(found, 65 + one) for one in range(chosen.repeats)]
+    first = []
+    for number in range(chosen.repeats):
+        other = (torch.zeros(1, 4, 65 + number, 64),) * 3
+        first.append(timeit.timeit(lambda asked=other: found.explain(*asked), number=1))
+    # a backend that computes nothing leaves the time of choosing and of the call itself
+    nothing = _Found(lambda query, key, value, attn_mask: query, "nobody", "")
+    found._remembered[_question(*arrays, None, 0.0, False, None, False)] = nothing
+    alone = [seconds(found) for _ in range(chosen.repeats)]
     rows = {
         "added to a call that PyTorch's own answers": added,
         "choosing alone, and a call of a function": alone,

@@ -13,6 +13,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
@@ -32,10 +33,8 @@ from mutants.rounding import RIGHT
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
-from attnlab.gate.gate import BACKWARD, FORWARD, Answers, Ask, GateResult, examine
-from attnlab.gate.questions import Question
+from attnlab.gate.gate import BACKWARD, FORWARD, Ask, GateResult, examine
 from attnlab.problem.vocabulary import DTYPES
-from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
@@ -51,24 +50,16 @@ Rows = list[dict[str, Any]]
 def backend_asked(name: str) -> Ask:
     """A backend in this process as a black box."""
     probe = Probe(load(name))
-
-    def ask(question: Question) -> Answers:
-        direction = "training" if question.backward else "forward"
-        workload = Workload.of_problem(question.problem, direction=direction)
-        return probe.answer(question.problem, workload, *question.layouts)
-
-    return ask
+    return lambda question: probe.answer(question.problem, question.workload(), *question.layouts)
 
 
 def right_ones() -> dict[str, Callable[[], Ask]]:
     """Backends that come with attnlab and run here, and the right variants of `mutants`."""
     found: dict[str, Callable[[], Ask]] = {}
     for name in backends():
-        try:
+        with suppress(Unavailable):
             load(name).open("cpu")
-        except Unavailable:
-            continue
-        found[f"`{name}`"] = partial(backend_asked, name)
+            found[f"`{name}`"] = partial(backend_asked, name)
     return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 
@@ -84,11 +75,6 @@ def caught(seed: int, faults: Mapping[str, Fault]) -> Rows:
             found.append({**row, "question": question})
     say(f"seed {seed}: {len(faults)} faults")
     return found
-
-
-def faults_at(seed: int) -> Rows:
-    """The faults of `mutants`."""
-    return caught(seed, FAULTS)
 
 
 def held_out_at(seed: int) -> Rows:
@@ -143,11 +129,6 @@ def faults_told(found: pd.DataFrame) -> Iterator[str]:
         f"are caught with every one of {seeds} seeds."
         + (f" Not always: {'; '.join(missed)}." if missed else "")
     )
-    yield from fault_lists()
-
-
-def fault_lists() -> Iterator[str]:
-    """The names of the faults, by what they are of."""
     for of, faults in BY_MODULE.items():
         names = [fault.name for fault in faults]
         both = {name for name in names if f"{name}{_BACK}" in names}
@@ -230,7 +211,7 @@ def main() -> None:
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
         for name, told, at, first, seeds in (
             ("held out", held_out_told, held_out_at, _FIRST_HELD_OUT, chosen.held_out_seeds),
-            ("faults", faults_told, faults_at, 0, chosen.fault_seeds),
+            ("faults", faults_told, partial(caught, faults=FAULTS), 0, chosen.fault_seeds),
             ("right", alarms_told, alarms_at, _FIRST_RIGHT, chosen.right_seeds),
         ):
             rows = [row for some in pool.map(at, range(first, first + seeds)) for row in some]

@@ -1,6 +1,6 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks instruments [memory scaling gate commands diagnosis] [--out FILE.md]``, on a machine that
+``python benchmarks instruments [memory gate diagnosis] [--out FILE.md]``, on a machine that
 does nothing else; `diagnosis` only where it is named, with ``attnlab[diagnose,test-model]`` installed. Told is what was
 promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts`` and
 `attnlab selftest`; where the time of a run goes is in its report.
@@ -23,7 +23,7 @@ from attnlab.backend.discovery import backends
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.units import bytes_text
+from attnlab.text import bytes_text
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
 Rows = Iterator[tuple[object, ...]]
@@ -58,18 +58,6 @@ def memory() -> Rows:
             before = found
 
 
-def scaling() -> Rows:
-    """Twice the lengths, twice the time"""
-    lengths, took = [str(64 + 32 * step) for step in range(16)], []
-    few = ("--heads", "4", "--backends", ",".join(("torch_eager", *LINEAR)), "--experiments", "none")
-    for chosen in (lengths[::2], lengths):
-        with tempfile.TemporaryDirectory() as folder:
-            asked = ("run", "--lengths", ",".join(chosen), *few, "--seconds", "2", "--out", "run")
-            took.append(attnlab(*asked, folder=folder)[0])
-    yield "8 lengths", "16 lengths", "ratio (2 is right)"
-    yield f"{took[0]:.1f} s", f"{took[1]:.1f} s", f"{took[1] / took[0]:.2f}"
-
-
 def gate() -> Rows:
     """The accuracy gate: one `attnlab check` a backend"""
     yield "backend", "asked", "too slow to ask", "seconds", "under 10 s"
@@ -78,16 +66,6 @@ def gate() -> Rows:
         (found,) = json.loads(done.stdout)
         if found["passed"] is not None:
             yield name, found["asked"], found["left_out"], f"{seconds:.1f}", yes(seconds < 10)
-
-
-def commands() -> Rows:
-    """Experiments and claims, with their pages"""
-    yield "command", "seconds", "goal", "met"
-    with tempfile.TemporaryDirectory() as folder:
-        for words, goal in ((["numerics", "--out", "page"], 300.0), (["claims"], None)):
-            seconds, done = attnlab(*words, folder=folder)
-            met = done.returncode == 0 and (goal is None or seconds < goal)
-            yield words[0], f"{seconds:.0f}", f"{goal:.0f}" if goal else "", yes(met)
 
 
 def diagnosis() -> Rows:
@@ -105,7 +83,7 @@ def diagnosis() -> Rows:
             yield number + 1, f"{seconds:.1f}", bytes_text(most), yes(met)
 
 
-ALL = {one.__name__: one for one in (memory, scaling, gate, commands, diagnosis)}
+ALL = {one.__name__: one for one in (memory, gate, diagnosis)}
 
 
 def main() -> None:

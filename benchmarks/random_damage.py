@@ -36,8 +36,6 @@ _SOAK = "run --backends numpy_vectorized,numpy_blocked --lengths 8,16,32,64 --he
 _SOAK += " --processes 2 --experiments none"
 #: in the environment of every process that comes from here, so that those of others are not counted
 _MARK, _OWN = "ATTNLAB_SOAK", secrets.token_hex(8)
-#: seconds in which a process may still end by itself
-_ENDING = 5.0
 
 
 def soak(asked: Namespace) -> Iterator[Figures]:
@@ -56,7 +54,10 @@ def soak(asked: Namespace) -> Iterator[Figures]:
             # a worker that is killed is an outcome, and no fault of the store
             figures["different"] += len(found.keys() - whole.keys())
             figures["broken"] += subprocess.call([*ATTNLAB, "doctor", str(run)], stdout=subprocess.DEVNULL)
-            figures["left"] += _left()
+            # processes that come from a run, whoever started them, and do not end within five seconds
+            every = psutil.process_iter(["environ"])
+            left = [one for one in every if (one.info["environ"] or {}).get(_MARK) == _OWN]
+            figures["left"] += len(psutil.wait_procs(left, timeout=5.0)[1])
             say(f"soak: {kills.total()} kills in {figures['runs']} runs")
             yield figures | {"kills": dict(kills), "cells": len(whole)}
 
@@ -92,13 +93,6 @@ def _strike(conductor: int, generator: random.Random, kills: Counter[str], wante
         if process.status() != psutil.STATUS_ZOMBIE:
             process.kill()
             kills[who] += 1
-
-
-def _left() -> int:
-    """Processes that come from the run, whoever started them, and do not end."""
-    every = psutil.process_iter(["environ"])  # of another user's process it is None
-    found = [one for one in every if (one.info["environ"] or {}).get(_MARK) == _OWN]
-    return len(psutil.wait_procs(found, timeout=_ENDING)[1])
 
 
 # -- malformed input --------------------------------------------------------------------------------------------------

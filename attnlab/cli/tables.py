@@ -27,8 +27,7 @@ from attnlab.report.selftest_page import COLUMNS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
-from attnlab.text import counted
-from attnlab.units import bytes_text, flops_text, interval, ratio, seconds_text
+from attnlab.text import bytes_text, counted, flops_text, interval_text, ratio_text, seconds_text
 
 if TYPE_CHECKING:
     from attnlab.experiments.claims import Ledger
@@ -233,8 +232,8 @@ def _row(cell: Cell) -> list[str]:
     result, (still, of), lead = cell.answers[cell.ranking.best.contender], undecided(cell), cell.won.ahead
     takes = ""
     if lead is not None:
-        span = "" if lead.low is None or lead.high is None else f" {interval(lead.low, lead.high)}"
-        takes = f"{ratio(lead.ratio)}{span} ×"
+        span = "" if lead.low is None or lead.high is None else f" {interval_text(lead.low, lead.high)}"
+        takes = f"{ratio_text(lead.ratio)}{span} ×"
     return [
         label,
         " ≈ ".join(cell.won.first),

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from attnlab.figures import BLACK, BLUE, GREY, ORANGE, entitle, lay_out, legend, new_figure, note
 from attnlab.problem.problem import Problem
+from attnlab.text import number_text
 from attnlab.theory import (
     critical_beta,
     float_format,
@@ -33,7 +34,6 @@ from attnlab.theory import (
     underflow_threshold,
 )
 from attnlab.theory.exact_attention import Rows, Softmax, blocks, softmax_rows
-from attnlab.units import number_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,7 +24,7 @@ from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import measure_ceiling
-from attnlab.units import seconds_text
+from attnlab.text import seconds_text
 
 if TYPE_CHECKING:
     from attnlab.pytest_plugin.plugin import Settings

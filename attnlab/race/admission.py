@@ -20,7 +20,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.worker_process import Ended, Refused
-from attnlab.units import bytes_text
+from attnlab.text import bytes_text
 
 #: of the memory that is free, this share may be planned with
 USABLE = 0.85

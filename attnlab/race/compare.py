@@ -22,7 +22,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import hidden
-from attnlab.units import seconds_text
+from attnlab.text import seconds_text
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for
 SECONDS = 2.5

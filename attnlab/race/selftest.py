@@ -28,7 +28,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.worker import Worker
 from attnlab.subprocesses import Aside, Broken, Late
-from attnlab.units import seconds_text
+from attnlab.text import seconds_text
 
 IDLE = "idle"
 #: background load: what computes without a pause, and what copies 64 MiB to and fro

@@ -30,7 +30,7 @@ from attnlab.race.admission import PLACED_BYTES, drawn_bytes
 from attnlab.race.instruments import Instrument, Readings
 from attnlab.race.probe import Pace, Probe
 from attnlab.subprocesses import Channel, Closed
-from attnlab.units import bytes_text
+from attnlab.text import bytes_text
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5

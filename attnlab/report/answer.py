@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from attnlab import units
 from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
 from attnlab.judge.crossover import find_crossovers
 from attnlab.judge.groups import place_text
@@ -20,7 +19,7 @@ from attnlab.judge.verdicts import Kind, Verdict
 from attnlab.problem.result import Outcome, Result
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
-from attnlab.text import counted, listed, named
+from attnlab.text import bytes_text, counted, interval_text, listed, named, number_text, ratio_text
 
 #: sentences of a verdict, and letters of a reason in one of them
 MOST, _REASON = 5, 110
@@ -178,12 +177,12 @@ def _memory(chosen: Choice) -> Iterator[str]:
         return
     peaks = peaks_of(place)
     mine = peaks[chosen.name]
-    text = f"At {_where(place)} `{chosen.name}` needs {units.bytes_text(mine)} of memory"
+    text = f"At {_where(place)} `{chosen.name}` needs {bytes_text(mine)} of memory"
     least, most = min(peaks, key=peaks.__getitem__), max(peaks, key=peaks.__getitem__)
     if peaks[least] * 1.05 < mine:
-        text += f", `{least}` the least, {units.bytes_text(peaks[least])}"
+        text += f", `{least}` the least, {bytes_text(peaks[least])}"
     if peaks[most] > 1.5 * mine:
-        text += f", `{most}` the most, {units.bytes_text(peaks[most])}"
+        text += f", `{most}` the most, {bytes_text(peaks[most])}"
         text += ": where memory is short, keep to those that need little" if peaks[most] > 4 * mine else ""
     yield f"{text}."
 
@@ -195,7 +194,7 @@ def _crossing(analysis: Analysis, chosen: Choice) -> Iterator[str]:
         for count, some in find_crossovers(analysis, group).items():
             for one in some:
                 if chosen.name in (one.below, one.above):
-                    length, low, high = (units.number_text(n, 2) for n in (one.length, one.low, one.high))
+                    length, low, high = (number_text(n, 2) for n in (one.length, one.low, one.high))
                     text = f"n ≈ {length} [{low}, {high}] with {counted(count, 'head')}"
                     pairs.setdefault((one.below, one.above), []).append(text)
         for (below, above), at in pairs.items():
@@ -285,7 +284,7 @@ def lower_precision(analysis: Analysis) -> Iterator[str]:
             )
             continue
         ratios = [1 / one.ratio for each in cells if (one := _against_best(each, name)) is not None]
-        low, high = units.number_text(min(ratios), 2), units.number_text(max(ratios), 2)
+        low, high = number_text(min(ratios), 2), number_text(max(ratios), 2)
         over = f"; over {len(ratios)} workloads it is {low} to {high} times as fast as the fastest there"
         yield (
             f"{head}, and is ranked apart. At {at} it {_beside(verdict, best, mine.computes_in)}: "
@@ -308,11 +307,11 @@ def _errors(mine: Result, other: Result) -> str:
 
 def _beside(verdict: Verdict, best: str, computes_in: str | None) -> str:
     if verdict.kind is Kind.FASTER:
-        span = units.interval(1 / verdict.high, 1 / verdict.low)
-        return f"is {units.ratio(1 / verdict.ratio)} {span} times as fast as `{best}`, in {computes_in}"
+        span = interval_text(1 / verdict.high, 1 / verdict.low)
+        return f"is {ratio_text(1 / verdict.ratio)} {span} times as fast as `{best}`, in {computes_in}"
     if verdict.kind is Kind.SLOWER:
-        span = units.interval(verdict.low, verdict.high)
-        return f"takes {units.ratio(verdict.ratio)} {span} times as long as `{best}`, even in {computes_in}"
+        span = interval_text(verdict.low, verdict.high)
+        return f"takes {ratio_text(verdict.ratio)} {span} times as long as `{best}`, even in {computes_in}"
     return f"is no faster than `{best}`, as far as can be told, in {computes_in}"
 
 
@@ -342,9 +341,9 @@ def _few(names: Sequence[str], last: str = "and") -> str:
 
 
 def _span(ratios: Sequence[float]) -> str:
-    low, high = units.number_text(min(ratios)), units.number_text(max(ratios))
+    low, high = number_text(min(ratios)), number_text(max(ratios))
     return low if low == high else f"{low} to {high}"
 
 
 def _times(ratio: float) -> str:
-    return units.number_text(ratio, 2) if ratio >= 1.1 else units.number_text(ratio)
+    return number_text(ratio, 2) if ratio >= 1.1 else number_text(ratio)

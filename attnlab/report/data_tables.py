@@ -29,7 +29,7 @@ from attnlab.problem.problem import PROJECTIONS
 from attnlab.problem.result import Measurement
 from attnlab.problem.vocabulary import CONTIGUOUS
 from attnlab.report.analysis import Analysis, mapping, pool_threads
-from attnlab.units import bytes_text
+from attnlab.text import bytes_text
 
 Table = list[dict[str, Any]]
 Rows = Iterator[dict[str, Any]]

@@ -9,15 +9,23 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from attnlab import units
 from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
 from attnlab.experiments.heads import FROZEN, LOST, Head, entropies, spread
 from attnlab.figures import Drawn
 from attnlab.report.analysis import neutral_text
 from attnlab.report.layout import FIGURES, NONE, Writing, fill, markdown, plain, table
-from attnlab.text import counted, listed, named
+from attnlab.text import (
+    bytes_text,
+    counted,
+    interval_text,
+    listed,
+    named,
+    number_text,
+    percent,
+    ratio_text,
+    seconds_text,
+)
 from attnlab.theory import float_format
-from attnlab.units import number_text, percent
 
 PAGE, STORE = "diagnosis.md", "diagnosis.json"
 _SHOWN = 10
@@ -158,7 +166,7 @@ def _fastest(found: Diagnosis) -> str:
     best = min(measured, key=lambda one: one["seconds_median"])
     return (
         f"**Quickest of {counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
-        f"median {units.seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
+        f"median {seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
         f"{found.raced_layer}; whether that is decided stands below."
     )
 
@@ -179,7 +187,7 @@ def _about(found: Diagnosis) -> str:
     heads = len(found.heads) // max(1, len(found.layers))
     return (
         f"{len(found.layers)} layers of {heads} heads, in {found.dtype}, on the first {found.tokens}{of} tokens{text}; "
-        f"{sum(found.seconds.values()):.0f} s on {cpu}, {units.bytes_text(found.peak_bytes)} at most in this process."
+        f"{sum(found.seconds.values()):.0f} s on {cpu}, {bytes_text(found.peak_bytes)} at most in this process."
     )
 
 
@@ -249,9 +257,9 @@ def _race(found: Diagnosis) -> str:
         [
             f"`{neutral_text(one['name'])}`",
             one["outcome"],
-            units.seconds_text(one["seconds_median"]) if one["seconds_median"] else NONE,
-            units.ratio(one["ratio"]) if one["ratio"] else NONE,
-            units.interval(one["ratio_low"], one["ratio_high"])
+            seconds_text(one["seconds_median"]) if one["seconds_median"] else NONE,
+            ratio_text(one["ratio"]) if one["ratio"] else NONE,
+            interval_text(one["ratio_low"], one["ratio_high"])
             if one["ratio_low"] and one["ratio_high"]
             else NONE,
             one["verdict"] or NONE,

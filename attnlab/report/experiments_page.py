@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab import units
 from attnlab.experiments import EXPERIMENTS, experiment, figure
 from attnlab.experiments.claims import Claim, ClaimVerdict, Ledger
 from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
 from attnlab.report import data_tables, layout
 from attnlab.report.layout import FIGURES, NONE, TABLES, Picture, evenly, linked, markdown, shortened
-from attnlab.text import counted, listed, named
+from attnlab.text import counted, listed, named, number_text
 
 PAGE, STORE, CLAIMS = "numerics.md", "numerics.json", "claims.json"
 #: letters of what is said of an experiment in the table of all
@@ -169,9 +168,9 @@ def table(rows: Sequence[Row]) -> str:
             [
                 _short(row.quantity),
                 *(_short(row.where.get(key, NONE)) for key in keys),
-                f"{bound}{units.number_text(row.predicted, 4)}" if row.compared else NONE,
-                units.number_text(row.measured, 4),
-                units.number_text(row.standard_error, 2) if row.standard_error else NONE,
+                f"{bound}{number_text(row.predicted, 4)}" if row.compared else NONE,
+                number_text(row.measured, 4),
+                number_text(row.standard_error, 2) if row.standard_error else NONE,
                 NONE if row.passed and not row.compared else "pass" if row.passed else "**FAIL**",
             ]
         )

@@ -23,7 +23,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from attnlab import figures, units
+from attnlab import figures
 from attnlab.errors import NotStored
 from attnlab.judge.analysis import Cell
 from attnlab.judge.groups import condition, conditions, place_text
@@ -35,7 +35,7 @@ from attnlab.report.analysis import Analysis, analyse, mapping
 from attnlab.report.answer import answer_of
 from attnlab.report.layout import plain
 from attnlab.runs.store import Run
-from attnlab.text import one_line
+from attnlab.text import bytes_text, interval_text, one_line, ratio_text
 
 PAGE = "explore.html"
 #: bytes that a page takes at most
@@ -85,8 +85,8 @@ def render(runs: Sequence[Run], limit: int = LIMIT, known: Sequence[Analysis] = 
     if size > limit:
         answers = sum(len(run.results) for run in runs)
         raise ValueError(
-            f"{answers:,} results make a page of {units.bytes_text(size)} without a raw round, more than "
-            f"{units.bytes_text(limit)}; give fewer runs, or smaller ones"
+            f"{answers:,} results make a page of {bytes_text(size)} without a raw round, more than "
+            f"{bytes_text(limit)}; give fewer runs, or smaller ones"
         )
     return page
 
@@ -204,7 +204,7 @@ def _entries(found: Any) -> list[str]:
 def _text(name: str, value: Any) -> str:
     """An entry of an environment in one line; empty for None."""
     if name.endswith("_bytes") and isinstance(value, int):
-        return units.bytes_text(value)
+        return bytes_text(value)
     if isinstance(value, Mapping):
         value = _entries({key: one for key, one in value.items() if one is not None})
     return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value or ""))
@@ -240,8 +240,8 @@ def _workload(cell: Cell) -> dict[str, Any]:
 def _ahead(lead: Lead | None) -> str:
     if lead is None:
         return ""
-    span = "" if lead.low is None or lead.high is None else f" {units.interval(lead.low, lead.high)}"
-    return f"{units.ratio(lead.ratio)}{span} × as fast as {lead.over}"
+    span = "" if lead.low is None or lead.high is None else f" {interval_text(lead.low, lead.high)}"
+    return f"{ratio_text(lead.ratio)}{span} × as fast as {lead.over}"
 
 
 def _outcome(cell: Cell, name: str) -> str:

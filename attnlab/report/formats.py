@@ -21,7 +21,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab import units
 from attnlab.errors import NotStored
 from attnlab.figures import Drawn
 from attnlab.judge import growth
@@ -32,6 +31,7 @@ from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.layout import FIGURES, TABLES, Picture, Writing, linked, plain
 from attnlab.runs.store import Run
 from attnlab.system import cores
+from attnlab.text import percent
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -144,7 +144,7 @@ def render(content: Content, pictures: Mapping[str, Picture], files: Sequence[st
         lower_precision=answer.lower_precision,
         sentences=sentences,
         tables=tables,
-        percent=units.percent,
+        percent=percent,
         markdown=layout.markdown,
         findings=[experiments_page.content(one, pictures) for one in run.findings],
         parquet=data_tables.with_parquet(),
@@ -277,7 +277,7 @@ def summary(run: Run) -> str:
     measured = sum(bool(cell.measured) for cell in analysis.cells)
     told = [found.line, *found.sentences[:1]]
     told.append(
-        f"{measured} of {len(analysis.cells)} workloads measured, margin ±{units.percent(analysis.margin)}."
+        f"{measured} of {len(analysis.cells)} workloads measured, margin ±{percent(analysis.margin)}."
     )
     if warned := len(sentences.warnings(analysis)):
         told.append(f"{warned} warning{'s' if warned > 1 else ''}: see the report.")

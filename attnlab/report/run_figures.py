@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnlab import figures, units
+from attnlab import figures
 from attnlab.figures import MARKERS, Drawn, Style
 from attnlab.figures import styles as styles_of
 from attnlab.judge.analysis import Cell, Group
@@ -17,7 +17,7 @@ from attnlab.judge.ranking import Lead, Ranking, Sure
 from attnlab.judge.verdicts import Verdict
 from attnlab.report.analysis import Analysis
 from attnlab.report.tables import first_names, lead_text, part_of, part_of_heads, readable
-from attnlab.text import counted, listed
+from attnlab.text import bytes_text, counted, listed, number_text, percent, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -106,9 +106,7 @@ def _speedups(analysis: Analysis, group: Group, part: str) -> Drawn:
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
         ink = "white" if depth > 0.55 else figures.BLACK
-        _square(
-            axes, group, one, _mixed(figures.BLUE, depth), f"{units.number_text(lead.ratio)} ×", told, ink
-        )
+        _square(axes, group, one, _mixed(figures.BLUE, depth), f"{number_text(lead.ratio)} ×", told, ink)
     least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
     says = (
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
@@ -290,8 +288,7 @@ def _trailing_says(longest: Sequence[Ranking]) -> str:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))
     ratios = {
-        name: map(units.number_text, (others[name].ratio, others[name].low, others[name].high))
-        for name in ends
+        name: map(number_text, (others[name].ratio, others[name].low, others[name].high)) for name in ends
     }
     told = [f"{name} takes {ratio} [{low}, {high}]" for name, (ratio, low, high) in ratios.items()]
     return f"Time over that of the fastest, with intervals: {at}; {listed(told)} times as long."
@@ -308,7 +305,7 @@ def latency(analysis: Analysis) -> Drawn | None:
         return None if standing is None else standing.seconds
 
     title = "Time of one call (median): lower is better"
-    return _draw(analysis, seconds, figures.seconds_axis, title, {}, units.seconds_text)
+    return _draw(analysis, seconds, figures.seconds_axis, title, {}, seconds_text)
 
 
 def memory(analysis: Analysis) -> Drawn | None:
@@ -322,7 +319,7 @@ def memory(analysis: Analysis) -> Drawn | None:
         "results": lambda cell: cell.workload.output_bytes,
     }
     title = "Peak memory of one call: lower is better"
-    return _draw(analysis, peak, figures.bytes_axis, title, guides, units.bytes_text)
+    return _draw(analysis, peak, figures.bytes_axis, title, guides, bytes_text)
 
 
 def ceiling(analysis: Analysis) -> Drawn | None:
@@ -335,7 +332,7 @@ def ceiling(analysis: Analysis) -> Drawn | None:
     guides: Guides = {"best matrix product": lambda cell: 1.0}
     shares = (share(cell, name) for cell in analysis.cells for name in cell.measured)
     axis = partial(figures.share_axis, most=max(filter(None, shares), default=1.0))
-    return _draw(analysis, share, axis, title, guides, units.percent)
+    return _draw(analysis, share, axis, title, guides, percent)
 
 
 def _draw(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from attnlab import units
 from attnlab.race.selftest import FIDELITY, IDLE, MUST_FIND, WORKLOAD, Report, Trial
 from attnlab.report.layout import markdown
 from attnlab.report.sentences import machine
+from attnlab.text import interval_text
 
 _BESIDE = {
     IDLE: "on the machine as it is",
@@ -26,7 +26,7 @@ COLUMNS: Mapping[str, Callable[[Trial], object]] = {
     "contender": lambda one: f"`{one.contender}`",
     "true ratio": lambda one: f"{one.truth:.2f}",
     "found": lambda one: "" if one.ratio is None else f"{one.ratio:.3f}",
-    "interval": lambda one: "" if one.low is None or one.high is None else units.interval(one.low, one.high),
+    "interval": lambda one: "" if one.low is None or one.high is None else interval_text(one.low, one.high),
     "said": lambda one: one.said,
     "right": lambda one: _WORDS[one.passed],
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab import units
 from attnlab.backend.contender import with_huge_pages
 from attnlab.judge.analysis import Group
 from attnlab.judge.groups import place_text
@@ -13,7 +12,7 @@ from attnlab.judge.growth import WORST, Fits
 from attnlab.judge.verdicts import latencies
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
-from attnlab.text import counted, listed, named
+from attnlab.text import bytes_text, counted, listed, named, number_text, percent, seconds_text
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
 BUSY = 0.2
@@ -66,7 +65,7 @@ def machine(environment: Mapping[str, Any]) -> str:
     words = [one for one in named_first if isinstance(one, str) and one]
     cores, memory = mapping(environment.get("cores")).get("logical"), environment.get("memory_bytes")
     words += [counted(cores, "logical core")] if isinstance(cores, int) else []
-    words += [units.bytes_text(memory)] if isinstance(memory, int) else []
+    words += [bytes_text(memory)] if isinstance(memory, int) else []
     return ", ".join(words) or "a machine that was not recorded"
 
 
@@ -110,11 +109,11 @@ def warnings(analysis: Analysis) -> list[str]:
         text = (
             f"The self-test failed on {len(tested.failures)} of "
             f"{counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
-            f"up to {units.percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
+            f"up to {percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
             "workloads are called ties below**"
         )
         if tested.between is not None:
-            text += f"; two of its processes differ by {units.percent(tested.between)} (standard deviation)"
+            text += f"; two of its processes differ by {percent(tested.between)} (standard deviation)"
         found.append(f"{text}.")
     refused = sum(len(cell.faults) for cell in analysis.cells)
     if refused:
@@ -166,7 +165,7 @@ def self_test_summary(analysis: Analysis) -> str:
     disturbed, turns = analysis.turns
     left_out = (
         f"{disturbed} of {counted(turns, 'turn')} do not count: their threads had to wait for a core for more "
-        f"than {units.percent(analysis.run.plan.limits.run_delay)} of the turn, or their calls took fresh memory pages."
+        f"than {percent(analysis.run.plan.limits.run_delay)} of the turn, or their calls took fresh memory pages."
     )
     unseen = analysis.run.environment.get("not_seen_here")
     if unseen:
@@ -179,13 +178,13 @@ def self_test_summary(analysis: Analysis) -> str:
     failed = f"{len(tested.failures)}" if tested.failures else "none"
     text = (
         f"`{worst.contender}` was entered twice. Its two entries differed by more than "
-        f"±{units.percent(tested.margin)}, with the whole interval, on {failed} of "
+        f"±{percent(tested.margin)}, with the whole interval, on {failed} of "
         f"{counted(len(tested.twins), 'workload')}; the largest difference of the estimates was "
-        f"{units.percent(worst.deviation)}."
+        f"{percent(worst.deviation)}."
     )
     if tested.between is not None:
         text += (
-            f" From process to process its time varies by {units.percent(tested.between)} (standard deviation, median "
+            f" From process to process its time varies by {percent(tested.between)} (standard deviation, median "
             "over the workloads): that is what the intervals are made of."
         )
     return f"{text} {left_out}"
@@ -200,7 +199,7 @@ def two_speeds(analysis: Analysis) -> list[str]:
                 continue
             fast, slow = one.speeds
             said = (
-                f"`{one.contender}` takes {units.seconds_text(slow.seconds)} or {units.seconds_text(fast.seconds)} at "
+                f"`{one.contender}` takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)} at "
                 f"{place_text(cell.workload)} by where its memory lies ({slow.placements} and {fast.placements} of "
                 f"{slow.placements + fast.placements} placements)"
             )
@@ -219,7 +218,7 @@ def account(analysis: Analysis) -> str:
         return "The run's time was not recorded."
     working = sum(spent.get(name, 0.0) for name in _AT_WORK)
     return (
-        f"Timed, warm-up and memory calls took {units.percent(working / total)} of {total:.0f} s; the rest is start-up"
+        f"Timed, warm-up and memory calls took {percent(working / total)} of {total:.0f} s; the rest is start-up"
         ", checking, and changing from one contender's process to the next."
     )
 
@@ -240,9 +239,9 @@ def _fits(found: Fits) -> Iterator[str]:
     if known:
         met = sum(abs(one.error) <= WORST for one in known.values())
         (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
-        predicted, measured = units.seconds_text(worst.predicted), units.seconds_text(worst.measured)
+        predicted, measured = seconds_text(worst.predicted), seconds_text(worst.measured)
         yield (
-            f"{text}; {met} of {len(known)} predict the longest length within {units.percent(WORST)}. Furthest off is "
+            f"{text}; {met} of {len(known)} predict the longest length within {percent(WORST)}. Furthest off is "
             f"`{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, measured {measured} "
             f"({worst.error * 100:+.0f} %)."
         )
@@ -261,9 +260,9 @@ def _steps(group: Group, found: Fits) -> Iterator[str]:
     for (name, count), one in found.items():
         if one.step is not None and one.label is not None:
             ends = (group.cells[count, n].workload.score_bytes for n in (one.step.last, one.step.first))
-            last, first = map(units.bytes_text, ends)
+            last, first = map(bytes_text, ends)
             yield (
-                f"`{name}` at {counted(count, 'head')}: a pair costs {units.number_text(one.step.ratio, 2)} times as "
+                f"`{name}` at {counted(count, 'head')}: a pair costs {number_text(one.step.ratio, 2)} times as "
                 f"much from n = {one.step.first} (score matrix {first}) as up to n = {one.step.last} ({last}), as "
                 "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
             )
@@ -279,7 +278,7 @@ def _slowed(group: Group) -> Iterator[str]:
             apart.append((paces[slow] / paces[fast], count, (slow, paces[slow]), (fast, paces[fast])))
     ratio, count, *ends = max(apart, key=lambda one: one[0], default=(0.0, 0))
     if ratio > _SLOWED:
-        slower, faster = (f"{units.seconds_text(pace)} beside n = {n}" for n, pace in ends)
+        slower, faster = (f"{seconds_text(pace)} beside n = {n}" for n, pace in ends)
         yield (
             f"The machine's own speed changed: at {counted(count, 'head')} its calibration loop took {slower} and "
             f"{faster} (medians). A fit cannot tell that from growth: where it matters, repeat the run when nothing "

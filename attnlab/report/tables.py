@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from attnlab import units
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
@@ -18,7 +17,19 @@ from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import NONE, evenly, in_columns, markdown, shortened
-from attnlab.text import counted, listed, named
+from attnlab.text import (
+    bytes_text,
+    counted,
+    flops_text,
+    interval_text,
+    listed,
+    named,
+    number_text,
+    percent,
+    quantity_text,
+    ratio_text,
+    seconds_text,
+)
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
 #: rows of a table of blocks or storages
@@ -103,8 +114,8 @@ def first_names(won: Winner, skip: int = 0, *, code: bool = False) -> str:
 def lead_text(lead: Lead) -> str:
     """``1.88 [1.60, 2.20]``, or the ratio of the medians alone where there is no interval."""
     if lead.low is None or lead.high is None:
-        return units.number_text(lead.ratio)
-    return f"{units.number_text(lead.ratio)} [{units.number_text(lead.low)}, {units.number_text(lead.high)}]"
+        return number_text(lead.ratio)
+    return f"{number_text(lead.ratio)} [{number_text(lead.low)}, {number_text(lead.high)}]"
 
 
 def legend(found: Collection[Cell]) -> str:
@@ -137,8 +148,8 @@ def peaks(analysis: Analysis, group: Group) -> str:
     """Least peak of memory of each contender, beside what is known by arithmetic, at the longest length of each."""
     longest = [group.cells[count, group.grid[count][-1]].workload for count in head_counts(group)]
     known = [
-        ["score matrix (computed)", *(units.bytes_text(one.score_bytes) for one in longest)],
-        ["results (computed)", *(units.bytes_text(one.output_bytes) for one in longest)],
+        ["score matrix (computed)", *(bytes_text(one.score_bytes) for one in longest)],
+        ["results (computed)", *(bytes_text(one.output_bytes) for one in longest)],
     ]
     rows = _by_contender(analysis, group, "peak_memory")
     return _table(group, [*rows, *known]) if rows else ""
@@ -172,7 +183,7 @@ def _by_contender(analysis: Analysis, group: Group, quantity: str) -> list[list[
         for n in reversed(group.grid[count]):
             result = group.cells[count, n].measured.get(name)
             if result and (one := result.measurement(quantity)):
-                text = units.quantity_text(one.least if quantity == "peak_memory" else one.median, one.unit)
+                text = quantity_text(one.least if quantity == "peak_memory" else one.median, one.unit)
                 return text if n == group.grid[count][-1] else f"{text} (n = {n})"
         return NONE
 
@@ -205,7 +216,7 @@ def accuracy(analysis: Analysis) -> str:
                     worst.of,
                     f"{worst.relative_error:.2e}",
                     f"{worst.budget:.2e}",
-                    units.percent(_share_of_budget(worst)) if worst.budget > 0 else NONE,
+                    percent(_share_of_budget(worst)) if worst.budget > 0 else NONE,
                     "yes" if passed == len(every) else f"no: {passed} of {len(every)}",
                 ]
             )
@@ -224,8 +235,8 @@ def ceilings(found: Sequence[Ceiling]) -> str:
     rows = [
         [
             f"{one.dtype} on {one.device}",
-            f"{units.flops_text(one.matmul_flops)} ({one.matmul_library})",
-            f"{units.bytes_text(one.copy_bytes)}/s ({one.copy_library})",
+            f"{flops_text(one.matmul_flops)} ({one.matmul_library})",
+            f"{bytes_text(one.copy_bytes)}/s ({one.copy_library})",
         ]
         for one in found
     ]
@@ -250,7 +261,7 @@ def overview(analysis: Analysis) -> str:
             row = [
                 f"`{name}`",
                 f"{measured} of {len(answered)}",
-                NONE if first is None else units.seconds_text(first),
+                NONE if first is None else seconds_text(first),
                 f"after {paid:,} calls" if paid else NONE,
                 f"{sum(bits)} of {len(bits)}" if bits else NONE,
             ]
@@ -308,18 +319,18 @@ def blocks(analysis: Analysis) -> list[tuple[str, str]]:
     fused = data_tables.FUSED
 
     def times(ratio: float, row: Row) -> str:
-        span = units.interval(row["low"], row["high"]) if row["low"] > 0 else "no interval"
-        return f"{units.ratio(ratio)} {span}"
+        span = interval_text(row["low"], row["high"]) if row["low"] > 0 else "no interval"
+        return f"{ratio_text(ratio)} {span}"
 
     def heads(row: Row) -> str:
         ratio = row["over_fewest_heads"]
-        return units.seconds_text(row["median_s"]) if ratio is None else f"× {times(ratio, row)}"
+        return seconds_text(row["median_s"]) if ratio is None else f"× {times(ratio, row)}"
 
     def part(row: Row) -> str:
-        text = units.percent(row["share"])
+        text = percent(row["share"])
         if math.isnan(row["low"]):
             return text
-        low, high = (units.number_text(100 * min(1.0, max(0.0, row[end])), 2) for end in ("low", "high"))
+        low, high = (number_text(100 * min(1.0, max(0.0, row[end])), 2) for end in ("low", "high"))
         return f"{text} [{low}, {high}]"
 
     return _with_rows(
@@ -370,13 +381,13 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
 
     def beside(row: Row) -> str:
         """``1.20 ms, 2.1 (1.9 to 2.3)``"""
-        text = units.seconds_text(row["median_s"])
+        text = seconds_text(row["median_s"])
         if row["over_contiguous"] is None or row["storage"] == CONTIGUOUS:
             return text
-        text += f", {units.number_text(row['over_contiguous'])}"
+        text += f", {number_text(row['over_contiguous'])}"
         if row["least"] is None:
             return text
-        return f"{text} ({units.number_text(row['least'])} to {units.number_text(row['greatest'])})"
+        return f"{text} ({number_text(row['least'])} to {number_text(row['greatest'])})"
 
     return _with_rows(
         (
@@ -386,7 +397,7 @@ def storages(analysis: Analysis) -> list[tuple[str, str]]:
                 [row for row in rows if row["conditions"] in decoding],
                 ("contender", "storage", "heads"),
                 lambda row: f"n = {row['n']}",
-                lambda row: units.seconds_text(row["seconds_per_token"]),
+                lambda row: seconds_text(row["seconds_per_token"]),
             ),
         ),
         (

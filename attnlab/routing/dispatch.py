@@ -15,13 +15,12 @@ import torch.autograd.forward_ad as forward_mode
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
-from attnlab import units
 from attnlab.environment import environment
 from attnlab.judge.verdicts import Verdict
 from attnlab.problem.workload import Workload
 from attnlab.routing.routes import OWN, Outside, Route, Routes, bound, factors, kind_of, workload_of
 from attnlab.runs.store import Run, read_run
-from attnlab.text import counted, listed
+from attnlab.text import counted, interval_text, listed, number_text, ratio_text, seconds_text
 
 #: kinds of calls that are remembered; decoding has a new length at every step
 _REMEMBERED = 8192
@@ -195,8 +194,8 @@ class Fastest:
         factor = max(factors(nearest.cell.workload, workload))
         if factor > self._factor:
             raise Outside(
-                f"its sizes differ by a factor of up to {units.number_text(factor)} from those of the nearest measured "
-                f"workload, {nearest.cell.workload.label}, and {units.number_text(self._factor)} is allowed"
+                f"its sizes differ by a factor of up to {number_text(factor)} from those of the nearest measured "
+                f"workload, {nearest.cell.workload.label}, and {number_text(self._factor)} is allowed"
             )
         return nearest, factor
 
@@ -289,13 +288,13 @@ def _other_kind(kind: tuple[str, ...], measured: list[tuple[str, ...]]) -> str:
 def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | None) -> str:
     """The sentence on a choice that the run made."""
     standing = route.ranking.of(found.backend) if route.ranking else None
-    seconds = "" if standing is None else f", {units.seconds_text(standing.seconds)} a call"
+    seconds = "" if standing is None else f", {seconds_text(standing.seconds)} a call"
     lead = f"{_place(route, found.backend)}, on tensors{seconds}"
     if verdict is not None:
-        ratio = f"{units.ratio(verdict.ratio)} {units.interval(verdict.low, verdict.high)}"
+        ratio = f"{ratio_text(verdict.ratio)} {interval_text(verdict.low, verdict.high)}"
         lead += f" and {ratio} times as fast as {against}"
     factor = found.factor or 1.0
-    near = "this very shape" if factor == 1 else f"sizes within a factor of {units.number_text(factor)}"
+    near = "this very shape" if factor == 1 else f"sizes within a factor of {number_text(factor)}"
     return f"{lead}, at {route.cell.workload.label} ({near})"
 
 

@@ -62,11 +62,7 @@ RAISING = "raise NotImplementedError('no way back here')"
 @pytest.mark.parametrize(
     ("body", "raised", "message"),
     [
-        (
-            "return (query @ key.mT @ value).detach()",
-            attnlab.Declined,
-            "cut off from automatic differentiation",
-        ),
+        ("return (query @ key.mT @ value).detach()", attnlab.Declined, "cut off from automatic"),
         ("return (query @ key.detach().mT).softmax(-1) @ value", ValueError, "no key gradient arrived"),
         (FORWARD, attnlab.Declined, "PyTorch says: You must implement"),
         (RAISING, attnlab.Declined, "no way back here"),
@@ -90,16 +86,13 @@ def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
     backend = Backend("mine", "torch", attend, options=frozenset({"causal", "scale", "mask"}))
     rng = np.random.default_rng(0)
     q, k, v, upstream = (rng.standard_normal((1, 1, 3, 4)).astype(np.float32) for _ in range(4))
-    for hidden, declined in ((slice(0, 0), False), (slice(1, 2), True)):
+    for hidden in (slice(0, 0), slice(1, 2)):
         seen = np.ones((3, 3), bool)
         seen[hidden] = False
         problem = Problem.of(q, k, v, mask=seen, output_gradient=upstream)
         workload = Workload.of_problem(problem, direction="training")
-        if declined:
-            with pytest.raises(attnlab.Declined, match="a query sees no key"):
-                backend.bind(workload, problem)
-        else:
-            assert all(
-                np.isfinite(one).all()
-                for one in backend.named(workload, backend.bind(workload, problem)()).values()
-            )
+        if seen.all():
+            assert all(one.isfinite().all() for one in backend.bind(workload, problem)())
+            continue
+        with pytest.raises(attnlab.Declined, match="a query sees no key"):
+            backend.bind(workload, problem)

@@ -14,26 +14,10 @@ from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.problem.workload import Workload
 
-GOOD = '''"""Right, and short.
-
-More about it.
-"""
-import numpy as np
-
-LIBRARY = "numpy"
-
-
-def attend(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-'''
 SMALL = Workload(heads=2, queries=3, keys=5, head_dim=4)
 
 
-def write(folder: Path, source: str, name: str = "mine") -> Path:
+def write(folder: Path, source: str = "", name: str = "mine") -> Path:
     """A user's file, and the folder it is in."""
     (folder / f"{name}.py").write_text(source, encoding="utf-8")
     return folder
@@ -41,8 +25,8 @@ def write(folder: Path, source: str, name: str = "mine") -> Path:
 
 def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
     """Beside those that come with attnlab, sorted; files that begin with _ and other files are not."""
-    write(tmp_path, GOOD)
-    write(tmp_path, GOOD, "_private")
+    write(tmp_path)
+    write(tmp_path, name="_private")
     (tmp_path / "notes.txt").touch()
     assert backends([tmp_path]) == sorted([*backends(), "mine"])
     assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
@@ -90,15 +74,15 @@ def test_an_unknown_name_gets_its_near_names_or_all(typed: str, told: str) -> No
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     """By a built-in, or by a file in another folder."""
     with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
-        backends([write(tmp_path, GOOD, "numpy_vectorized")])
+        backends([write(tmp_path, name="numpy_vectorized")])
     one, other, two = tmp_path / "one", tmp_path / "other", tmp_path / "two"
     for folder in (one, other, two):
         folder.mkdir()
-        write(folder, GOOD)
+        write(folder)
     with pytest.raises(ValueError, match="has the name of another backend, mine; rename the file"):
         backends([one, other])
     with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
-        backends([write(tmp_path / "two", GOOD, "2fast")])
+        backends([write(tmp_path / "two", name="2fast")])
     with pytest.raises(ValueError, match=r"--implementations must name a folder, got .*nowhere"):
         backends([tmp_path / "nowhere"])
 

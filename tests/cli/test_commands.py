@@ -15,7 +15,7 @@ from click.shell_completion import ShellComplete
 from hypothesis import example, given
 from typed import status
 
-from attnlab.cli.app import app
+from attnlab.cli import app
 from attnlab.cli.options import read_workload
 from attnlab.cli.races import compare
 from attnlab.problem.grid import choices
@@ -109,11 +109,9 @@ COMPLETED: dict[tuple[str, ...], list[str]] = {
     ("comp",): ["compare"],
     ("compare", "torch_sdpa", "torch_e"): ["torch_eager"],
     ("run", "--backends", "torch_eager,torch_sdpa_f"): ["torch_eager,torch_sdpa_flash"],
-    ("run", "--dtypes", "float32,b"): ["float32,bfloat16"],
     ("run", "--preset", "llama3-8b/d"): ["llama3-8b/decode"],
     ("compare", "--causal", "bottom"): ["bottom_right"],
     ("run", "--quie"): ["--quiet"],
-    ("run", "--length", ""): [],
 }
 
 

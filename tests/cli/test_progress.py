@@ -6,7 +6,7 @@ import io
 import sys
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -15,59 +15,29 @@ from synthetic import synthetic
 from attnlab.cli.progress import LiveTable, live_progress
 
 
-class Clock:
-    """Seconds that a test sets."""
-
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-class Terminal(io.StringIO):
-    """What passes for a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-class Screen:
-    """Counts how often it is drawn to."""
-
-    drawn = 0
-    console = Console(file=io.StringIO(), width=160, height=40)
-
-    def update(self, renderable: Any, *, refresh: bool) -> None:
-        self.drawn += refresh
-
-
-def made(clock: Clock) -> LiveTable:
-    return LiveTable(Screen(), clock)  # type: ignore[arg-type]
-
-
-def shown(live: LiveTable, height: int = 40) -> str:
-    """What the table shows on a terminal of that height."""
-    console = Console(file=io.StringIO(), width=160, height=height)
-    with console.capture() as found:
-        console.print(live.shown(height))
-    return found.get()
-
-
 def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> None:
     found = synthetic(tmp_path, lengths=(64, 128, 256, 512), heads=(4,))
     finished = [list(one) for _, one in groupby(found.results, key=lambda one: one.workload)]
     found.results.clear()
-    clock = Clock()
-    live = made(clock)
+    now = 0.0
+    screen = SimpleNamespace(console=Console(), update=lambda shown, refresh: None)
+    live = LiveTable(screen, lambda: now)  # type: ignore[arg-type]
+
+    def shown() -> str:
+        console = Console(file=io.StringIO(), width=160, height=40)
+        with console.capture() as found:
+            console.print(live.shown(40))
+        return found.get()
+
     live.begins(found)
     live.stage("starting the contenders", done=0, total=4)
-    assert "0 of 4 workloads, 0 s so far" in shown(live) and "left" not in shown(live)
+    assert "0 of 4 workloads, 0 s so far" in shown() and "left" not in shown()
     for done, results in enumerate(finished[:2]):
-        clock.seconds += 60
+        now += 60
         live.finished(results)
         live.stage(f"workload {done + 2}", done=done + 1, total=4)
     live.detail("\x1b[31mround 3\x1b[0m, [bold]process 1\nand more")
-    text = shown(live)
+    text = shown()
     assert "2 of 4 workloads" in text and "2 min 0 s so far, about 2 min 0 s left" in text
     rows = [line for line in text.splitlines() if "float32 cpu" in line and "│" in line]
     assert len(rows) == 2 and all("torch_sdpa" in row for row in rows)
@@ -78,7 +48,8 @@ def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> N
 def test_in_a_pipe_or_ci_there_are_plain_lines(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = Terminal() if variables else io.StringIO()
+    file = io.StringIO()
+    monkeypatch.setattr(file, "isatty", lambda: bool(variables))
     monkeypatch.setattr(sys, "stderr", file)
     monkeypatch.delenv("CI", raising=False)
     for name, value in variables.items():

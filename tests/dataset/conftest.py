@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import FOUR
 from synthetic import synthetic
 
 from attnlab.runs.store import Run
 
+FOUR = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_flash", "torch_sdpa_math")
 SMALL = {"lengths": (64, 128), "heads": (1, 4), "contenders": ("torch_eager", "torch_eager#2", "torch_sdpa")}
 
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import blocks, workloads
+from typed import status
 
-from attnlab.__main__ import main
 from attnlab.environment import fingerprint
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.runs.store import Run, read_run
@@ -171,9 +171,7 @@ def test_a_folder_that_is_no_run_does_not_keep_others_out(
 ) -> None:
     run, empty, into = made(), tmp_path / "empty", tmp_path / "all"
     empty.mkdir()
-    with pytest.raises(SystemExit) as end:
-        main(["collect", str(empty), str(run.folder), "--into", str(into)])
-    assert end.value.code == 1
+    assert status("collect", str(empty), str(run.folder), "--into", str(into)) == 1
     said = capsys.readouterr()
     assert said.err == f"attnlab: {empty} holds no run: there is no run.json in it\n"
     assert said.out.startswith(f"{run.folder}: 4 workloads added, 0 known (run {run.id}, ")
@@ -192,10 +190,8 @@ def test_a_damaged_file_is_told_and_its_run_collected_anew(
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(SystemExit) as end:
-        main(["report", str(into), "--summary"])
+    assert status("report", str(into), "--summary") == 2
     told = capsys.readouterr()
-    assert end.value.code == 2
     assert told.out.startswith(f"Run {second.id}, ") and told.out.count("\n") == 1
     assert f"holds 0 of the 4 races that it had of run {first.id}: a file of it" in told.err
     if how != "gone":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small_models import Plain, bert
+from small_models import Plain, bert, needs_transformers
 from torch import nn
 from torch.nn import functional
 
@@ -18,10 +17,6 @@ from attnlab.experiments.capture import captured, disagreement, problem_of_call
 from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Window
 from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
-
-needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
-)
 
 
 def _gives_again(model: nn.Module, inputs: Any) -> list[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import math
@@ -15,28 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_models import Plain, bert_folder
+from small_models import Plain, bert_folder, needs_transformers
 from torch import Tensor, nn
+from typed import status
 
 import attnlab
-from attnlab.__main__ import main
-from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis, diagnose
+from attnlab.experiments.diagnosis import INPUTS, Diagnosis, diagnose
 from attnlab.problem import inputs as captured
 from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of
 from attnlab.report import diagnosis_page
 
-needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
-)
 TEXT = " ".join("a quick brown fox jumps over the lazy dog".replace(" ", ""))
-
-
-def _status(words: list[str]) -> int:
-    """The exit status of a command."""
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    return int(end.value.code or 0)
 
 
 def _plain(**asked: Any) -> Diagnosis:
@@ -45,21 +34,16 @@ def _plain(**asked: Any) -> Diagnosis:
     return diagnose(Plain(gain=6.0), torch.randn(1, 24, 16), **asked)
 
 
-def _row(found: Diagnosis, backend: str, dtype: str) -> BackendError:
-    (one,) = (row for row in found.errors if (row.backend, row.dtype) == (backend, dtype))
-    return one
-
-
 def test_errors_are_those_of_the_number_format() -> None:
     """Float32 rounds 2^13 times finer than float16; a backend adds to what rounding the inputs does, and not much."""
-    found = _plain()
-    inputs, whole = _row(found, INPUTS, "float16"), _row(found, "torch_sdpa", "float16")
+    found = {(one.backend, one.dtype): one for one in _plain().errors}
+    inputs, whole = found[INPUTS, "float16"], found["torch_sdpa", "float16"]
     assert 2**-13 < inputs.error < 2**-7
     assert inputs.error / 3 < whole.error < 10 * inputs.error
-    assert 2**-26 < _row(found, "torch_sdpa", "float32").error < 2**-17
-    assert _row(found, INPUTS, "float32").error == 0
-    assert "NumPy has no bfloat16" in _row(found, "numpy_blocked", "bfloat16").reason
-    assert all(one.worst >= one.error for one in found.errors)
+    assert 2**-26 < found["torch_sdpa", "float32"].error < 2**-17
+    assert found[INPUTS, "float32"].error == 0
+    assert "NumPy has no bfloat16" in found["numpy_blocked", "bfloat16"].reason
+    assert all(one.worst >= one.error for one in found.values())
 
 
 def test_plain_data_and_back() -> None:
@@ -117,7 +101,7 @@ def test_a_model_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     folder, text = bert_folder(tmp_path / "tiny"), tmp_path / "text.txt"
     text.write_text(TEXT)
     words = ["diagnose", str(folder), "--text", str(text), "--out", str(tmp_path / "out"), "--no-race"]
-    assert _status([*words, "--backends", "torch_sdpa"]) == 0
+    assert status([*words, "--backends", "torch_sdpa"]) == 0
     said = capsys.readouterr().out
     found = Diagnosis.from_json(json.loads((tmp_path / "out" / "diagnosis.json").read_text()))
     assert found.tokens == 32
@@ -197,7 +181,7 @@ def test_a_slip_is_one_line_and_no_page(tmp_path: Path, capsys: pytest.CaptureFi
         if text is not None:
             file.write_bytes(text if isinstance(text, bytes) else text.encode())
         words = ["diagnose", str(folder), "--text", str(file), "--out", str(out), "--no-race", *options]
-        assert _status(words) == 2, told
+        assert status(words) == 2, told
         said = capsys.readouterr().err
         (line,) = (one for one in said.splitlines() if one.startswith("attnlab: "))
         assert told in line and "Traceback" not in said

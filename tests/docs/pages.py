@@ -29,7 +29,7 @@ import click
 from markdown_it import MarkdownIt
 
 from attnlab.__main__ import main
-from attnlab.cli.app import app
+from attnlab.cli import app
 from attnlab.runs.plan import Plan, read_plan
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -12,11 +10,6 @@ from attnlab.backend.discovery import load
 from attnlab.problem.workload import Workload
 
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
-
-
-def bound_call(name: str, workload: Workload) -> Any:
-    """The backend's call."""
-    return load(name).bind(workload)
 
 
 def state() -> list[bool]:
@@ -30,15 +23,6 @@ def state() -> list[bool]:
     ]
 
 
-@pytest.mark.parametrize("name", ["torch_sdpa_math", "torch_sdpa_flash"])
-def test_the_forced_kernel_is_seen_running(name: str) -> None:
-    """The profiler records KERNEL, and no other fused kernel; on CUDA see `test_on_cuda`."""
-    seen = load(name).open("cpu").attest(bound_call(name, SMALL.with_(dtype="float16")))
-    kernel = load(name).kernel
-    assert kernel is not None and kernel in seen
-    assert seen.count("_scaled_dot_product") == 1
-
-
 @pytest.mark.parametrize(
     ("workload", "kernel"),
     [
@@ -49,36 +33,29 @@ def test_the_forced_kernel_is_seen_running(name: str) -> None:
 )
 def test_the_dispatchers_own_choice_is_recorded(workload: Workload, kernel: str) -> None:
     """On the CPU it picks flash, and math where value_dim differs from head_dim."""
-    assert load("torch_sdpa").open("cpu").attest(bound_call("torch_sdpa", workload)) == kernel
+    assert load("torch_sdpa").open("cpu").attest(load("torch_sdpa").bind(workload)) == kernel
 
 
 @pytest.mark.parametrize("name", ["torch_sdpa_math", "torch_sdpa_flash"])
 def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: str) -> None:
     """A caller who allows one kernel only gets the forced one inside, and has the old state afterwards."""
-    call = bound_call(name, SMALL)
+    backend = load(name)
+    call = backend.bind(SMALL.with_(dtype="float16"))
     for only in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
         with sdpa_kernel(only):
             before = state()
-            seen = load(name).open("cpu").attest(call)
+            seen = backend.open("cpu").attest(call)
             assert state() == before
-        assert (load(name).kernel or "none") in seen
+        assert (backend.kernel or "none") in seen and seen.count("_scaled_dot_product") == 1
     assert state() == [True, True, True, True]
 
 
 @pytest.mark.parametrize(
     ("name", "workload", "reason"),
     [
-        (
-            "torch_sdpa_efficient",
-            SMALL,
-            "PyTorch has no memory-efficient kernel for the CPU; it runs on CUDA only",
-        ),
-        ("torch_sdpa_cudnn", SMALL, "PyTorch has no cuDNN kernel for the CPU; it runs on CUDA only"),
-        (
-            "torch_sdpa_flash",
-            SMALL.with_(value_dim=8),
-            "the flash kernel needs value_dim = head_dim, got value_dim 8 and head_dim 16",
-        ),
+        ("torch_sdpa_efficient", SMALL, "no memory-efficient kernel for the CPU"),
+        ("torch_sdpa_cudnn", SMALL, "no cuDNN kernel for the CPU"),
+        ("torch_sdpa_flash", SMALL.with_(value_dim=8), "needs value_dim = head_dim, got value_dim 8"),
         ("torch_sdpa_flash", SMALL.with_(causal=True, keys=9), None),
         ("torch_sdpa_math", SMALL.with_(value_dim=8), None),
         ("torch_sdpa", SMALL.with_(value_dim=8), None),
@@ -86,4 +63,5 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
 )
 def test_a_kernel_declines_what_it_cannot_do(name: str, workload: Workload, reason: str | None) -> None:
     """On the CPU, in words that need no knowledge of PyTorch."""
-    assert load(name).declines(workload) == reason
+    said = load(name).declines(workload)
+    assert said is None if reason is None else reason in str(said)

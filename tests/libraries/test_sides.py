@@ -7,9 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.backend.keywords import told
-from attnlab.libraries.torch_attention import KEYWORDS, Sides
-from attnlab.problem.mask_kinds import band
+from attnlab.libraries.torch_attention import Sides
 from attnlab.problem.workload import Workload
 
 LENGTHS = st.integers(1, 12)
@@ -32,11 +30,6 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
-def seen_in(limits: tuple[int, int], workload: Workload) -> NDArray[np.bool_]:
-    distance = np.arange(workload.keys) - np.arange(workload.queries)[:, None]
-    return (distance >= limits[0]) & (distance <= limits[1])
-
-
 def seen_along(sides: Sides, workload: Workload) -> NDArray[np.bool_]:
     """By the definition of `Sides`."""
     keys = np.arange(workload.keys)
@@ -56,15 +49,6 @@ def asked(workload: Workload) -> NDArray[np.bool_]:
 
 
 @given(workloads())
-def test_a_band_shows_what_its_keywords_say(workload: Workload) -> None:
-    """Whatever the lengths; two windows would be no band of keywords, and there is one at most."""
-    flags = told(workload, KEYWORDS)
-    assert flags is not None
-    limits = band(workload.queries, workload.keys, **flags)
-    np.testing.assert_array_equal(seen_in(limits, workload), asked(workload))
-
-
-@given(workloads())
 def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workload: Workload) -> None:
     """It cannot be told where no query sees a key, or where the last one sees none."""
     sides, seen = Sides.asked(workload), asked(workload)
@@ -78,13 +62,3 @@ def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workl
 def test_what_no_band_can_say_is_told() -> None:
     assert Sides.asked(Workload(mask="random(0.5)")) is None
     assert Sides.asked(Workload(batch=2, key_lengths=(3, 4))) is None
-    assert told(Workload(mask="random(0.5)"), KEYWORDS) is None
-    assert told(Workload(), KEYWORDS) == {}
-
-
-def test_a_top_left_mask_is_a_bottom_right_one_on_fewer_keys() -> None:
-    """The worked case: 5 queries on 8 keys see the first 5 alone."""
-    assert Sides.of(5, 8, causal=True) == Sides(5, -1, 0)
-    assert Sides.of(5, 8, causal_bottom_right=True) == Sides(8, -1, 0)
-    assert Sides.of(8, 5, causal=True) == Sides(5, -1, 3)
-    assert Sides.of(5, 8) == Sides(8, -1, -1)

@@ -92,11 +92,6 @@ def test_without_a_clock_the_wrong_fail_too(speed: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(
         ["SKIPPED *naive_loop over budget: predicted *--benchmark-max-time raises it"]
     )
-    result = speed.runpytest_inprocess(
-        *SMALL, "--backends", "right", "--dtypes", "bfloat16", "--benchmark-disable"
-    )
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED *right declined: NumPy has no bfloat16"])
 
 
 def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from process_sets import latency
 
-from attnlab.cli.app import app
+from attnlab.cli import app
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race import selftest as module

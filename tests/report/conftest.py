@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opened_page import BROWSERS, Opened
+from opened_page import Opened, find_browser
 from synthetic import synthetic
 
 from attnlab.report.explore_page import render
@@ -34,10 +33,9 @@ def browser() -> Iterator[Any]:
         "playwright.sync_api", reason="pip install 'attnlab[page-test]' installs playwright"
     )
     with tool.sync_playwright() as playwright:
-        own = playwright.chromium.executable_path
-        found = next(filter(None, map(shutil.which, BROWSERS)), own if Path(own).exists() else None)
+        found = find_browser(playwright)
         if found is None:
-            pytest.skip(f"there is no browser here: none of {', '.join(BROWSERS)}")
+            pytest.skip("there is no browser here: no Chromium and no Chrome")
         opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield opened
         opened.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from attnlab.runs.store import Run
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 VIEWS = ("winners", "figures", "rounds", "runs", "table")
 
 #: runs made up by the fixture `made`, and pages of them by `opened`
@@ -17,6 +18,13 @@ Open = Callable[..., "Opened"]
 PHONE = {"width": 375, "height": 812, "has_touch": True, "is_mobile": True}
 #: fields of workloads, of which two have two values
 TWO_OF_EACH = ({"dtype": "float32"}, {"dtype": "bfloat16", "direction": "training"})
+
+
+def find_browser(playwright: Any) -> str | None:
+    """A Chromium of the system's, or else Playwright's own; None where there is neither."""
+    own = playwright.chromium.executable_path
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return next(filter(None, map(shutil.which, names)), own if Path(own).exists() else None)
 
 
 @dataclass

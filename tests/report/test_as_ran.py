@@ -13,7 +13,6 @@ from attnlab.report import data_tables, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import lower_precision
 from attnlab.report.formats import content_of, render
-from attnlab.report.sentences import machine
 from attnlab.runs.store import Run
 
 LOW = "quick[precision=bf16]"
@@ -67,12 +66,3 @@ def test_a_fallback_is_said(tmp_path: Path) -> None:
     (told,) = [one for one in data_tables.contenders(analysis) if one["contender"] == "steady"]
     assert told["what_ran"] == "_math (**asked for _flash**)"
     assert said in render(content_of(run), {})
-
-
-def test_a_machine_is_named_by_its_gpu_too_and_whatever_a_file_holds_there() -> None:
-    named = machine({"cpu": "A CPU", "gpus": ["A GPU"], "cores": {"logical": 8}, "memory_bytes": 2**30})
-    assert named == "A GPU, A CPU, 8 logical cores, 1.00 GiB"
-    assert (
-        machine({"cpu": 1, "gpus": "x", "cores": [2], "memory_bytes": "y"})
-        == "a machine that was not recorded"
-    )

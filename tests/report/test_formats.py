@@ -80,7 +80,7 @@ def test_a_full_run_has_every_chapter_figure_and_table_and_the_same_when_made_ag
     for name in ("winners", "results", "measurements", "contenders", "environment"):
         assert f"(tables/{name}.csv)" in text
     assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == CHAPTERS
-    assert "attnlab run --lengths 64,2048" in text and "40 of 40 comparisons passed" in text
+    assert "attnlab run --lengths 64,2048" in text and "588 of 588 comparisons passed" in text
     assert "torch_eager#2" not in text, "entered twice, reported once"
     assert text.index("**Use `torch_sdpa`**") < 60
     again = write(read_run(run.folder), tmp_path / "elsewhere")

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from opened_page import Make
 
-from attnlab import figures, units
+from attnlab import figures
 from attnlab.judge.ranking import Sure
 from attnlab.report.analysis import analyse
 from attnlab.report.explore_page import render
 from attnlab.runs.store import read_run
+from attnlab.text import seconds_text
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 
@@ -60,7 +61,7 @@ def test_figures_and_first_places_are_those_of_the_report(made: Make) -> None:
         if standing is None:
             assert times[row] is None
             continue
-        assert units.seconds_text(times[row]) == units.seconds_text(standing.seconds)
+        assert seconds_text(times[row]) == seconds_text(standing.seconds)
         if standing.against_best is not None:
             assert best[row] == pytest.approx(1 / standing.against_best.ratio, rel=1e-4)
             assert results["best_low"][row] == pytest.approx(1 / standing.against_best.high, rel=1e-4)

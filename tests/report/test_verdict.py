@@ -42,14 +42,6 @@ ALL = r"`b` is decidedly the fastest at all 8 sizes, [\d.]+( to [\d.]+)? times a
         (B_WINS, {"processes": 1}, [r"\*\*No verdict yet\*\*; `b` has the least median"]),
         ({"a": SLOW, "magic": lambda w: w.flops / 4e12}, {}, [r"\*\*Only `a` has a time"]),
     ],
-    ids=[
-        "one wins",
-        "equals: least memory",
-        "wrong ones",
-        "a single one",
-        "one process",
-        "above the ceiling",
-    ],
 )
 def test_the_answer_is_that_of_the_costs(costs, options, expected, made):
     """In its line or one of its sentences, whichever it is about."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -13,10 +12,8 @@ from every import installed, library_of
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
-from attnlab.problem.mask_kinds import Part
 from attnlab.problem.vocabulary import DEVICES, DIRECTIONS
-from attnlab.problem.workload import Workload
-from attnlab.report.support_page import SHORT, page
+from attnlab.report.support_page import page
 from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, support
 
 ROOT = Path(__file__).parents[2]
@@ -28,18 +25,6 @@ SPEC.loader.exec_module(SCRIPT)
 STORED: dict[tuple[str, str], Support] = {(one.backend, one.device): one for one in SCRIPT.stored()}
 #: those that may be asked here, a library after another
 HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)
-
-
-def test_every_field_and_every_kind_of_mask_is_a_feature() -> None:
-    """But sizes, the axes of the matrix and what inputs are drawn from; each says something of its own."""
-    said = {name for fields in features().values() for name in fields}
-    axes = {"batch", "heads", "head_dim", "dtype", "device", "direction", "distribution", "seed"}
-    assert said | axes == {field.name for field in dataclasses.fields(Workload)}
-    workloads = {name: asked(name, "float32", "forward", "cpu") for name in features()}
-    assert len(set(workloads.values())) == len(workloads)
-    kinds = {part.kind for one in workloads.values() for part in one.masked.parts}
-    assert kinds == {kind for kind, cls in Part.kinds.items() if kind != "given"}
-    assert {name for names in SHORT.values() for name in names} <= set(features())
 
 
 def test_a_yes_was_run_and_a_no_has_its_reason() -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from slurm import wait_until
 from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
+from typed import status as exit_of
 
-from attnlab.__main__ import main
 from attnlab.problem.result import Result
 from attnlab.runs import dataset, sweep_folder
 from attnlab.runs.plan import Plan, read_plan
@@ -26,10 +26,9 @@ from attnlab.runs.sweep_slurm import Asked, Jobs
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:
     """Exit status, what was printed, and the lines of errors."""
-    with pytest.raises(SystemExit) as end:
-        main(words)
+    ended = exit_of(*words)
     told = capsys.readouterr()
-    return int(end.value.code or 0), told.out, told.err.splitlines()
+    return ended, told.out, told.err.splitlines()
 
 
 def attnlab(*words: str) -> subprocess.Popen[str]:
