@@ -259,10 +259,6 @@ def without(axis: int, start: Callable[[int], int]) -> Callable[[Array], Array]:
     return change
 
 
-def without_last(axis: int) -> Callable[[Array], Array]:
-    return without(axis, lambda n: n - 1)
-
-
 def without_last_block(axis: int, size: int) -> Callable[[Array], Array]:
     """The last, partial block is left out, where there is another."""
     return without(axis, lambda n: n // size * size)
@@ -330,10 +326,10 @@ _PARTS: dict[str, Attention | Remembering] = {
     "dropout of 0.1 % in dv": dropped_out(0.001, "for_value"),
     "dk, dv averaged over heads": then(mean_of(1)),
     "dk, dv averaged over the batch": then(mean_of(0)),
-    "dq: last key dropped": parted(for_query=without_last(_KEYS)),
+    "dq: last key dropped": parted(for_query=without(_KEYS, lambda n: n - 1)),
     "dk: first key dropped": parted(for_key=without_first_key),
-    "dv: last key dropped": parted(for_value=without_last(_KEYS)),
-    "dk: last query dropped": parted(for_key=without_last(_QUERIES)),
+    "dv: last key dropped": parted(for_value=without(_KEYS, lambda n: n - 1)),
+    "dk: last query dropped": parted(for_key=without(_QUERIES, lambda n: n - 1)),
     "dv: last partial block of queries dropped": parted(for_value=without_last_block(_QUERIES, 64)),
     "dv: last partial block of 256 queries dropped": parted(for_value=without_last_block(_QUERIES, 256)),
     "dq: last partial block of keys dropped": parted(for_query=without_last_block(_KEYS, 64)),

@@ -18,7 +18,7 @@ from . import parts
 from .contract import hiding, key
 from .fault import BACKWARD, FORWARD, Fault, back, excused, given, inputs, then, unit
 from .formula import shifted
-from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, Remembering, rounder, whole
+from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, rounder, whole
 
 When = Callable[[Problem], bool]
 
@@ -377,30 +377,26 @@ def raises(found: Answers, problem: Problem) -> None:
         raise ValueError("queries and keys must be as many")
 
 
-_CACHES: dict[str, Remembering] = {
-    "kept by shape": kept_by(("shapes", "dtype"), NAMES),
-    **{
-        f"kept without the {name}": kept_by(without(name), NAMES)
-        for name in ("mask", "bias", "scale", "cap", "sinks")
-    },
-    "kernel kept by shape and dtype": kernel_kept(("shapes", "dtype")),
-    "kernel kept by shape, dtype and scale": kernel_kept(("shapes", "dtype", "scale")),
-    **{
-        f"kernel kept without the {name}": kernel_kept(without("arrays", name))
-        for name in ("cap", "mask", "bias")
-    },
-    "strides kept by shape": strides_kept(),
-    "answer kept by the place of the query": identical("query", False),
-    "copy of the query kept by its place": identical("query", True),
-    "copy of the keys kept by their place": identical("key", True),
-}
-
 _FIRST_IN_FLOAT32 = excused(
     "float32", unit("float32"), unit("float16"), "what is asked in float16 later is computed in float32"
 )
 
 MEMORY = (
-    *(Fault(name, make) for name, make in _CACHES.items()),
+    Fault("kept by shape", kept_by(("shapes", "dtype"), NAMES)),
+    *(
+        Fault(f"kept without the {name}", kept_by(without(name), NAMES))
+        for name in ("mask", "bias", "scale", "cap", "sinks")
+    ),
+    Fault("kernel kept by shape and dtype", kernel_kept(("shapes", "dtype"))),
+    Fault("kernel kept by shape, dtype and scale", kernel_kept(("shapes", "dtype", "scale"))),
+    *(
+        Fault(f"kernel kept without the {name}", kernel_kept(without("arrays", name)))
+        for name in ("cap", "mask", "bias")
+    ),
+    Fault("strides kept by shape", strides_kept()),
+    Fault("answer kept by the place of the query", identical("query", False)),
+    Fault("copy of the query kept by its place", identical("query", True)),
+    Fault("copy of the keys kept by their place", identical("key", True)),
     Fault("dtype kept by shape", dtype_kept(), excuses=_FIRST_IN_FLOAT32),
     Fault("gradients kept without the mask", kept_by(without("mask"), NAMES[1:]), BACKWARD),
     Fault("gradients kept by shape", kept_by(("shapes", "dtype"), NAMES[1:]), BACKWARD),
