@@ -15,7 +15,7 @@ from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.problem import Problem
 
 from . import parts
-from .contract import hiding, key
+from .contract import hiding, key, scaled
 from .fault import BACKWARD, FORWARD, Fault, back, excused, given, inputs, then, unit
 from .formula import shifted
 from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, rounder, whole
@@ -44,10 +44,6 @@ def causal(problem: Problem) -> bool:
     return any(isinstance(part, Causal) for part in problem.mask.parts)
 
 
-def scaled_by(factor: Callable[[Problem], float]) -> Attention:
-    return given(lambda p: p.with_(scale=p.scale * factor(p)))
-
-
 def limited(name: str, most: float) -> Attention:
     return given(inputs(lambda x: np.clip(x, -most, most).astype(x.dtype), name))
 
@@ -74,9 +70,10 @@ def nan_everywhere(problem: Problem) -> Answers:
     return {name: one * np.nan for name, one in whole(problem).items()}
 
 
-def root_in_bfloat16(problem: Problem) -> float:
+def scale_of_coarse_root(problem: Problem) -> float:
+    """As if the root of head_dim were rounded to bfloat16."""
     root = d(problem) ** 0.5
-    return root / float(rounder("bfloat16")(np.asarray(np.float32(root))))
+    return problem.scale * (root / float(rounder("bfloat16")(np.asarray(np.float32(root)))))
 
 
 _WHEN: dict[str, When] = {
@@ -132,8 +129,12 @@ PATHS = (
         "one query, keys split, averaged", lambda p: p.shape.queries == 1 and p.shape.keys >= 512, averaged
     ),
     where("reads behind the values", read_behind, nan_everywhere),
-    where("root of head_dim in bfloat16", lambda p: True, scaled_by(root_in_bfloat16)),
-    where("0.5 % in the scale, causal", lambda p: causal(p) and d(p) >= 64, scaled_by(lambda p: 1.005)),
+    Fault("root of head_dim in bfloat16", given(scaled(scale_of_coarse_root))),
+    where(
+        "0.5 % in the scale, causal",
+        lambda p: causal(p) and d(p) >= 64,
+        given(scaled(lambda p: p.scale * 1.005)),
+    ),
     Fault("values below 2^-14 flushed", flushed("value", 2.0**-14)),
     Fault("queries below 2^-14 flushed", flushed("query", 2.0**-14)),
     Fault("values end at 448", limited("value", 448.0)),
