@@ -25,7 +25,8 @@ _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 def every() -> list[str]:
     """All that come with attnlab, whose library is here, and that set up fast; others have tests of their own."""
-    return [name for name in installed(*backends()) if not _compiles(name)]
+    compiled = COMPILED_TOO in os.environ
+    return [name for name in installed(*backends()) if compiled or on_request(name) is None]
 
 
 def installed(*names: str) -> list[str]:
@@ -54,10 +55,6 @@ def lacking(name: str) -> str | None:
     needed = [one.partition(".")[0] for one in libraries()[library_of(name)].modules]
     needed += re.findall(r'"(\w+)', asked)
     return next((one for one in needed if importlib.util.find_spec(one) is None), None)
-
-
-def _compiles(name: str) -> bool:
-    return COMPILED_TOO not in os.environ and on_request(name) is not None
 
 
 def _text(name: str) -> str:

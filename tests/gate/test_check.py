@@ -61,14 +61,9 @@ def held(
 def test_a_right_file_passes_with_its_precision_in_one_process_and_in_two(tmp_path: Path) -> None:
     """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
     told: list[list[str]] = [[], []]
+    right = {"more": LOG_SUM.format(log="np.log"), "dtypes": HALVES}
     found, together = (
-        held(
-            tmp_path,
-            processes=processes,
-            more=LOG_SUM.format(log="np.log"),
-            on_event=texts.append,
-            dtypes=HALVES,
-        )
+        held(tmp_path, processes=processes, on_event=texts.append, **right)
         for processes, texts in enumerate(told, 1)
     )
     assert found == together and sorted(told[0]) == sorted(told[1])

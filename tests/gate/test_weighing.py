@@ -13,7 +13,6 @@ from mutants.rounding import RIGHT
 from attnlab.gate import race_check
 from attnlab.gate.evidence import weigh
 from attnlab.gate.gate import examine
-from attnlab.gate.questions import Question
 from attnlab.gate.reference import refer
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
@@ -69,10 +68,7 @@ def spoiled(where: Any, number: float) -> np.ndarray:
     ("output", "said"),
     [
         (lambda: answered(WORKLOAD, 1.01), "scale looks too large by"),
-        (
-            lambda: answered(WORKLOAD, 1.002),
-            "errors line up with the derivative in the scale, as if it were 0.2",
-        ),
+        (lambda: answered(WORKLOAD, 1.002), "line up with the derivative in the scale, as if it were 0.2"),
         (lambda: 1.01 * answered(WORKLOAD), "too large by 1 % on average"),
         (lambda: spoiled(np.s_[:, :, 17], 0), "rows are zero"),
         (lambda: spoiled(np.s_[0, 0, 3, 5], 100), "outside the values"),
@@ -119,17 +115,6 @@ def test_right_results_of_every_direction_pass(direction: str, features: dict[st
         assert not wrong.passed and wrong.of == name
 
 
-def test_missing_results_and_other_shapes_are_refused() -> None:
-    rows = [0, 1]
-    answers = results(TRAINING, rows)
-    with pytest.raises(ValueError, match="key gradient must have shape"):
-        race_check.judge(TRAINING, rows, answers | {"key gradient": answers["output"]})
-    with pytest.raises(ValueError, match="answers must be key gradient, output"):
-        race_check.judge(TRAINING, rows, {"output": answers["output"]})
-    with pytest.raises(ValueError, match="must have shape"):
-        race_check.judge(WORKLOAD, [0, 1], np.zeros((2, 4, 3, 16)))
-
-
 # -- who computes in less than its inputs' precision
 
 
@@ -167,17 +152,3 @@ def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: st
         lambda question: {OUTPUT: computed(question.problem, dtype)}, "float32", directions=("forward",)
     )
     assert found.asked == 1 and f"computing {words}" in str(found.fault)
-
-
-def test_a_malformed_answer_is_told_by_the_gate() -> None:
-    """What is missing, of another shape or of another type."""
-
-    def ask(change: Any) -> str | None:
-        def box(question: Question) -> dict[str, Any]:
-            return change(round_to(question.reference.output, question.dtype))
-
-        return examine(box, "float32", directions=("forward",)).fault
-
-    assert "no output was returned" in str(ask(lambda o: {}))
-    assert "returned shape" in str(ask(lambda o: {OUTPUT: o[:, :1]}))
-    assert "returned float64, expected float32" in str(ask(lambda o: {OUTPUT: o.astype(float)}))

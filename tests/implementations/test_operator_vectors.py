@@ -2,20 +2,34 @@
 
 What is right is our float64 reference, and what may be off follows from roundings (`attnlab.gate`): the package's
 own tolerance is not used. That the reference means what the operator means is tested too: on the published outputs.
+
+https://onnx.ai/onnx/operators/onnx__Attention.html; the cases are ``onnx/backend/test/case/node/attention.py`` of
+the installed package. Each draws its inputs from NumPy's global generator, seeded with 0 as the package does it, and
+computes its outputs with the package's own implementation of the operator. What a case asks for beside the
+attention's output (present keys and values, scores) is not looked at.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
+import warnings
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 from every import every
-from operator_vectors import Vector, vectors
+from numpy.typing import NDArray
 
 from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.gate.reference import refer
+from attnlab.problem.mask_kinds import OPEN, Causal, Window
+from attnlab.problem.masks import Mask
+from attnlab.problem.problem import Problem
 from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
@@ -23,6 +37,123 @@ from attnlab.race.probe import Probe
 pytest.importorskip(
     "onnx", reason="the vectors come with the package onnx; pip install 'attnlab[onnxruntime]'"
 )
+
+
+Array = NDArray[Any]
+#: the operator's inputs, in their order
+SLOTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
+_CASES = "onnx.backend.test.case.node.attention"
+
+
+class Vector(NamedTuple):
+    """A published case: what it asks, what it expects, and how its arrays lie in memory (see `Probe.answer`)."""
+
+    name: str
+    problem: Problem
+    output: Array  # (batch, heads, queries, value_dim)
+    layout: str
+
+
+@functools.cache
+def vectors() -> tuple[Vector, ...]:
+    """Every case, by name. Raises ImportError where the package onnx is not installed."""
+    return tuple(sorted((_vector(*one) for one in _published()), key=lambda vector: vector.name))
+
+
+def _published() -> list[tuple[str, Any, list[Array], Array]]:
+    """(name, node, inputs, first output) of every case."""
+    found: list[tuple[str, Any, list[Array], Array]] = []
+
+    def expect(node: Any, inputs: list[Array], outputs: list[Array], name: str, **rest: Any) -> None:
+        found.append((name, node, inputs, outputs[0]))
+
+    state = np.random.get_state()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the package's own NumPy overflows on
+            module = importlib.import_module(_CASES)
+            theirs, module.expect = module.expect, expect  # type: ignore[attr-defined]
+            try:
+                for name in filter(lambda name: name.startswith("export"), vars(module.Attention)):
+                    np.random.seed(0)
+                    getattr(module.Attention, name)()
+            finally:
+                module.expect = theirs  # type: ignore[attr-defined]
+    finally:
+        np.random.set_state(state)
+    return found
+
+
+def _vector(name: str, node: Any, inputs: Sequence[Array], output: Array) -> Vector:
+    helper = importlib.import_module("onnx").helper
+    asked = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    given = dict(
+        zip((slot for slot, used in zip(SLOTS, node.input, strict=False) if used), inputs, strict=True)
+    )
+    packed = given["Q"].ndim == 3
+    if packed:
+        for slot, heads in zip(SLOTS[:3], ("q_num_heads", "kv_num_heads", "kv_num_heads"), strict=True):
+            given[slot] = _heads_outside(given[slot], asked[heads])
+        output = _heads_outside(output, asked["q_num_heads"])
+    past = 0
+    if "past_key" in given:
+        past = given["past_key"].shape[2]
+        given["K"] = np.concatenate((given["past_key"], given["K"]), axis=2)
+        given["V"] = np.concatenate((given["past_value"], given["V"]), axis=2)
+    problem = Problem.of(
+        given["Q"],
+        given["K"],
+        given["V"],
+        scale=asked.get("scale"),
+        softcap=asked.get("softcap") or None,
+        **_hidden(asked, given, past),
+    )
+    return Vector(name, problem, output, "heads inside" if packed else "contiguous")
+
+
+def _heads_outside(array: Array, heads: int) -> Array:
+    """(batch, length, heads · dim) as (batch, heads, length, dim)."""
+    return array.reshape(*array.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[str, Any]:
+    """Mask and bias of a case, as keywords of `Problem.of`.
+
+    The operator counts the places of its queries from the end of what was there before, which is `past` keys or, where
+    the keys of a cache are counted, so many that the queries are the last of them: by batch element. Where that
+    is a mask of ours it is named, so that backends with a flag for it are asked for that; else it is an array.
+    """
+    queries, keys = given["Q"].shape[2], given["K"].shape[2]
+    lengths = given.get("nonpad_kv_seqlen")
+    window = (asked.get("left_window_size", OPEN), asked.get("right_window_size", OPEN))
+    band = bool(asked.get("is_causal")), window != (OPEN, OPEN)
+    found: dict[str, Any] = {} if lengths is None else {"key_lengths": lengths.reshape(-1)}
+    mask, masked = given.get("attn_mask"), Mask()
+    if mask is not None:
+        pads = [(0, 0)] * (mask.ndim - 1) + [(0, keys - mask.shape[-1])]
+        fill = False if mask.dtype == np.bool_ else -np.inf
+        mask = np.pad(mask, pads, constant_values=fill)
+        if mask.dtype == np.bool_:
+            masked = Mask.of(mask)
+        else:
+            found["bias"] = mask
+    own = np.array([past]) if lengths is None else lengths.reshape(-1) - queries
+    if any(band) and len(set(own.tolist())) == 1 and int(own[0]) in (0, keys - queries):
+        alignment = "top_left" if own[0] == 0 else "bottom_right"
+        parts = (Causal(alignment), Window.of(window, alignment))
+        masked &= Mask(tuple(part for part, wanted in zip(parts, band, strict=True) if wanted))
+    elif any(band):
+        masked &= Mask.of(_seen(own, queries, keys, band[0], window))
+    return {**found, "mask": masked}
+
+
+def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, int]) -> Array:
+    """The operator's causal mask and window, query 0 standing at `own`, (batch, 1, queries, keys)."""
+    ahead = np.arange(keys) - (np.arange(queries)[:, None] + own[:, None, None, None])
+    seen = (ahead <= 0) | (not causal)
+    for side, reach in zip(window, (-ahead, ahead), strict=True):
+        seen &= (reach <= side) | (side < 0)
+    return np.asarray(seen)
 
 
 def fault(vector: Vector, answer: object) -> str | None:

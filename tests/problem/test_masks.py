@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,27 +14,14 @@ from attnlab.problem.masks import Mask
 WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))
 
 
-@given(
-    n_q=st.integers(1, 12),
-    n_k=st.integers(1, 12),
-    causal=st.booleans(),
-    causal_bottom_right=st.booleans(),
-    window=WINDOWS,
-    window_bottom_right=WINDOWS,
-)
-def test_the_band_holds_the_pairs_that_all_the_masks_keep(
-    n_q: int,
-    n_k: int,
-    causal: bool,
-    causal_bottom_right: bool,
-    window: tuple[int, int] | None,
-    window_bottom_right: tuple[int, int] | None,
-) -> None:
+@given(st.integers(1, 12), st.integers(1, 12), st.tuples(st.booleans(), st.booleans(), WINDOWS, WINDOWS))
+def test_the_band_holds_the_pairs_that_all_the_masks_keep(n_q: int, n_k: int, masks: Any) -> None:
+    causal, causal_bottom_right, window, window_bottom_right = masks
     parts: list[Part] = [*[Causal()] * causal, *[Causal("bottom_right")] * causal_bottom_right]
     sides = ((window, "top_left"), (window_bottom_right, "bottom_right"))
     parts += [Window.of(one, alignment) for one, alignment in sides if one is not None]
     seen = Mask(tuple(parts)).array(Shape(1, 1, n_q, n_k))
-    lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
+    lowest, highest = band(n_q, n_k, *masks)
     distance = np.arange(n_k) - np.arange(n_q)[:, None]
     expected = np.ones((n_q, n_k), bool) if seen is None else seen
     np.testing.assert_array_equal((lowest <= distance) & (distance <= highest), expected)

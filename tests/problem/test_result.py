@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,15 +80,9 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(
     latency: Measurement, name: str, error: float, kernel: str | None
 ) -> None:
     """Any text and any number, told by their representation (NaN is not equal to itself)."""
-    before = Result(
-        contender=name,
-        workload=Workload(causal=True, scale=0.1),
-        outcome=Outcome.MEASURED,
-        accuracy=Accuracy(error, 1.0, error, 1, 2, passed=True),
-        kernel=kernel,
-        library="torch",
-        measurements=(latency,),
-    )
+    accuracy = Accuracy(error, 1.0, error, 1, 2, passed=True)
+    before = result(kernel=kernel, library="torch", accuracy=accuracy, measurements=(latency,))
+    before = replace(before, contender=name, workload=Workload(causal=True, scale=0.1))
     line = before.to_json()
     assert "\n" not in line
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

@@ -148,16 +148,6 @@ def test_defaults_are_resolved_at_once_and_an_unknown_field_is_refused() -> None
         Workload.from_dict({"windows": 8})
 
 
-def test_a_label_and_the_command_say_what_is_not_at_its_default() -> None:
-    bert = Workload(heads=12, queries=128, keys=128, d_model=768, rotary=True)
-    assert bert.label == "b1 h12 n128 d64 d_model=768 rotary float32 cpu"
-    assert bert.command("torch_sdpa", "torch_mha") == (
-        "attnlab compare torch_sdpa torch_mha --length 128 --heads 12 --d-model 768 --rotary true"
-    )
-    other = Workload(queries=1, keys=64, kv_heads=2, causal="bottom_right", window=(8, 0), softcap=2.5)
-    assert other.label == "b1 h8/2 n1x64 d64 float32 cpu causal=bottom_right window=8,0 softcap=2.5"
-
-
 #: of a small question, as they were when this was written
 DIGESTS = {
     "c24a6d887d024528": {},

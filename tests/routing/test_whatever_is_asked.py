@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,9 +14,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
+from attnlab.experiments.capture import problem_of_call
 from attnlab.gate.evidence import weigh
 from attnlab.gate.reference import refer
-from attnlab.problem.problem import Problem
 from attnlab.problem.vocabulary import DTYPES, GRADIENTS, OUTPUT
 from attnlab.routing.dispatch import Fastest
 
@@ -64,14 +63,8 @@ def calls(draw: st.DrawFn) -> dict[str, Any]:
 
 def asked(call: dict[str, Any]) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Any]]:
     """The tensors and the further arguments of a drawn call."""
-    arrays = list(
-        tensors(
-            **{name: call[name] for name in ("queries", "keys", "batch", "heads", "kv_heads")},
-            dim=16,
-            dtype=call["dtype"],
-            seed=call["seed"],
-        )
-    )
+    names = ("queries", "keys", "batch", "heads", "kv_heads", "dtype", "seed")
+    arrays = list(tensors(dim=16, **{name: call[name] for name in names}))
     if call["turned"]:
         arrays = [one.transpose(1, 2).contiguous().transpose(1, 2) for one in arrays]
     query, key, value = (one.detach().requires_grad_(call["grad"]) for one in arrays)
@@ -106,7 +99,11 @@ def test_the_answer_is_right_whatever_is_asked(
     results = {OUTPUT: answer}
     if call["grad"]:
         results |= dict(zip(GRADIENTS, torch.autograd.grad(answer, arrays, upstream), strict=True))
-    problem = _problem(call, arrays, options, upstream if call["grad"] else None)
+    names = {"is_causal": "causal", "attn_mask": "mask", "scale": "scale"}
+    given_ = {names[name]: one for name, one in options.items() if name in names}
+    problem = problem_of_call(*(one.detach() for one in arrays), **given_)
+    if call["grad"]:
+        problem = problem.with_(output_gradient=_numpy(upstream).astype(problem.query.dtype))
     references = refer(problem)
     for what, result in results.items():
         fault = weigh(references[what], _numpy(result), directions=None).reason
@@ -115,24 +112,3 @@ def test_the_answer_is_right_whatever_is_asked(
 
 def _numpy(array: Tensor) -> Any:
     return array.detach().double().numpy()
-
-
-def _problem(
-    call: dict[str, Any], arrays: tuple[Tensor, ...], options: dict[str, Any], upstream: Tensor | None
-) -> Problem:
-    """The same question in float64."""
-    query, key, value = (_numpy(one) for one in arrays)
-    mask = options.get("attn_mask")
-    whole: dict[str, Any] = {}
-    if mask is not None:
-        whole = {"mask": mask.numpy()} if mask.dtype == torch.bool else {"bias": _numpy(mask)}
-    gradient = None if upstream is None else _numpy(upstream)
-    kind = np.float64 if call["dtype"] == "float64" else np.float32
-    return Problem.of(
-        *(one.astype(kind) for one in (query, key, value)),
-        causal=bool(options.get("is_causal")),
-        scale=options["scale"],
-        output_gradient=gradient,
-        dtype=call["dtype"],
-        **whole,
-    )

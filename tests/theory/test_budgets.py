@@ -12,15 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants.rounding import RIGHT
 
+from attnlab import theory
 from attnlab.gate.reference import refer
-from attnlab.theory import (
-    GRADIENT_CLASSES,
-    classify,
-    error_budget,
-    exact_gradients,
-    gradient_budgets,
-    precision_classes,
-)
 
 HALVES = ("float16", "bfloat16")
 
@@ -59,20 +52,20 @@ def test_arrays_and_their_problem_are_one() -> None:
     problem = drawn("bfloat16", causal="bottom_right", softcap=2.0)
     arrays = (problem.query, problem.key, problem.value)
     options = {"causal": "bottom_right", "softcap": 2.0, "scale": 0.4, "dtype": "bfloat16"}
-    for name, expected in precision_classes(problem, worst_case=True).items():
-        found = precision_classes(*arrays, **options, worst_case=True)[name]
+    for name, expected in theory.precision_classes(problem, worst_case=True).items():
+        found = theory.precision_classes(*arrays, **options, worst_case=True)[name]
         np.testing.assert_array_equal(found.rms, expected.rms)
         np.testing.assert_array_equal(found.worst_case, expected.worst_case)
     upstream = problem.output_gradient
     for mine, theirs, exact in zip(
-        gradient_budgets(*arrays, upstream, **options),
-        gradient_budgets(problem),
-        exact_gradients(*arrays, upstream, **options),
+        theory.gradient_budgets(*arrays, upstream, **options),
+        theory.gradient_budgets(problem),
+        theory.exact_gradients(*arrays, upstream, **options),
         strict=True,
     ):
         np.testing.assert_array_equal(mine.rms, theirs.rms)
         np.testing.assert_allclose(mine.output, exact, atol=1e-12)
-    empty = error_budget(drawn("bfloat16", **FEATURES["a row without keys"]), worst_case=True)
+    empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]), worst_case=True)
     for zero in (empty.output, empty.rms, empty.worst_case):
         assert (zero[:, :, 7] == 0).all()
 
@@ -102,24 +95,24 @@ def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind:
         assert (np.abs(error) <= reference.bound).all()
         chosen = of_output if name == "output" else of_gradients
         if chosen is not None:
-            ratio = (
-                np.linalg.norm(error) / np.linalg.norm(reference.output) / reference.classes[chosen].relative
-            )
+            relative = np.linalg.norm(error) / np.linalg.norm(reference.output)
+            ratio = relative / reference.classes[chosen].relative
             assert (0.5 if chosen != "scores rounded" else 0.25) < ratio < 1.2, name
 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_the_classes_are_told_apart_and_nest(dtype: str) -> None:
     problem = drawn(dtype, 9, queries=300, keys=400, dim=64, scale=0.125)
-    budgets = precision_classes(problem)
+    budgets = theory.precision_classes(problem)
     for kind, (name, _) in KINDS.items():
         if name is not None and kind != "softmax written out":
             output = RIGHT[kind](problem)["output"].astype(np.float64)
             exact = budgets[name].output
-            assert classify(float(np.linalg.norm(output - exact) / np.linalg.norm(exact)), budgets) == name
-    assert classify(1.0, budgets) is None
-    for budget in gradient_budgets(problem):
-        sizes = [budget.restricted_to(*sources).relative for sources in GRADIENT_CLASSES.values()]
+            error = np.linalg.norm(output - exact) / np.linalg.norm(exact)
+            assert theory.classify(float(error), budgets) == name
+    assert theory.classify(1.0, budgets) is None
+    for budget in theory.gradient_budgets(problem):
+        sizes = [budget.restricted_to(*sources).relative for sources in theory.GRADIENT_CLASSES.values()]
         assert sizes == sorted(sizes)
 
 
@@ -159,7 +152,7 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     total = sum((p[..., j, None] for j in range(n)), np.zeros(1, np.float32))
     o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32)) / total
-    budget = error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
     ratio = np.linalg.norm(o - budget.output) / np.linalg.norm(budget.output) / budget.relative
     slack = 3 * budget.relative_scatter
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
@@ -181,5 +174,5 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", BAD)
 def test_bad_input_is_refused_in_one_line(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must") as caught:
-        error_budget(**{"q": X, "k": X, "v": X, "dtype": "float32", **change})
+        theory.error_budget(**{"q": X, "k": X, "v": X, "dtype": "float32", **change})
     assert "\n" not in str(caught.value)

@@ -14,18 +14,6 @@ from scipy.integrate import quad
 from scipy.special import logsumexp, softmax
 
 from attnlab import theory
-from attnlab.theory import (
-    attention_under_random_inputs,
-    critical_beta,
-    dot_product_moments,
-    jacobian_norm_squared,
-    log_partition_bounds,
-    output_response,
-    random_energy,
-    score_cdf,
-    score_characteristic_function,
-    underflow_threshold,
-)
 from attnlab.theory.random_energy import FIELDS
 
 rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
@@ -50,7 +38,7 @@ def test_sampled_moments(case: str) -> None:
         a, b = rng.standard_normal((2, d, d))
         q, k = q @ a.T + 0.5, k @ b.T - 0.7
         given_ = {"query_covariance": a @ a.T, "key_covariance": b @ b.T, "query_mean": 0.5, "key_mean": -0.7}
-    found = dot_product_moments(d, **given_)
+    found = theory.dot_product_moments(d, **given_)
     centred = (q * k).sum(axis=1) - found.mean
     for power, expected in ((1, 0.0), (2, found.variance), (4, found.kurtosis * found.variance**2)):
         measured = centred**power
@@ -63,23 +51,25 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None
     rng = np.random.default_rng(21)
     n, m, d, repeats = 24, 12, 6, 3000
     q, k = rng.standard_normal((repeats, n, d)) + mq, rng.standard_normal((repeats, m, d)) - 0.5
-    found = dot_product_moments(d, query_mean=mq, key_mean=-0.5)
+    found = theory.dot_product_moments(d, query_mean=mq, key_mean=-0.5)
     pooled = ((q @ k.transpose(0, 2, 1) - found.mean) ** 2).mean(axis=(1, 2))
     excess = ((pooled - pooled.mean()) ** 4).mean() / pooled.var() ** 2
     off = pooled.var() / found.variance_standard_error(n, m) ** 2 - 1
     assert abs(off) < 5 * math.sqrt((excess - 1) / repeats)
     with pytest.raises(ValueError, match="n_keys must be 1"):
-        dot_product_moments(4, correlation=0.5).variance_standard_error(100, 2)
+        theory.dot_product_moments(4, correlation=0.5).variance_standard_error(100, 2)
 
 
 @pytest.mark.parametrize("d", [3, 33])
 def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None:
     """By inversion, P(S <= s) = ½ + (1/π) ∫₀^∞ sin(ts) φ(t)/t dt (Gil-Pelaez 1951); two components are Laplace's."""
     s = 0.7 * math.sqrt(d)
-    wave = quad(lambda t: math.sin(t * s) / t * float(score_characteristic_function(t, d)), 0, 60, limit=800)
-    assert float(score_cdf(s, d)) == pytest.approx(0.5 + wave[0] / math.pi, abs=1e-6)
+    phi = theory.score_characteristic_function
+    wave = quad(lambda t: math.sin(t * s) / t * float(phi(t, d)), 0, 60, limit=800)
+    assert float(theory.score_cdf(s, d)) == pytest.approx(0.5 + wave[0] / math.pi, abs=1e-6)
     x = np.linspace(-8, 8, 33)
-    assert score_cdf(x, 2) == pytest.approx(np.where(x < 0, np.exp(x) / 2, 1 - np.exp(-x) / 2), rel=1e-12)
+    laplace = np.where(x < 0, np.exp(x) / 2, 1 - np.exp(-x) / 2)
+    assert theory.score_cdf(x, 2) == pytest.approx(laplace, rel=1e-12)
 
 
 # -- random rows
@@ -90,10 +80,9 @@ def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None
 def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) -> None:
     """∂_β E ln Z = β(1 − E Σp²), by a central difference: two integrals that share no formula."""
     h = 1e-3
-    above, below = (random_energy(n, beta + by).log_partition for by in (h, -h))
-    assert (above - below) / (2 * h) == pytest.approx(
-        beta * (1 - random_energy(n, beta).participation), rel=2e-5, abs=1e-6
-    )
+    above, below = (theory.random_energy(n, beta + by).log_partition for by in (h, -h))
+    slope = beta * (1 - theory.random_energy(n, beta).participation)
+    assert (above - below) / (2 * h) == pytest.approx(slope, rel=2e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (64, 1.0), (300, 6.0)])
@@ -107,16 +96,17 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
     squares = (p**2).sum(axis=1)
     norm = squares - 2 * (p**3).sum(axis=1) + squares**2
     sampled = (log_z, log_z - (p * s).sum(axis=1), squares, p.max(axis=1), norm)
-    found = random_energy(n, beta) if dim is None else attention_under_random_inputs(n, dim, beta)
+    of_queries = dim and theory.attention_under_random_inputs(n, dim, beta)
+    found = of_queries or theory.random_energy(n, beta)
     for field, values in zip(FIELDS, sampled, strict=True):
         assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
 
 
 def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere() -> None:
-    hot, exact = theory.random_energy_high_temperature(10**6, 0.8), random_energy(10**6, 0.8)
+    hot, exact = theory.random_energy_high_temperature(10**6, 0.8), theory.random_energy(10**6, 0.8)
     assert hot.log_partition == pytest.approx(exact.log_partition, abs=1e-10)
     assert hot.participation == pytest.approx(exact.participation, rel=1e-4)
-    cold, exact = theory.random_energy_frozen(10**7, 40.0), random_energy(10**7, 40.0)
+    cold, exact = theory.random_energy_frozen(10**7, 40.0), theory.random_energy(10**7, 40.0)
     for field in FIELDS:
         assert getattr(cold, field) == pytest.approx(getattr(exact, field), rel=0.06), field
     assert math.isnan(theory.random_energy_high_temperature(1024, 2.0).entropy)
@@ -135,13 +125,13 @@ def test_what_holds_for_every_row(s: np.ndarray, beta: float, seed: int) -> None
     """Bounds of ln Z, responses as derivatives of the output, and the norm of the matrix itself."""
     low, high = theory.scaled_log_partition_bounds(s, beta)
     assert low - 1e-12 <= logsumexp(beta * s) / beta <= high + 1e-12
-    low, high = log_partition_bounds(beta * s)
+    low, high = theory.log_partition_bounds(beta * s)
     assert low - 1e-12 <= logsumexp(beta * s) <= high + 1e-12
     v, p = np.random.default_rng(seed).standard_normal((s.size, 3)), softmax(s)
     with np.errstate(all="ignore"):
         jacobian = np.diag(p) - np.outer(p, p)
-    assert output_response(p, v) == pytest.approx(jacobian @ v, abs=1e-13)
-    assert jacobian_norm_squared(p) == pytest.approx((jacobian**2).sum(), rel=1e-11, abs=1e-15)
+    assert theory.output_response(p, v) == pytest.approx(jacobian @ v, abs=1e-13)
+    assert theory.jacobian_norm_squared(p) == pytest.approx((jacobian**2).sum(), rel=1e-11, abs=1e-15)
 
 
 @pytest.mark.parametrize("gaps", [(40.0, 41.0, 90.0), (300.0, 310.0), (1e-9,)])
@@ -151,7 +141,7 @@ def test_the_stable_norm_is_right_at_saturation_where_the_power_sums_cancel(gaps
         exact = [b / sum(boltzmann) for b in boltzmann]
         pairs = ((i == j, x, y) for i, x in enumerate(exact) for j, y in enumerate(exact))
         truth = sum((x * (1 - x) if same else x * y) ** 2 for same, x, y in pairs)
-    assert jacobian_norm_squared([float(x) for x in exact]) == pytest.approx(float(truth), rel=1e-12)
+    assert theory.jacobian_norm_squared([float(x) for x in exact]) == pytest.approx(float(truth), rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +155,7 @@ def test_the_stable_norm_is_right_at_saturation_where_the_power_sums_cancel(gaps
 )
 def test_tabled_thresholds(dtype: str, u: float, under: float, over: float) -> None:
     assert theory.unit_roundoff(dtype) == u
-    assert underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
+    assert theory.underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
     assert theory.overflow_threshold(dtype) == pytest.approx(over, abs=0.005)
     if dtype != "bfloat16":
         info, found = np.finfo(dtype), theory.float_format(dtype)
@@ -185,7 +175,7 @@ def test_scales_and_initialisations() -> None:
     assert theory.initial_logit_variance(768, "normal", 0.02) == pytest.approx(0.0944, rel=2e-3)
     slope = math.sqrt(2 / math.log(1000))
     assert theory.scalable_softmax_freezing_length(slope) == pytest.approx(1000)
-    assert theory.scalable_softmax_beta(1000, slope) == pytest.approx(critical_beta(1000))
+    assert theory.scalable_softmax_beta(1000, slope) == pytest.approx(theory.critical_beta(1000))
     gap = theory.required_gap(131072, 0.9)
     assert gap == pytest.approx(14.0, abs=0.05)
     assert theory.largest_possible_weight(131072, gap) == pytest.approx(0.9)

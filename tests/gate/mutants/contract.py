@@ -17,7 +17,7 @@ from attnlab.problem.masks import EVERYTHING, Mask
 from attnlab.problem.problem import Problem
 
 from . import parts
-from .fault import BACKWARD, FORWARD, Change, Fault, back, both, each, given, then
+from .fault import BACKWARD, FORWARD, Change, Fault, back, both, each, given, inputs, then
 from .parts import DK, DQ, DV, OUTPUT, Answers, Array, capped, composed, full, hide, parted, summed, visible
 
 
@@ -47,13 +47,21 @@ def other_corner(part: Causal | Window, problem: Problem) -> Part:
 
 def wider(left: int, right: int) -> Callable[[Window, Problem], Part]:
     def change(part: Window, problem: Problem) -> Part:
-        sides = [
-            None if side is None else max(0, side + more)
-            for side, more in ((part.left, left), (part.right, right))
-        ]
-        return Window(sides[0], sides[1], part.alignment)
+        pairs = ((part.left, left), (part.right, right))
+        sides = (None if side is None else max(0, side + more) for side, more in pairs)
+        return Window(*sides, part.alignment)
 
     return change
+
+
+def lengths(change: Callable[[Array], Array]) -> Change:
+    """Other numbers of keys, from none to all."""
+
+    def changed(part: KeyLengths, problem: Problem) -> Part:
+        found = np.clip(change(np.array(part.lengths)), 0, problem.shape.keys)
+        return KeyLengths(tuple(found.tolist()))
+
+    return only(KeyLengths, changed)
 
 
 def diagonal(offset: int) -> Callable[[Causal, Problem], Part]:
@@ -97,9 +105,7 @@ def array_of(axis: int) -> Callable[[Given, Problem], Part]:
     """A boolean array of which the first on `axis` (from the end) stands for all."""
 
     def change(part: Given, problem: Problem) -> Part:
-        if part.array.ndim < -axis:
-            return part
-        return Given(np.take(part.array, [0], axis=axis))
+        return part if part.array.ndim < -axis else Given(np.take(part.array, [0], axis=axis))
 
     return change
 
@@ -147,7 +153,7 @@ def distances(sign: float, slope: float, corner: bool) -> Change:
     return change
 
 
-def heads_of(change: Callable[[Array, Problem], Array], names: tuple[str, ...] = ("key", "value")) -> Change:
+def heads_of(change: Callable[[Array, Problem], Array]) -> Change:
     """Another head of key and value for each query head: change(query heads, problem) are their numbers."""
 
     def changed(problem: Problem) -> Problem:
@@ -155,8 +161,8 @@ def heads_of(change: Callable[[Array, Problem], Array], names: tuple[str, ...] =
             return problem
         # in the shapes that were given, so that gradients keep theirs: the query heads are put in another order
         taken = change(np.arange(problem.shape.heads), problem)
-        wrong = {name: getattr(problem, name)[:, taken[:: problem.group]] for name in names}
-        return problem.with_(**wrong)
+        first = taken[:: problem.group]
+        return problem.with_(key=problem.key[:, first], value=problem.value[:, first])
 
     return changed
 
@@ -177,15 +183,17 @@ def cap_after_bias(s: Array, problem: Problem) -> Array:
 
 def cap_after_mask(s: Array, problem: Problem) -> Array:
     """Hidden keys keep a score of −c."""
-    cap = problem.softcap
-    if cap is None:
-        return composed(s, problem)
-    return hide(composed(s, problem), visible(problem), -cap)
+    s, cap = composed(s, problem), problem.softcap
+    return s if cap is None else hide(s, visible(problem), -cap)
 
 
 def clipped(s: Array, problem: Problem) -> Array:
     cap = problem.softcap
     return composed(s if cap is None else np.clip(s, -cap, cap), problem.with_(softcap=None))
+
+
+def slope_without_square(s: Array, cap: float | None) -> Array | float:
+    return 1.0 if cap is None else 1 - np.abs(np.tanh(s / cap))
 
 
 def sink_times(count: Callable[[Problem], float]) -> Callable[[Array, Problem], Array]:
@@ -268,16 +276,9 @@ _CHANGES: dict[str, Change] = {
         without(Window)(p) if any(isinstance(one, Causal) for one in p.mask.parts) else p
     ),
     "key lengths: ignored": without(KeyLengths),
-    "key lengths: one short": only(
-        KeyLengths, lambda part, p: KeyLengths(tuple(max(0, one - 1) for one in part.lengths))
-    ),
-    "key lengths: of the neighbour": only(
-        KeyLengths, lambda part, p: KeyLengths((*part.lengths[1:], part.lengths[0]))
-    ),
-    "key lengths: up to a multiple of 8": only(
-        KeyLengths,
-        lambda part, p: KeyLengths(tuple(min(p.shape.keys, -(-one // 8) * 8) for one in part.lengths)),
-    ),
+    "key lengths: one short": lengths(lambda each: each - 1),
+    "key lengths: of the neighbour": lengths(lambda each: np.roll(each, -1)),
+    "key lengths: up to a multiple of 8": lengths(lambda each: -(-each // 8) * 8),
     "prefix: ignored": only(Prefix, lambda part, p: Prefix(0)),
     "prefix: one short": only(Prefix, lambda part, p: Prefix(max(0, part.length - 1))),
     "array: ignored": without(Given),
@@ -320,11 +321,7 @@ CONTRACT = (
     Fault("cap: after the mask", parted(compose=cap_after_mask, hidden=-1e30, seen_by=lambda p: None)),
     Fault("cap: clipped", parted(compose=clipped)),
     Fault("cap: no derivative", parted(cap_slope=lambda s, cap: 1.0), BACKWARD),
-    Fault(
-        "cap: derivative without the square",
-        parted(cap_slope=lambda s, cap: 1.0 if cap is None else 1 - np.abs(np.tanh(s / cap))),
-        BACKWARD,
-    ),
+    Fault("cap: derivative without the square", parted(cap_slope=slope_without_square), BACKWARD),
     Fault("sinks: one for each key", parted(sink=sink_times(lambda p: p.shape.keys))),
     Fault("sinks: one for each block of 16", parted(sink=sink_times(lambda p: -(-p.shape.keys // 16)))),
     Fault("sinks: one for each block of 16, gradients", parted(sink=sink_times(lambda p: 2)), BACKWARD),
@@ -355,9 +352,12 @@ def everywhere(name: str, spoil: Shift, *names: str) -> tuple[Fault, ...]:
 
 def leaking(axis: int) -> Shift:
     """1 % of the neighbour on `axis`."""
-    return lambda x: (x.astype(np.float64) * 0.99 + 0.01 * np.roll(x.astype(np.float64), 1, axis)).astype(
-        x.dtype
-    )
+
+    def spoil(x: Array) -> Array:
+        wide = x.astype(np.float64)
+        return wide * 0.99 + 0.01 * np.roll(wide, 1, axis)
+
+    return spoil
 
 
 def unpermuted(x: Array) -> Array:
@@ -394,7 +394,7 @@ def first_batch_only(x: Array) -> Array:
 
 def neighbour(name: str, axis: int) -> Change:
     """One input of the neighbour on `axis`."""
-    return lambda p: p.with_(**{name: np.roll(getattr(p, name), 1, axis)})
+    return inputs(lambda x: np.roll(x, 1, axis), name)
 
 
 def narrowed(most: Callable[[int], int]) -> Change:
@@ -452,17 +452,13 @@ PLACES = (
     *everywhere("rows after the last eight never written", past_eights(-2, 1e-3), OUTPUT, DQ),
     *everywhere("components after the last eight never written", past_eights(-1, 0.0), OUTPUT, DQ, DV),
     *everywhere("components above 128 never written", filled(lambda x: np.s_[..., 128:], 0.0), DK),
-    Fault("keys of the first batch for all", given(lambda p: p.with_(key=first_batch_only(p.key)))),
-    Fault("values one row off", given(lambda p: p.with_(value=np.roll(p.value, 1, axis=2)))),
+    Fault("keys of the first batch for all", given(inputs(first_batch_only, "key"))),
+    Fault("values one row off", given(neighbour("value", 2))),
     Fault("values of another head in A", back(given(neighbour("value", 1)), DQ, DK), BACKWARD),
     Fault("keys of another head in dq", back(given(neighbour("key", 1)), DQ), BACKWARD),
     Fault("output gradient of another head", back(given(neighbour("output_gradient", 1))), BACKWARD),
     Fault("output gradient of another batch", back(given(neighbour("output_gradient", 0))), BACKWARD),
-    Fault(
-        "output gradient assumed ones",
-        back(given(lambda p: p.with_(output_gradient=np.ones_like(p.output_gradient)))),
-        BACKWARD,
-    ),
+    Fault("output gradient assumed ones", back(given(inputs(np.ones_like, "output_gradient"))), BACKWARD),
     Fault("keys after 4096 not seen", given(first_keys(4096))),
     Fault("head_dim above 128 cut", given(narrowed(lambda d: min(d, 128)))),
     Fault("odd head_dim cut", given(narrowed(lambda d: d // 2 * 2))),

@@ -80,6 +80,16 @@ def given(change: Change) -> Attention:
     return lambda problem: whole(change(problem))
 
 
+def inputs(change: Callable[[Array], Array], *names: str) -> Change:
+    """Those of the inputs `names` that are given, changed."""
+
+    def changed(problem: Problem) -> Problem:
+        found = {name: getattr(problem, name) for name in names}
+        return problem.with_(**{name: change(one) for name, one in found.items() if one is not None})
+
+    return changed
+
+
 def back(wrong: Attention, *names: str) -> Attention:
     """The gradients `names`, or all, are those of `wrong`."""
 

@@ -15,9 +15,12 @@ from .parts import DK, DQ, DV, Add, Answers, Array, Attention, Memory, Rememberi
 
 def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Array]:
     """Softmax with something added to its denominator: extra(scores)."""
-    return lambda s: ((e := parts.exponentials(s)) / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(
-        s.dtype
-    )
+
+    def weights(s: Array) -> Array:
+        e = parts.exponentials(s)
+        return (e / (e.sum(axis=-1, keepdims=True) + extra(s))).astype(s.dtype)
+
+    return weights
 
 
 def shifted(shift: Callable[[Array], Array]) -> Callable[[Array], Array]:
@@ -50,28 +53,28 @@ def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Ans
     return parted(**{hook: (lambda s: dropped(parts.softmax(s))) if hook == "weights" else dropped})(problem)
 
 
-def exponent_clipped(least: float) -> Callable[[Array], Array]:
-    def weights(s: Array) -> Array:
-        fall = np.maximum(s - s.max(axis=-1, keepdims=True), s.dtype.type(least))
-        return parts.divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
-
-    return weights
+def exponent_from_20_clipped(s: Array) -> Array:
+    """Exponents below -20 are taken for it, where a key is seen."""
+    fall = np.maximum(s - parts.highest(s), s.dtype.type(-20.0))
+    return parts.divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
 
 
-def largest_only(count: int) -> Callable[[Array], Array]:
-    """Only the `count` largest scores of a row."""
-
-    def change(s: Array) -> Array:
-        if s.shape[-1] <= count:
-            return s
-        return np.where(s >= np.sort(s, axis=-1)[..., -count, None], s, -np.inf).astype(s.dtype)
-
-    return change
+def largest_32(s: Array) -> Array:
+    """Only the 32 largest scores of a row."""
+    if s.shape[-1] <= 32:
+        return s
+    return np.where(s >= np.sort(s, axis=-1)[..., -32, None], s, -np.inf).astype(s.dtype)
 
 
-def thresholded(least: float) -> Callable[[Array], Array]:
-    """Weights below `least` of the row's largest are taken for zero."""
-    return lambda s: parts.divided(np.where((e := parts.exponentials(s)) < least, 0, e).astype(s.dtype))
+def thresholded(s: Array) -> Array:
+    """Weights below 1 % of the row's largest are taken for zero."""
+    e = parts.exponentials(s)
+    return parts.divided(np.where(e < 1e-2, 0, e).astype(s.dtype))
+
+
+def seen_scores(change: Callable[[Array], Array]) -> Attention:
+    """Other scores of the keys that are seen."""
+    return parted(change=lambda s: np.where(np.isneginf(s), s, change(s)).astype(s.dtype))
 
 
 def sloped(s: Array) -> Array:
@@ -93,9 +96,8 @@ def mask_added(size: float) -> Callable[[Array, Problem], Array]:
 def unit_keys(q: Array, k: Array, scale: float) -> Array:
     """Cosine similarity: keys normalised to the length that they have on average."""
     length = np.sqrt((k * k).sum(axis=-1, keepdims=True))
-    return parts.scores_of(
-        q, (k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5).astype(k.dtype), scale
-    )
+    unit = k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5
+    return parts.scores_of(q, unit.astype(k.dtype), scale)
 
 
 def cubic(s: Array) -> Array:
@@ -137,7 +139,7 @@ _WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "maximum begins at -10000": shifted(at_least(-1e4)),
     "one maximum for all rows": shifted(lambda s: s.max(axis=(-1, -2), keepdims=True)),
     "mean subtracted, not the maximum": shifted(mean_of_seen),
-    "exponent clipped at -20": exponent_clipped(-20.0),
+    "exponent clipped at -20": exponent_from_20_clipped,
     "softmax over the queries": lambda s: np.nan_to_num(parts.softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2)),
     "1e-3 in the denominator": with_more(lambda s: 1e-3),
     "1e-6 in the denominator": with_more(lambda s: 1e-6),
@@ -145,8 +147,8 @@ _WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "denominator lacks a term": lambda s: (
         (e := parts.exponentials(s)) / e[..., :-1].sum(axis=-1, keepdims=True)
     ),
-    "gain of 0.1 %": lambda s: parts.softmax(s) * 1.001,
-    "weights below 1 % dropped": thresholded(1e-2),
+    "gain of 0.1 %": parts.after(parts.softmax, lambda p: p * 1.001),
+    "weights below 1 % dropped": thresholded,
     "2^x by a cubic": cubic,
     "denominator ends at 2048": sum_limited(2048.0, 2048.0),
     "denominator infinite from 65504": sum_limited(65504.0, np.inf),
@@ -162,19 +164,13 @@ FORMULA = (
         Fault(name, parted(weights=weights), excuses=_EXCUSES.get(name, ()))
         for name, weights in _WEIGHTS.items()
     ),
-    Fault("scores clipped at 80", parted(change=lambda s: np.where(np.isneginf(s), s, np.clip(s, -80, 80)))),
-    Fault(
-        "scores capped at 1000",
-        parted(change=lambda s: np.where(np.isneginf(s), s, 1000 * np.tanh(s / 1000)).astype(s.dtype)),
-    ),
+    Fault("scores clipped at 80", seen_scores(lambda s: np.clip(s, -80, 80))),
+    Fault("scores capped at 1000", seen_scores(lambda s: 1000 * np.tanh(s / 1000))),
     Fault("dropout of 0.1 left on", dropped_out(0.1, "weights")),
     Fault("dropout of 0.001 left on", dropped_out(0.001, "weights")),
-    Fault("only the 32 largest scores", parted(change=largest_only(32))),
+    Fault("only the 32 largest scores", parted(change=largest_32)),
     Fault("bias with distance, 0.001", parted(change=sloped)),
-    Fault(
-        "first key favoured",
-        parted(change=lambda s: (s + 0.1 * (np.arange(s.shape[-1]) == 0)).astype(s.dtype)),
-    ),
+    Fault("first key favoured", seen_scores(lambda s: s + 0.1 * (np.arange(s.shape[-1]) == 0))),
     Fault("keys normalised", parted(scores=unit_keys)),
     Fault("mask of -10 added", parted(compose=mask_added(10.0), seen_by=lambda p: None)),
     Fault("mask of -10000 added", parted(compose=mask_added(1e4), seen_by=lambda p: None)),
@@ -213,13 +209,9 @@ def rescored(factor: float) -> Callable[[Array, Array, float], Array]:
     return lambda q, k, scale: parts.scores_of(q, k, scale * factor)
 
 
-def offset_times(factor: float) -> Callable[..., Array]:
-    return lambda p, a, g, o: (parts.from_weights(p, a, g, o) * factor).astype(p.dtype)
-
-
-def rolled_offset(axis: int) -> Callable[..., Array]:
-    """D of the neighbour on `axis`."""
-    return lambda p, a, g, o: np.roll(parts.from_weights(p, a, g, o), 1, axis)
+def changed_offset(change: Callable[[Array], Array]) -> Attention:
+    """Another D: change(D)."""
+    return parted(offset=parts.after(parts.from_weights, lambda d: change(d).astype(d.dtype)))
 
 
 def offset_without_last(p: Array, a: Array, g: Array, o: Array) -> Array:
@@ -228,18 +220,9 @@ def offset_without_last(p: Array, a: Array, g: Array, o: Array) -> Array:
     return parts.from_output(p, a, g[..., :end], o[..., :end])
 
 
-def shared_offset(p: Array, a: Array, g: Array, o: Array) -> Array:
+def first_of_sixteen(d: Array) -> Array:
     """D of a block's first row for all sixteen."""
-    d = parts.from_weights(p, a, g, o)
     return d[:, :, np.arange(d.shape[2]) // 16 * 16]
-
-
-def clipped(most: float) -> Callable[[Array], Array]:
-    return lambda x: np.clip(x, -most, most)
-
-
-def below_dropped(least: float) -> Callable[[Array], Array]:
-    return lambda p: np.where(p < least, 0, p).astype(p.dtype)
 
 
 def exponents_from_10_clipped(x: Array) -> Array:
@@ -322,22 +305,22 @@ _PARTS: dict[str, Attention | Remembering] = {
     ),
     "scores again: no mask": quiet_back(seen_again=lambda problem: None),
     "D left out": parted(offset=lambda p, a, g, o: np.zeros_like(p[..., :1])),
-    "D 1 % large": parted(offset=offset_times(1.01)),
-    "D of the wrong sign": parted(offset=offset_times(-1.0)),
-    "D of another row": parted(offset=rolled_offset(2)),
-    "D of another head": parted(offset=rolled_offset(1)),
+    "D 1 % large": changed_offset(lambda d: d * 1.01),
+    "D of the wrong sign": changed_offset(np.negative),
+    "D of another row": changed_offset(lambda d: np.roll(d, 1, axis=2)),
+    "D of another head": changed_offset(lambda d: np.roll(d, 1, axis=1)),
     "D a mean, not a sum": parted(offset=lambda p, a, g, o: (g * o).mean(axis=-1, keepdims=True)),
     "D not weighted": parted(offset=lambda p, a, g, o: a.mean(axis=-1, keepdims=True)),
     "D without the last component": parted(offset=offset_without_last),
-    "D shared by sixteen rows": parted(offset=shared_offset),
+    "D shared by sixteen rows": changed_offset(first_of_sixteen),
     "T not centred: P∘A − D": parted(slopes=lambda p, a, d: p * a - d),
     "T of the Jacobian's diagonal": parted(slopes=lambda p, a, d: p * (1 - p) * a),
     "T through ln P": parted(slopes=lambda p, a, d: np.exp(np.log(p)) * (a - d) + 0 * np.log(p)),
     "T divided by 1 − P": parted(slopes=lambda p, a, d: (p * a - p * d) / (1 - p) * (1 - p)),
-    "T clipped at 1": parted(times=lambda t, scale: parts.scaled(clipped(1.0)(t), scale)),
+    "T clipped at 1": parted(times=lambda t, scale: parts.scaled(np.clip(t, -1, 1), scale)),
     "P detached": parted(slopes=lambda p, a, d: np.zeros_like(a)),
     "P uniform in dv": parted(for_value=lambda p: uniform(np.where(p > 0, 0, -np.inf).astype(p.dtype))),
-    "P below 1 % dropped": parted(weights_kept=below_dropped(1e-2)),
+    "P below 1 % dropped": parted(weights_kept=lambda p: np.where(p < 1e-2, 0, p).astype(p.dtype)),
     "P clipped at e^-10": quiet_back(exp=exponents_from_10_clipped),
     "P as e^s / e^(ln Z)": parted(weights_again=quotient),
     "ln Z 0.01 off": quiet_back(save_logs=lambda top, log: top + log + 0.01),

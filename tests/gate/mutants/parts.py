@@ -89,10 +89,15 @@ def summed(x: Array, group: int) -> Array:
     return np.asarray(x.reshape(x.shape[0], -1, group, *x.shape[2:]).sum(axis=2))
 
 
+def highest(s: Array) -> Array:
+    """The largest score of each row."""
+    return np.asarray(s.max(axis=-1, keepdims=True))
+
+
 def exponentials(s: Array) -> Array:
     """e^{s − max} along the keys."""
     with np.errstate(invalid="ignore", over="ignore"):
-        return np.exp(s - s.max(axis=-1, keepdims=True))
+        return np.exp(s - highest(s))
 
 
 def divided(e: Array) -> Array:
@@ -252,12 +257,10 @@ def blocked(
     seen, n_k = visible(problem), k.shape[2]
     end = n_k - n_k % block if drop_partial and n_k > block else n_k
     sinks = None if problem.sinks is None else problem.sinks.astype(inner)[None, :, None, None]
-    top = (
-        np.full((*q.shape[:3], 1), first_max, dtype=inner)
-        if sinks is None
-        else sinks + np.zeros_like(q[..., :1])
-    )
-    total = np.zeros_like(top) if sinks is None else np.ones_like(top)
+    top = np.full((*q.shape[:3], 1), first_max, dtype=inner)
+    total = np.zeros_like(top)
+    if sinks is not None:
+        top, total = np.broadcast_to(sinks, top.shape), np.ones_like(top)
     output = np.zeros((*q.shape[:3], v.shape[3]), dtype=inner)
     added = full(problem.bias_array, problem)
     with np.errstate(all="ignore"):
@@ -339,13 +342,13 @@ def blocked_back(
             (DV, keys, turned @ g[:, :, rows]),
         ):
             sums[name][:, :, place] = add(sums[name][:, :, place], more, name, at)
-    found = {
-        OUTPUT: o,
-        DQ: sums[DQ],
-        DK: summed(sums[DK], problem.group),
-        DV: summed(sums[DV], problem.group),
-    }
+    found = {OUTPUT: o, DQ: sums[DQ]} | {name: summed(sums[name], problem.group) for name in (DK, DV)}
     return {name: round_to(one, dtype) for name, one in found.items()}
+
+
+def after(part: Callable[..., Array], change: Callable[[Array], Array]) -> Callable[..., Array]:
+    """A part whose result is changed."""
+    return lambda *given: change(part(*given))
 
 
 def parted(**exchanged: Any) -> Attention:

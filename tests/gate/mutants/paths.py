@@ -16,10 +16,9 @@ from attnlab.problem.problem import Problem
 
 from . import parts
 from .contract import hiding, key
-from .fault import BACKWARD, FORWARD, Fault, back, excused, given, unit
+from .fault import BACKWARD, FORWARD, Fault, back, excused, given, inputs, then, unit
 from .formula import shifted
 from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, Remembering, rounder, whole
-from .rounding import narrowed
 
 When = Callable[[Problem], bool]
 
@@ -50,11 +49,11 @@ def scaled_by(factor: Callable[[Problem], float]) -> Attention:
 
 
 def limited(name: str, most: float) -> Attention:
-    return given(narrowed(lambda x: np.clip(x, -most, most).astype(x.dtype), name))
+    return given(inputs(lambda x: np.clip(x, -most, most).astype(x.dtype), name))
 
 
 def flushed(name: str, least: float) -> Attention:
-    return given(narrowed(lambda x: np.where(np.abs(x) < least, 0, x).astype(x.dtype), name))
+    return given(inputs(lambda x: np.where(np.abs(x) < least, 0, x).astype(x.dtype), name))
 
 
 def averaged(problem: Problem) -> Answers:
@@ -124,11 +123,6 @@ _BACK: dict[str, When] = {
     "sinks, backwards": lambda p: p.sinks is not None,
     "window, backwards": lambda p: any(one.kind == "window" for one in p.mask.parts),
 }
-_RANGES: dict[str, Attention] = {
-    "values below 2^-14 flushed": flushed("value", 2.0**-14),
-    "queries below 2^-14 flushed": flushed("query", 2.0**-14),
-    "values end at 448": limited("value", 448.0),
-}
 _HALF_RANGE = excused("float16", 65504.0, 65504.0, "float16 itself ends there, and no input is beyond it")
 
 PATHS = (
@@ -140,12 +134,13 @@ PATHS = (
     where("reads behind the values", read_behind, nan_everywhere),
     where("root of head_dim in bfloat16", lambda p: True, scaled_by(root_in_bfloat16)),
     where("0.5 % in the scale, causal", lambda p: causal(p) and d(p) >= 64, scaled_by(lambda p: 1.005)),
-    *(Fault(name, make) for name, make in _RANGES.items()),
+    Fault("values below 2^-14 flushed", flushed("value", 2.0**-14)),
+    Fault("queries below 2^-14 flushed", flushed("query", 2.0**-14)),
+    Fault("values end at 448", limited("value", 448.0)),
     Fault("values end at 65504", limited("value", 65504.0), excuses=_HALF_RANGE),
     Fault("queries end at 65504", limited("query", 65504.0), excuses=_HALF_RANGE),
     Fault(
-        "maximum in bfloat16",
-        parts.parted(weights=shifted(lambda s: rounder("bfloat16")(s.max(axis=-1, keepdims=True)))),
+        "maximum in bfloat16", parts.parted(weights=shifted(parts.after(parts.highest, rounder("bfloat16"))))
     ),
 )
 
@@ -238,9 +233,8 @@ def dtype_kept(memory: Memory, problem: Problem) -> Answers:
 @parts.remembering
 def strides_kept(memory: Memory, problem: Problem) -> Answers:
     """The strides of the keys are those of the first call with these shapes."""
-    return whole(
-        problem.with_(key=reread(problem.key, memory.setdefault(problem.key.shape, problem.key.strides)))
-    )
+    first = memory.setdefault(problem.key.shape, problem.key.strides)
+    return whole(problem.with_(key=reread(problem.key, first)))
 
 
 def key_strides_for_values(problem: Problem) -> Answers:
@@ -278,15 +272,12 @@ def identical(memory: Memory, which: str, copy_only: bool, problem: Problem) -> 
 @parts.remembering
 def one_behind(memory: Memory, name: str, problem: Problem) -> Answers:
     """Returns what belongs to the call before, where the shapes agree: a missing synchronisation."""
-    found = whole(problem)
-    before = memory.get(name)
+    found, before = whole(problem), memory.get(name)
     if name in found:
         memory[name] = found[name].copy()
-    return (
-        {**found, name: before}
-        if before is not None and name in found and fits(before, found[name])
-        else found
-    )
+        if fits(before, found[name]):
+            found[name] = before
+    return found
 
 
 @parts.remembering
@@ -311,38 +302,31 @@ def not_cleared(memory: Memory, names: Names, problem: Problem) -> Answers:
     return {name: one.copy() for name, one in found.items()}
 
 
-def around(change: Callable[[Answers, Problem], Answers]) -> Attention:
-    """The right answers, and something done with the caller's arrays."""
-    return lambda problem: change(whole(problem), problem)
-
-
 def written_over(name: str, which: str) -> Attention:
     """An answer is written over an input where the shapes allow it."""
 
-    def change(found: Answers, problem: Problem) -> Answers:
+    def change(found: Answers, problem: Problem) -> None:
         array = getattr(problem, which)
-        if name not in found or array.shape != found[name].shape or not array.flags.writeable:
-            return found
-        array[...] = found[name]
-        return found | {name: array}
+        if name in found and array.shape == found[name].shape and array.flags.writeable:
+            array[...] = found[name]
+            found[name] = array
 
-    return around(change)
+    return then(change)
 
 
 def scaled_in_place(which: str) -> Attention:
-    def change(found: Answers, problem: Problem) -> Answers:
+    def change(found: Answers, problem: Problem) -> None:
         array = getattr(problem, which)
         if array is not None and array.flags.writeable:
             array *= array.dtype.type(0.25)
-        return found
 
-    return around(change)
+    return then(change)
 
 
-def value_itself(found: Answers, problem: Problem) -> Answers:
+def value_itself(found: Answers, problem: Problem) -> None:
     """With one key and one query the answer is the value: returned as it is, not copied."""
-    one = problem.shape[2:] == (1, 1) and problem.plain and problem.group == 1 and not problem.mask
-    return found | {OUTPUT: problem.value} if one else found
+    if problem.shape[2:] == (1, 1) and problem.plain and problem.group == 1 and not problem.mask:
+        found[OUTPUT] = problem.value
 
 
 def longer_than(problem: Problem) -> Array | None:
@@ -351,12 +335,11 @@ def longer_than(problem: Problem) -> Array | None:
     return longer if longer.ndim == 4 and longer.shape[2] > shape[2] + 3 else None
 
 
-def cleared_behind(found: Answers, problem: Problem) -> Answers:
+def cleared_behind(found: Answers, problem: Problem) -> None:
     """The last tile of values is cleared beyond the last key, where there is more of a longer array."""
     longer = longer_than(problem)
     if longer is not None and longer.shape[:2] == problem.value.shape[:2]:
         longer[:, :, -1] = 0
-    return found
 
 
 def flat(array: Array) -> Array:
@@ -367,9 +350,7 @@ def flat(array: Array) -> Array:
 
 
 def blind_to_strides(*which: str) -> Attention:
-    return lambda p: whole(
-        p.with_(**{name: flat(x) for name in which if (x := getattr(p, name)) is not None})
-    )
+    return given(inputs(flat, *which))
 
 
 @parts.remembering
@@ -391,10 +372,9 @@ def one_call_in(memory: Memory, calls: int, problem: Problem) -> Answers:
     return found
 
 
-def raises(found: Answers, problem: Problem) -> Answers:
+def raises(found: Answers, problem: Problem) -> None:
     if problem.shape.queries != problem.shape.keys:
         raise ValueError("queries and keys must be as many")
-    return found
 
 
 _CACHES: dict[str, Remembering] = {
@@ -434,16 +414,16 @@ MEMORY = (
     Fault("dk, dv: accumulators not cleared", not_cleared((DK, DV)), BACKWARD),
     Fault("output written over the values", written_over(OUTPUT, "value")),
     Fault("dq written over the query", written_over(DQ, "query"), BACKWARD),
-    Fault("returns the value array itself", around(value_itself)),
+    Fault("returns the value array itself", then(value_itself)),
     Fault("scales the query in place", scaled_in_place("query")),
     Fault("changes the output gradient", scaled_in_place("output_gradient"), BACKWARD),
-    Fault("clears behind the values", around(cleared_behind)),
+    Fault("clears behind the values", then(cleared_behind)),
     Fault("strides not obeyed", blind_to_strides("query", "key", "value")),
     Fault("output gradient: strides not obeyed", blind_to_strides("output_gradient"), BACKWARD),
     Fault("keys' strides for the values", key_strides_for_values),
     Fault("breaks after 20 calls", breaks_after(20, OUTPUT)),
     Fault("dk: breaks after 20 calls", breaks_after(20, DK), BACKWARD),
     Fault("one call in ten, several blocks", one_call_in(10)),
-    Fault("raises where lengths differ", around(raises)),
-    Fault("raises where lengths differ, backwards", around(raises), BACKWARD),
+    Fault("raises where lengths differ", then(raises)),
+    Fault("raises where lengths differ, backwards", then(raises), BACKWARD),
 )

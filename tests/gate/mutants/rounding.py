@@ -21,15 +21,18 @@ from .fault import (
     back,
     excused,
     given,
+    inputs,
     scattered_by,
     shifted_by,
     stored_in,
     unit,
 )
-from .parts import DK, DV, OUTPUT, Answers, Array, Attention, Memory, cut, parted, rounder, scores_of, whole
+from .formula import with_more
+from .parts import DK, DV, OUTPUT, Answers, Array, Attention, after, cut, parted, rounder, scores_of, whole
 
 INPUTS = ("query", "key", "value", "output_gradient")
 Store = Callable[[Array], Array]
+BF16 = rounder("bfloat16")
 #: parts of `whole` that are exchanged, by what rounds
 Exchanged = Callable[[Store], dict[str, Any]]
 
@@ -40,21 +43,11 @@ def in_doubles(
     """The formula in float64 with parts exchanged, given what cuts off to the dtype, and `last` of what they are of."""
 
     def attend(problem: Problem) -> Answers:
-        dtype, wide = problem.dtype, narrowed(lambda x: x.astype(np.float64), *INPUTS)(problem)
+        dtype, wide = problem.dtype, inputs(lambda x: x.astype(np.float64), *INPUTS)(problem)
         exact = whole(wide, "float64", **exchanged(lambda x: parts.cut_to(x, dtype).astype(np.float64)))
         return {name: last(one, dtype) for name, one in exact.items()}
 
     return attend
-
-
-def narrowed(low: Callable[[Array], Array], *names: str) -> Callable[[Problem], Problem]:
-    """Some of the inputs narrowed."""
-
-    def change(problem: Problem) -> Problem:
-        found = {name: getattr(problem, name) for name in names}
-        return problem.with_(**{name: low(one) for name, one in found.items() if one is not None})
-
-    return change
 
 
 def fast_exp(bits: int) -> Callable[[Array], Array]:
@@ -84,27 +77,40 @@ def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
     return scores
 
 
-def offset_summed_in(low: str) -> Callable[..., Array]:
+def offset_in_bfloat16(p: Array, a: Array, g: Array, o: Array) -> Array:
     """g·o added up component by component in a narrow sum."""
-    return lambda p, a, g, o: parts.added_up(np.moveaxis((g * o)[..., None], -2, 0), low)
+    return parts.added_up(np.moveaxis((g * o)[..., None], -2, 0), "bfloat16")
+
+
+def with_coarse_log2_e(q: Array, k: Array, scale: float) -> Array:
+    """2^x of scores times 1.4427, which is log2 e rounded."""
+    return scores_of(q, k, scale * 1.4427 / 1.4426950408889634)
+
+
+def to_tf32(x: Array) -> Array:
+    return cut(x, 11)
 
 
 def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
     """Numbers as sums of two bfloat16, the product of the two small parts left out."""
-    store = rounder("bfloat16")
-    high = [store(a) for a in (q, k.swapaxes(-1, -2))]
-    low = [store(a - b) for a, b in zip((q, k.swapaxes(-1, -2)), high, strict=True)]
+    high = [BF16(a) for a in (q, k.swapaxes(-1, -2))]
+    low = [BF16(a - b) for a, b in zip((q, k.swapaxes(-1, -2)), high, strict=True)]
     return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
 
 
 @parts.remembering
-def noisy(memory: Memory, units: float, name: str, problem: Problem) -> Answers:
+def noisy(memory: parts.Memory, units: float, name: str, problem: Problem) -> Answers:
     """An answer is off by random relative errors of so many unit roundoffs."""
     rng, found = memory.setdefault("rng", np.random.default_rng(0)), whole(problem)
     if name in found:
         x, u = found[name].astype(np.float64), units * unit(problem.dtype)
         found[name] = round_to(x * (1 + u * rng.standard_normal(x.shape)), problem.dtype)
     return found
+
+
+def times_inverse(low: Store) -> Callable[[Array], Array]:
+    """Softmax by low(1/l)."""
+    return lambda s: (e := parts.exponentials(s)) * low(1 / e.sum(axis=-1, keepdims=True))
 
 
 def in_eight_bits(p: Array) -> Array:
@@ -130,6 +136,8 @@ _NOISE = excused(
     SLACK * 2 * ROUNDING_RMS * unit("float32"),
     "exp, product, sum and division round at the dtype's own u: the square root of 4 roundings, with the slack",
 )
+_EPS = shifted_by(1e-5, "with l >= 1 it takes that part of an output at most")
+_LOG2_E = shifted_by(1 - 1.4426950408889634 / 1.4427, "a scale that is large by this part")
 _BELOW = "another number in every row or weight, and below what one rounding of the dtype scatters"
 _BITS = "the inputs have no more bits than that"
 
@@ -141,25 +149,22 @@ def _exact_in(low: int) -> tuple[tuple[str, Excuse], ...]:
 
 
 _STORED: dict[str, tuple[str, Exchanged]] = {
-    "weights": (FORWARD, lambda low: {"weights": lambda s: low(parts.softmax(s))}),
-    "1/l": (
-        FORWARD,
-        lambda low: {"weights": lambda s: (e := parts.exponentials(s)) * low(1 / e.sum(-1, keepdims=True))},
-    ),
-    "scores": (FORWARD, lambda low: {"scores": lambda q, k, scale: low(scores_of(q, k, scale))}),
+    "weights": (FORWARD, lambda low: {"weights": after(parts.softmax, low)}),
+    "1/l": (FORWARD, lambda low: {"weights": times_inverse(low)}),
+    "scores": (FORWARD, lambda low: {"scores": after(scores_of, low)}),
     "P": (BACKWARD, lambda low: {"for_value": low}),
     "T": (BACKWARD, lambda low: {"times": lambda t, scale: parts.scaled(low(t), scale)}),
-    "A": (BACKWARD, lambda low: {"products": lambda g, v: low(parts.products_of(g, v))}),
-    "D": (BACKWARD, lambda low: {"offset": lambda *given: low(parts.from_weights(*given))}),
+    "A": (BACKWARD, lambda low: {"products": after(parts.products_of, low)}),
+    "D": (BACKWARD, lambda low: {"offset": after(parts.from_weights, low)}),
     "output for D": (BACKWARD, lambda low: {"offset": parts.from_output, "save": low}),
-    "scores again": (BACKWARD, lambda low: {"again": lambda q, k, scale: low(scores_of(q, k, scale))}),
+    "scores again": (BACKWARD, lambda low: {"again": after(scores_of, low)}),
 }
 #: what is cut off to the dtype and not rounded
 _CUT_OFF = {
-    "weights cut off": "weights",
-    "scores cut off": "scores",
-    "P cut off in dv": "P",
-    "T cut off": "T",
+    "weights": "weights cut off",
+    "scores": "scores cut off",
+    "P": "P cut off in dv",
+    "T": "T cut off",
 }
 
 PRECISION = (
@@ -168,7 +173,7 @@ PRECISION = (
         for what, (direction, exchanged) in _STORED.items()
         for low in ("float16", "bfloat16")
     ),
-    Fault("weights in 8 bits", parted(weights=lambda s: in_eight_bits(parts.softmax(s)))),
+    Fault("weights in 8 bits", parted(weights=after(parts.softmax, in_eight_bits))),
     Fault("P in 8 bits", parted(for_value=in_eight_bits), BACKWARD),
     Fault(
         "values added up in float16",
@@ -178,8 +183,8 @@ PRECISION = (
     Fault("values added up in bfloat16", parted(mix=parts.in_sequence("bfloat16", 8))),
     Fault("denominator added up in float16", parted(weights=parts.sum_in("float16"))),
     Fault("denominator added up in bfloat16", parted(weights=parts.sum_in("bfloat16"))),
-    Fault("running denominator in bfloat16", parts.in_blocks(block=16, store_sum=rounder("bfloat16"))),
-    Fault("running output in bfloat16", parts.in_blocks(block=16, store_output=rounder("bfloat16"))),
+    Fault("running denominator in bfloat16", parts.in_blocks(block=16, store_sum=BF16)),
+    Fault("running output in bfloat16", parts.in_blocks(block=16, store_output=BF16)),
     Fault("q·k added up in bfloat16", parted(scores=summed_scores("bfloat16"))),
     Fault(
         "q·k added up in float16",
@@ -187,63 +192,30 @@ PRECISION = (
         excuses=chain("float16", 16, "16 terms rounded to float16 are finer than honest bfloat16 scores"),
     ),
     Fault("output cut off", in_doubles(last=parts.cut_to)),
-    *(
-        Fault(name, in_doubles(exchanged), direction, _CUT)
-        for name, what in _CUT_OFF.items()
-        for direction, exchanged in (_STORED[what],)
-    ),
+    *(Fault(name, in_doubles(_STORED[what][1]), _STORED[what][0], _CUT) for what, name in _CUT_OFF.items()),
     Fault("gradients cut off", in_doubles(lambda off: {"last_back": lambda x, _: off(x)}), BACKWARD, _CUT),
     Fault("fast exp, 2^-11", parts.in_blocks(exp=fast_exp(11)), excuses=scattered_by(2.0**-11, _BELOW)),
     Fault("fast exp, 2^-6", parts.in_blocks(exp=fast_exp(6))),
     Fault("fast exp again, 2^-6", parts.quiet_back(exp=fast_exp(6)), BACKWARD),
-    Fault("inputs cut to TF32", given(narrowed(lambda x: cut(x, 11), *INPUTS[:3])), excuses=_exact_in(11)),
-    Fault("bfloat16 inside", given(narrowed(rounder("bfloat16"), *INPUTS[:3])), excuses=_exact_in(8)),
+    Fault("inputs cut to TF32", given(inputs(to_tf32, *INPUTS[:3])), excuses=_exact_in(11)),
+    Fault("bfloat16 inside", given(inputs(BF16, *INPUTS[:3])), excuses=_exact_in(8)),
     Fault("inputs in two bfloat16", parted(scores=in_two_bfloat16), excuses=_exact_in(16)),
-    Fault(
-        "TF32 on the way back", back(given(narrowed(lambda x: cut(x, 11), *INPUTS))), BACKWARD, _exact_in(11)
-    ),
-    Fault(
-        "output gradient in bfloat16",
-        back(given(narrowed(rounder("bfloat16"), "output_gradient"))),
-        BACKWARD,
-        _exact_in(8),
-    ),
-    Fault(
-        "1e-5 in the denominator",
-        parted(
-            weights=lambda s: (
-                parts.exponentials(s) / (parts.exponentials(s).sum(axis=-1, keepdims=True) + 1e-5)
-            )
-        ),
-        excuses=shifted_by(1e-5, "with l >= 1 it takes that part of an output at most"),
-    ),
-    Fault(
-        "log2 e as 1.4427",
-        parted(scores=lambda q, k, scale: scores_of(q, k, scale * 1.4427 / 1.4426950408889634)),
-        excuses=shifted_by(1 - 1.4426950408889634 / 1.4427, "a scale that is large by this part"),
-    ),
+    Fault("TF32 on the way back", back(given(inputs(to_tf32, *INPUTS))), BACKWARD, _exact_in(11)),
+    Fault("output gradient in bfloat16", back(given(inputs(BF16, INPUTS[3]))), BACKWARD, _exact_in(8)),
+    Fault("1e-5 in the denominator", parted(weights=with_more(lambda s: 1e-5)), excuses=_EPS),
+    Fault("log2 e as 1.4427", parted(scores=with_coarse_log2_e), excuses=_LOG2_E),
     Fault("noise of 3 u", noisy(3.0, OUTPUT)),
     Fault("noise of 1 u", noisy(1.0, OUTPUT), excuses=_NOISE),
     Fault("dv: noise of 3 u", noisy(3.0, DV), BACKWARD),
     Fault("dk: noise of 1 u", noisy(1.0, DK), BACKWARD, _NOISE),
-    Fault(
-        "D added up in bfloat16", parted(offset=offset_summed_in("bfloat16")), BACKWARD, stored_in("bfloat16")
-    ),
-    Fault(
-        "ln Z in bfloat16",
-        parts.quiet_back(save_logs=lambda top, log: rounder("bfloat16")(top + log)),
-        BACKWARD,
-    ),
-    Fault(
-        "sums over queries in float16", parts.quiet_back(block=4, add=parts.stored_sums("float16")), BACKWARD
-    ),
-    Fault(
-        "sums over queries in bfloat16",
-        parts.quiet_back(block=4, add=parts.stored_sums("bfloat16")),
-        BACKWARD,
+    Fault("D added up in bfloat16", parted(offset=offset_in_bfloat16), BACKWARD, stored_in("bfloat16")),
+    Fault("ln Z in bfloat16", parts.quiet_back(save_logs=after(np.add, BF16)), BACKWARD),
+    *(
+        Fault(f"sums over queries in {low}", parts.quiet_back(block=4, add=parts.stored_sums(low)), BACKWARD)
+        for low in ("float16", "bfloat16")
     ),
     Fault("sums term after term in bfloat16", parted(mix_back=parts.in_sequence("bfloat16")), BACKWARD),
-    Fault("dq: stored in bfloat16", parted(for_query=rounder("bfloat16")), BACKWARD, stored_in("bfloat16")),
+    Fault("dq: stored in bfloat16", parted(for_query=BF16), BACKWARD, stored_in("bfloat16")),
 )
 
 
@@ -317,9 +289,8 @@ def fused(
 
     def attend(problem: Problem) -> Answers:
         store = parts.same if exact else rounder(problem.dtype)
-        kept = ({"save": parts.same} if exact else {}) | (
-            {"add": parts.stored_sums(problem.dtype)} if sums else {}
-        )
+        kept: dict[str, Any] = {"save": parts.same} if exact else {}
+        kept |= {"add": parts.stored_sums(problem.dtype)} if sums else {}
         forward = parts.blocked(problem.with_(output_gradient=None), block=block, store=store, lazy=lazy)
         if problem.output_gradient is None:
             return forward
@@ -409,10 +380,8 @@ def half_away(x: Array, dtype: str) -> Array:
 def sink_as_key(problem: Problem) -> Answers:
     """A sink is one more key 0 with the value 0 and the sink for bias; bias and mask are one array."""
     found = whole(problem.without_sinks())
-    cut = {
-        name: found[name][:, :, : problem.shape.keys] for name in found if name.startswith(("key", "value"))
-    }
-    return found | cut
+    keys = problem.shape.keys
+    return found | {name: found[name][:, :, :keys] for name in (DK, DV) if name in found}
 
 
 def heads_written_out(problem: Problem) -> Answers:
