@@ -107,9 +107,8 @@ def test_one_that_compiles_is_not_slow_and_compiles_for_so_long_only() -> None:
     box = Box(1e-9, compiles=True)
     given_ = [sized(100 + at) for at in range(100)]
     answered = [one for one in given_ if box.answers(one)]
-    assert (
-        answered == given_[: 2 + int(SETUP_AT_FIRST * SETUP_SECONDS)]
-    )  # the first is start-up; one goes over
+    # the first is start-up; one goes over
+    assert answered == given_[: 2 + int(SETUP_AT_FIRST * SETUP_SECONDS)]
     assert (box.budget.left_out, box.budget.uncompiled) == (0, 100 - len(answered))
     assert box.answers(answered[-1])
     box.budget.all_set_up()

@@ -68,11 +68,8 @@ def test_the_problem_is_the_one_that_was_saved(tmp_path: Path, dtype: str) -> No
 def test_a_plan_has_a_workload_a_layer_and_a_race_one(tmp_path: Path) -> None:
     file = _file(tmp_path, layer0=_problem(0), layer1=_problem(1), layer10=_problem(2))
     plan = Plan.grid(distribution=file)
-    assert [Captured.parse(one.distribution).layer for one in plan.workloads] == [
-        "layer0",
-        "layer1",
-        "layer10",
-    ]
+    layers = [Captured.parse(one.distribution).layer for one in plan.workloads]
+    assert layers == ["layer0", "layer1", "layer10"]
     assert len({one.label for one in plan.workloads}) == 3
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     with pytest.raises(ValueError, match=r"holds 3 layers, and one is taken here: name one of .*/layer0"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from synthetic import synthetic
@@ -65,7 +66,6 @@ def winner(run: Run, *arrays: Any, **asked: Any) -> Choice:
 def sent(found: Fastest, *arrays: Any, **asked: Any) -> str:
     """The backend that is really called, which is the one that `explain` tells."""
     called: list[str] = []
-    backends = dict(found._routes.backends)
 
     def noting(name: str, attend: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def call(*given: Any, **options: Any) -> Tensor:
@@ -74,14 +74,10 @@ def sent(found: Fastest, *arrays: Any, **asked: Any) -> str:
 
         return call
 
-    remembered, found._remembered = found._remembered, {}
-    try:
-        for name, backend in backends.items():
-            found._routes.backends[name] = replace(backend, attend=noting(name, backend.attend))
+    backends = found._routes.backends
+    noted = {name: replace(one, attend=noting(name, one.attend)) for name, one in backends.items()}
+    with mock.patch.object(found, "_remembered", {}), mock.patch.dict(backends, noted):
         found(*arrays, **asked)
-    finally:
-        found._remembered = remembered
-        found._routes.backends.update(backends)
     answer = found(*arrays, **asked)  # by what is remembered
     told = found.explain(*arrays, **asked).backend
     assert called == ([] if told == "torch_sdpa" else [told])

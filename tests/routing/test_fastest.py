@@ -77,9 +77,8 @@ def test_it_is_pickled_before_and_after_a_call(tmp_path: Path) -> None:
     """For another process; loaded, it looks at its machine again."""
     found = attnlab.fastest(raced(tmp_path, {"torch_eager": 10.0, "torch_sdpa": 20.0}))
     found._run.save()
-    assert attnlab.fastest(tmp_path).explain(*tensors()).backend == "torch_eager", (
-        "a folder is as good as a run"
-    )
+    of_folder = attnlab.fastest(tmp_path)  # which is as good as a run
+    assert of_folder.explain(*tensors()).backend == "torch_eager"
     for _ in range(2):
         again = pickle.loads(pickle.dumps(found))
         assert sent(again, *tensors()) == "torch_eager"
@@ -167,10 +166,8 @@ def test_other_threads_are_outside(tmp_path: Path) -> None:
     torch.set_num_threads(threads + 1)
     try:
         assert sent(found, *tensors()) == "torch_sdpa"
-        assert (
-            f"measured with {counted(threads, 'thread')}, and {threads + 1} threads are set"
-            in found.explain(*tensors()).why
-        )
+        said = f"measured with {counted(threads, 'thread')}, and {threads + 1} threads are set"
+        assert said in found.explain(*tensors()).why
     finally:
         torch.set_num_threads(threads)
     assert sent(found, *tensors()) == "torch_eager"
