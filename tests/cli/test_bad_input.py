@@ -119,7 +119,6 @@ SLIPS = {
     "lengths = []": "lengths",
     "lengths = [8, 64.0]": "lengths[1] must be int, got 64.0",
     "batch = '2'": "batch must be int, got '2'",
-    "backends = []": "backends",
     "limits = 3": "limits must be a table, got 3",
     "[limits]\nrounds = 3": "limits: unknown key 'rounds'; did you mean min_rounds or max_rounds?",
     "[limits]\ncall_seconds = 0": "limits.call_seconds",

@@ -47,16 +47,6 @@ def same(one: Run, other: Run) -> bool:
     return repr(replace(one, folder=Path(), torn=False)) == repr(replace(other, folder=Path(), torn=False))
 
 
-def shortened(run: Run, workloads: int) -> Run:
-    """The run as it was when so many workloads were done: interrupted."""
-    file = run.folder / "results.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[: workloads * len(run.contenders)]))
-    run.complete = False
-    run.save()
-    return read_run(run.folder)
-
-
 # -- there and back ----------------------------------------------------------------------------------
 
 
@@ -128,7 +118,11 @@ def test_a_run_that_went_on_adds_only_what_is_new(made: Made, tmp_path: Path) ->
     """In a part of its own; what was there stays untouched, and the run comes back complete."""
     whole, into = made(), tmp_path / "all"
     half = shutil.copytree(whole.folder, tmp_path / "half")
-    shortened(read_run(half), 1)
+    run = read_run(half)  # as it was when one workload was done: interrupted
+    run.complete = False
+    lines = (half / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (half / "results.jsonl").write_bytes(b"".join(lines[: len(run.contenders)]))
+    run.save()
     dataset.collect([half], into)
     assert not back(into)[whole.id].complete
     first = {file: file.read_bytes() for file in into.rglob("*.parquet")}

@@ -26,14 +26,6 @@ from attnlab.experiments.finding import Finding, Row
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 MEASURED = [claim for claim in CLAIMS if claim.experiment]
-#: every claim as it is known to come out, on figures made by hand
-BY_HAND = Ledger(
-    tuple(
-        claim.judged(found(claim, VERDICTS[claim.id] is not REFUTED, False) if claim.experiment else None)
-        for claim in CLAIMS
-    ),
-    {"seed": 0, "seconds": 1.0},
-)
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "numerics"
 
 
@@ -60,9 +52,11 @@ def test_the_verdict_turns_with_the_figures(claim: Claim) -> None:
 
 
 def test_the_ledger_by_hand_is_plain_data_and_turns_on_one_check() -> None:
-    data = json.loads(json.dumps(BY_HAND.to_dict(), allow_nan=False))
+    known = ((claim, VERDICTS[claim.id] is not REFUTED) for claim in CLAIMS)
+    entries = [one.judged(found(one, holds, False) if one.experiment else None) for one, holds in known]
+    data = json.loads(json.dumps(Ledger(tuple(entries), {}).to_dict(), allow_nan=False))
     assert {one["id"]: one["verdict"] for one in data["claims"]} == VERDICTS
-    for entry in BY_HAND.entries:
+    for entry in entries:
         assert entry.deciding is None or entry.deciding.holds is (entry.verdict is CONFIRMED), entry.id
     check = Check(Role.CLAIM, Row.compare("x", {}, float("inf"), float("nan"), relation="≤")).to_dict()
     assert (check["measured"], check["expected"], check["holds"]) == ("nan", "inf", False)
@@ -77,18 +71,11 @@ def test_the_stored_ledger_follows_from_the_stored_findings() -> None:
     assert json.loads(json.dumps(found)) == stored
 
 
-def test_wrong_and_raising_and_absent_backends(tmp_path: Path) -> None:
-    head = 'LIBRARY = "numpy"\nimport numpy as np\ndef attend(query, key, value, *, scale):\n'
-    (tmp_path / "tilted.py").write_text(
-        f"{head}    s = 1.01 * scale * (query @ key.swapaxes(-1, -2))\n"
-        "    p = np.exp(s - s.max(axis=-1, keepdims=True))\n"
-        "    return ((p / p.sum(axis=-1, keepdims=True)) @ value).astype(query.dtype)\n"
-    )
-    (tmp_path / "raises.py").write_text(f'{head}    raise RuntimeError("no such thing")\n')
+def test_wrong_and_raising_and_absent_backends(faulty: Path) -> None:
     id = "scaled-dot-product"
-    entry = run_claims([id], backends=["numpy_blocked", "tilted"], folders=[tmp_path])[id]
-    assert entry.verdict is REFUTED and "tilted" in entry.checks[0].where
-    entry = run_claims([id], backends=["raises"], folders=[tmp_path])[id]
+    entry = run_claims([id], backends=["numpy_blocked", "wrong_scale"], folders=[faulty])[id]
+    assert entry.verdict is REFUTED and "wrong_scale" in entry.checks[0].where
+    entry = run_claims([id], backends=["raises"], folders=[faulty])[id]
     assert entry.verdict is NOT_MEASURABLE and "raises: RuntimeError: no such thing" in entry.note
     absent = run_claims([id], backends=["torch_sdpa_cudnn"])
     assert absent[id].note == "not measured here: no backend was asked for error / error budget"

@@ -21,19 +21,18 @@ import numpy as np
 LIBRARY = "numpy"
 def declines(workload):
     return None if workload.queries * workload.keys < 25_000 else "this takes long, and asks the same"
-def attend(query, key, value, *, causal, scale):
+def scores(query, key, causal, scale):
     s = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) * {scale}
-    if causal:
-        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    return np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf) if causal else s
+def attend(query, key, value, *, causal, scale):
+    s = scores(query, key, causal, scale)
     w = np.exp(s - s.max(axis=-1, keepdims=True))
     {extra}
     return (w / w.sum(axis=-1, keepdims=True) @ value.astype(np.float64)).astype(query.dtype)
 """
 LOG_SUM = """
 def attend_with_log_sum(query, key, value, *, causal, scale):
-    s = query.astype(np.float64) @ key.astype(np.float64).swapaxes(-1, -2) * scale
-    if causal:
-        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    s = scores(query, key, causal, scale)
     m = s.max(axis=-1, keepdims=True)
     z = (m + {log}(np.exp(s - m).sum(axis=-1, keepdims=True)))[..., 0]
     return attend(query, key, value, causal=causal, scale=scale), z.astype(np.result_type(query.dtype, np.float32))

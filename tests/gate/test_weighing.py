@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from attention import FEATURES, by_differentiation, drawn
-from mutants.parts import whole
+from mutants.fault import inputs
+from mutants.parts import divided, rounder, whole
 from mutants.rounding import RIGHT
 
 from attnlab.gate import race_check
@@ -124,15 +125,11 @@ ROWS = list(range(RACED.queries))
 
 def computed(problem: Problem, dtype: str, scale: float = 1.0) -> np.ndarray:
     """Inputs, scores and weights rounded to `dtype`, the rest and the output in float32."""
-    q, k, v = (round_to(one, dtype).astype(np.float32) for one in (problem.query, problem.key, problem.value))
-    few = problem.with_(query=q, key=k, value=v, scale=problem.scale * scale)
-
-    def stored(x: np.ndarray) -> np.ndarray:
-        return round_to(x, dtype).astype(np.float32)
+    store = rounder(dtype)
+    few = inputs(store, "query", "key", "value")(problem.with_(scale=problem.scale * scale))
 
     def weights(s: np.ndarray) -> np.ndarray:
-        e = np.exp(stored(s) - s.max(axis=-1, keepdims=True))
-        return stored(e / e.sum(axis=-1, keepdims=True))
+        return store(divided(np.exp(store(s) - s.max(axis=-1, keepdims=True))))
 
     return whole(few, "float32", weights=weights)["output"]
 

@@ -1,7 +1,6 @@
 """Races inside pytest-benchmark: its figures are ours, every option of its own goes on working, who is wrong fails."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -54,10 +53,6 @@ def speed(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def benchmarks(file: Path) -> dict[str, dict[str, dict[str, object]]]:
-    return {one["params"]["contender"]: one for one in json.loads(file.read_text())["benchmarks"]}
-
-
 def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(
     speed: pytest.Pytester,
 ) -> None:
@@ -68,7 +63,8 @@ def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_spe
     result.stdout.fnmatch_lines(["*benchmark 'b1 h1 n16 d64 float32 cpu': 2 tests*"])
     result.stdout.fnmatch_lines(["*attention: time a call, as a ratio to right*"])
     assert "Traceback" not in result.stdout.str()
-    found = benchmarks(speed.path / "out.json")
+    told = json.loads((speed.path / "out.json").read_text())["benchmarks"]
+    found = {one["params"]["contender"]: one for one in told}
     assert set(found) == {"numpy_blocked", "right"}
     for name, one in found.items():
         assert one["stats"]["data"] == json.loads((speed.path / f"{name}.samples").read_text())

@@ -71,27 +71,19 @@ def test_a_block_tells_what_projections_heads_and_parts_cost(made: Make) -> None
 READING = {"contiguous": 1.0, "preallocated": 1.05, "grown": 3.0, "packed": 2.0, "paged": 2.5}
 
 
-def cost_of_storage(workload: Workload) -> float:
-    return 1e-5 + 1e-6 * READING[workload.storage] * workload.keys * workload.batch
-
-
-DECODING: dict[str, Any] = {
-    "costs": {"a": cost_of_storage},
-    "lengths": (1024, 4096, 16384),
-    "heads": (8,),
-    "queries": 1,
-    "ceiling_flops": 1e18,
-    "wander": 0.0,
-}
-
-
 def test_storages_stand_beside_the_core_with_the_range_of_the_processes(made: Make) -> None:
     """The multiple is that of the medians; the range holds the true one."""
-    run = made(variants=tuple({"storage": one} for one in STORAGES), noise=0.02, **DECODING)
+
+    def cost(one: Workload) -> float:
+        return 1e-5 + 1e-6 * READING[one.storage] * one.keys * one.batch
+
+    sizes: dict[str, Any] = {"lengths": (1024, 4096, 16384), "heads": (8,), "queries": 1}
+    variants = tuple({"storage": one} for one in STORAGES)
+    run = made(costs={"a": cost}, variants=variants, ceiling_flops=1e18, wander=0.0, **sizes)
     content = content_of(run)
     for row in dict(content.tables())["storages"]:
         workload = Workload(heads=8, queries=1, keys=row["n"])
-        truth = cost_of_storage(workload.with_(storage=row["storage"])) / cost_of_storage(workload)
+        truth = cost(workload.with_(storage=row["storage"])) / cost(workload)
         assert row["least"] <= truth <= row["greatest"]
         assert row["over_contiguous"] == pytest.approx(truth, rel=0.05)
     assert render(content, {}).count("## Keys and values as they are stored\n") == 1

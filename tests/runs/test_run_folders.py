@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweeping import LATENCY, cells
 
 from attnlab.environment import unchanged
 from attnlab.errors import NotStored
-from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.result import Outcome, Result
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
@@ -23,7 +24,6 @@ from attnlab.runs.plan import Plan
 from attnlab.runs.store import RUN_FILE, Run, examine, read_run
 
 ROOT = Path(__file__).parents[2]
-LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
 QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)
 
 
@@ -107,11 +107,6 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
 # -- interrupted, and gone on with -----------------------------------------------------------------
 
 
-def cells(found: Run) -> set[tuple[str, str, str]]:
-    """Who answered what, and how."""
-    return {(one.workload.label, one.contender, str(one.outcome)) for one in found.results}
-
-
 def test_an_interrupted_run_goes_on_and_has_the_cells_of_an_unbroken_one(
     tmp_path: Path, unbroken: Run
 ) -> None:
@@ -126,7 +121,11 @@ def test_an_interrupted_run_goes_on_and_has_the_cells_of_an_unbroken_one(
         assert any("is writing to this folder now" in one.text for one in examine(folder))
     (folder / "run.lock").touch()  # as one that was killed leaves it
     found = resume(folder)
-    assert found.complete and cells(found) == cells(unbroken) and found.results[0] == first.results[0]
+    assert (
+        found.complete
+        and cells(found.results) == cells(unbroken.results)
+        and found.results[0] == first.results[0]
+    )
     assert read_run(folder) == found
     assert not list(folder.glob("*.lock")) and not (folder / "results.torn").exists()
     for other in (folder, tmp_path):  # a complete run, and no run
@@ -146,7 +145,7 @@ def test_what_was_cut_off_is_set_aside_and_measured_again(tmp_path: Path) -> Non
     file.write_bytes(kept + rest)
     assert read_run(tmp_path / "run").torn
     found = resume(tmp_path / "run")
-    assert len(found.results) == len(cells(found)) == 4 and found.results[:2] == whole.results
+    assert len(found.results) == len(cells(found.results)) == 4 and found.results[:2] == whole.results
     assert (tmp_path / "run" / "results.torn").read_bytes() == rest + b"\n"
     assert not any(one.fault for one in examine(tmp_path / "run"))
 

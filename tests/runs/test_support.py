@@ -27,17 +27,6 @@ STORED: dict[tuple[str, str], Support] = {(one.backend, one.device): one for one
 HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)
 
 
-def test_a_yes_was_run_and_a_no_has_its_reason() -> None:
-    """Of a backend that declines by its signature, and of one that has no gradients."""
-    few = (PLAIN, "causal bottom-right, fewer queries", "grouped heads", "sinks")
-    found = support("numpy_blocked", only=few)
-    assert not found.faults and "numpy" in found.versions
-    plain = dict(found.answers[PLAIN]["forward"])
-    assert plain.pop("bfloat16") == "NumPy has no bfloat16" and set(plain.values()) == {YES}
-    assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
-    assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-
-
 WRONG = """
 LIBRARY = "numpy"
 import os
@@ -61,7 +50,10 @@ def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
     assert plain["float32"] == YES and masked["float32"].startswith(FAULT)
     assert plain["float64"].startswith(f"{FAULT}its process exited with status 3")
     assert found.answers["sinks"]["forward"]["float64"] == "its attend() takes no sinks"
+    assert found.answers[PLAIN]["forward"]["bfloat16"] == "NumPy has no bfloat16"
+    assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
     assert len(found.faults) == json.dumps(found.answers).count(FAULT)
+    assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     text = page([found])
     assert "**fault** " in text and "exited with status 3" in text
 

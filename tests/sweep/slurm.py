@@ -68,14 +68,10 @@ def _program(name: str) -> str | None:
 
 
 class Slurm:
-    """Daemons by name: ``munged``, ``slurmctld``, ``node1``, ``node2``; use as a context manager.
-
-    `variables` are what Slurm's commands need in their environment.
-    """
+    """Daemons by name: ``munged``, ``slurmctld``, ``node1``, ``node2``; use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.variables = {"SLURM_CONF": str(folder / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Slurm:
@@ -112,7 +108,7 @@ class Slurm:
 
     def environment(self) -> dict[str, str]:
         """That of this process, with what Slurm's commands need."""
-        return {**os.environ, **self.variables}
+        return {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def start(self, name: str) -> None:
         """Start a daemon, or start it again."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from sweeping import HERE, Fake, cells_of, plan_file
 from attnlab.environment import fingerprint
 from attnlab.errors import NotStored
 from attnlab.runs import sweep_job
-from attnlab.runs.lock import host_held
+from attnlab.runs.lock import held, host_held
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
 from attnlab.runs.sweep_folder import Sweep, by_machine, new_sweep, read_sweep, status
@@ -161,3 +162,15 @@ def test_a_host_stays_held_by_what_was_started() -> None:
         child.communicate()
     with host_held(wait=False):
         pass
+
+
+def test_who_waits_for_a_folder_gets_it(tmp_path: Path) -> None:
+    def second() -> None:
+        with held(tmp_path, wait=True):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with held(tmp_path):
+            waiting = pool.submit(second)
+            assert not waiting.done()
+        waiting.result()

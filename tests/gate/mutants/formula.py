@@ -53,10 +53,9 @@ def dropped_out(memory: Memory, rate: float, hook: str, problem: Problem) -> Ans
     return parted(**{hook: (lambda s: dropped(parts.softmax(s))) if hook == "weights" else dropped})(problem)
 
 
-def exponent_from_20_clipped(s: Array) -> Array:
-    """Exponents below -20 are taken for it, where a key is seen."""
-    fall = np.maximum(s - parts.highest(s), s.dtype.type(-20.0))
-    return parts.divided(np.where(np.isneginf(s), 0, np.exp(fall)).astype(s.dtype))
+def exp_from(least: float) -> Callable[[Array], Array]:
+    """e^x, with exponents below `least` taken for it, where a key is seen."""
+    return lambda x: np.where(np.isneginf(x), 0, np.exp(np.maximum(x, x.dtype.type(least)))).astype(x.dtype)
 
 
 def largest_32(s: Array) -> Array:
@@ -139,7 +138,7 @@ _WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "maximum begins at -10000": shifted(at_least(-1e4)),
     "one maximum for all rows": shifted(lambda s: s.max(axis=(-1, -2), keepdims=True)),
     "mean subtracted, not the maximum": shifted(mean_of_seen),
-    "exponent clipped at -20": exponent_from_20_clipped,
+    "exponent clipped at -20": lambda s: parts.divided(exp_from(-20.0)(s - parts.highest(s))),
     "softmax over the queries": lambda s: np.nan_to_num(parts.softmax(s.swapaxes(-1, -2)).swapaxes(-1, -2)),
     "1e-3 in the denominator": with_more(lambda s: 1e-3),
     "1e-6 in the denominator": with_more(lambda s: 1e-6),
@@ -225,11 +224,6 @@ def first_of_sixteen(d: Array) -> Array:
     return d[:, :, np.arange(d.shape[2]) // 16 * 16]
 
 
-def exponents_from_10_clipped(x: Array) -> Array:
-    """Exponents below -10 are taken for it, where a key is seen."""
-    return np.where(np.isneginf(x), 0, np.exp(np.maximum(x, x.dtype.type(-10.0)))).astype(x.dtype)
-
-
 def quotient(s: Array) -> Array:
     """e^s / e^(ln Z) instead of e^(s − ln Z): ∞/∞ or 0/0 where the scores are large."""
     top = s.max(axis=-1, keepdims=True)
@@ -257,10 +251,6 @@ def without(axis: int, start: Callable[[int], int]) -> Callable[[Array], Array]:
         return w
 
     return change
-
-
-def without_last(axis: int) -> Callable[[Array], Array]:
-    return without(axis, lambda n: n - 1)
 
 
 def without_last_block(axis: int, size: int) -> Callable[[Array], Array]:
@@ -321,7 +311,7 @@ _PARTS: dict[str, Attention | Remembering] = {
     "P detached": parted(slopes=lambda p, a, d: np.zeros_like(a)),
     "P uniform in dv": parted(for_value=lambda p: uniform(np.where(p > 0, 0, -np.inf).astype(p.dtype))),
     "P below 1 % dropped": parted(weights_kept=lambda p: np.where(p < 1e-2, 0, p).astype(p.dtype)),
-    "P clipped at e^-10": quiet_back(exp=exponents_from_10_clipped),
+    "P clipped at e^-10": quiet_back(exp=exp_from(-10.0)),
     "P as e^s / e^(ln Z)": parted(weights_again=quotient),
     "ln Z 0.01 off": quiet_back(save_logs=lambda top, log: top + log + 0.01),
     "ln Z without the maximum": quiet_back(save_logs=lambda top, log: log),
@@ -330,10 +320,10 @@ _PARTS: dict[str, Attention | Remembering] = {
     "dropout of 0.1 % in dv": dropped_out(0.001, "for_value"),
     "dk, dv averaged over heads": then(mean_of(1)),
     "dk, dv averaged over the batch": then(mean_of(0)),
-    "dq: last key dropped": parted(for_query=without_last(_KEYS)),
+    "dq: last key dropped": parted(for_query=without(_KEYS, lambda n: n - 1)),
     "dk: first key dropped": parted(for_key=without_first_key),
-    "dv: last key dropped": parted(for_value=without_last(_KEYS)),
-    "dk: last query dropped": parted(for_key=without_last(_QUERIES)),
+    "dv: last key dropped": parted(for_value=without(_KEYS, lambda n: n - 1)),
+    "dk: last query dropped": parted(for_key=without(_QUERIES, lambda n: n - 1)),
     "dv: last partial block of queries dropped": parted(for_value=without_last_block(_QUERIES, 64)),
     "dv: last partial block of 256 queries dropped": parted(for_value=without_last_block(_QUERIES, 256)),
     "dq: last partial block of keys dropped": parted(for_query=without_last_block(_KEYS, 64)),

@@ -15,10 +15,10 @@ from attnlab.problem.mask_kinds import Causal
 from attnlab.problem.problem import Problem
 
 from . import parts
-from .contract import hiding, key
+from .contract import hiding, key, scaled
 from .fault import BACKWARD, FORWARD, Fault, back, excused, given, inputs, then, unit
 from .formula import shifted
-from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, Remembering, rounder, whole
+from .parts import DK, DQ, DV, NAMES, OUTPUT, Answers, Array, Attention, Memory, rounder, whole
 
 When = Callable[[Problem], bool]
 
@@ -42,10 +42,6 @@ def d(problem: Problem) -> int:
 
 def causal(problem: Problem) -> bool:
     return any(isinstance(part, Causal) for part in problem.mask.parts)
-
-
-def scaled_by(factor: Callable[[Problem], float]) -> Attention:
-    return given(lambda p: p.with_(scale=p.scale * factor(p)))
 
 
 def limited(name: str, most: float) -> Attention:
@@ -74,9 +70,10 @@ def nan_everywhere(problem: Problem) -> Answers:
     return {name: one * np.nan for name, one in whole(problem).items()}
 
 
-def root_in_bfloat16(problem: Problem) -> float:
+def scale_of_coarse_root(problem: Problem) -> float:
+    """As if the root of head_dim were rounded to bfloat16."""
     root = d(problem) ** 0.5
-    return root / float(rounder("bfloat16")(np.asarray(np.float32(root))))
+    return problem.scale * (root / float(rounder("bfloat16")(np.asarray(np.float32(root)))))
 
 
 _WHEN: dict[str, When] = {
@@ -132,8 +129,12 @@ PATHS = (
         "one query, keys split, averaged", lambda p: p.shape.queries == 1 and p.shape.keys >= 512, averaged
     ),
     where("reads behind the values", read_behind, nan_everywhere),
-    where("root of head_dim in bfloat16", lambda p: True, scaled_by(root_in_bfloat16)),
-    where("0.5 % in the scale, causal", lambda p: causal(p) and d(p) >= 64, scaled_by(lambda p: 1.005)),
+    Fault("root of head_dim in bfloat16", given(scaled(scale_of_coarse_root))),
+    where(
+        "0.5 % in the scale, causal",
+        lambda p: causal(p) and d(p) >= 64,
+        given(scaled(lambda p: p.scale * 1.005)),
+    ),
     Fault("values below 2^-14 flushed", flushed("value", 2.0**-14)),
     Fault("queries below 2^-14 flushed", flushed("query", 2.0**-14)),
     Fault("values end at 448", limited("value", 448.0)),
@@ -377,30 +378,26 @@ def raises(found: Answers, problem: Problem) -> None:
         raise ValueError("queries and keys must be as many")
 
 
-_CACHES: dict[str, Remembering] = {
-    "kept by shape": kept_by(("shapes", "dtype"), NAMES),
-    **{
-        f"kept without the {name}": kept_by(without(name), NAMES)
-        for name in ("mask", "bias", "scale", "cap", "sinks")
-    },
-    "kernel kept by shape and dtype": kernel_kept(("shapes", "dtype")),
-    "kernel kept by shape, dtype and scale": kernel_kept(("shapes", "dtype", "scale")),
-    **{
-        f"kernel kept without the {name}": kernel_kept(without("arrays", name))
-        for name in ("cap", "mask", "bias")
-    },
-    "strides kept by shape": strides_kept(),
-    "answer kept by the place of the query": identical("query", False),
-    "copy of the query kept by its place": identical("query", True),
-    "copy of the keys kept by their place": identical("key", True),
-}
-
 _FIRST_IN_FLOAT32 = excused(
     "float32", unit("float32"), unit("float16"), "what is asked in float16 later is computed in float32"
 )
 
 MEMORY = (
-    *(Fault(name, make) for name, make in _CACHES.items()),
+    Fault("kept by shape", kept_by(("shapes", "dtype"), NAMES)),
+    *(
+        Fault(f"kept without the {name}", kept_by(without(name), NAMES))
+        for name in ("mask", "bias", "scale", "cap", "sinks")
+    ),
+    Fault("kernel kept by shape and dtype", kernel_kept(("shapes", "dtype"))),
+    Fault("kernel kept by shape, dtype and scale", kernel_kept(("shapes", "dtype", "scale"))),
+    *(
+        Fault(f"kernel kept without the {name}", kernel_kept(without("arrays", name)))
+        for name in ("cap", "mask", "bias")
+    ),
+    Fault("strides kept by shape", strides_kept()),
+    Fault("answer kept by the place of the query", identical("query", False)),
+    Fault("copy of the query kept by its place", identical("query", True)),
+    Fault("copy of the keys kept by their place", identical("key", True)),
     Fault("dtype kept by shape", dtype_kept(), excuses=_FIRST_IN_FLOAT32),
     Fault("gradients kept without the mask", kept_by(without("mask"), NAMES[1:]), BACKWARD),
     Fault("gradients kept by shape", kept_by(("shapes", "dtype"), NAMES[1:]), BACKWARD),

@@ -36,11 +36,7 @@ def attend(
         added = torch.where(mask, added, float("-inf"))
     scores = scores + added
     top = scores.amax(-1, keepdim=True)
-    sink = (
-        torch.full((heads, 1, 1), float("-inf"), dtype=inner)
-        if sinks is None
-        else sinks[:, None, None].to(inner)
-    )
+    sink = torch.tensor(float("-inf")) if sinks is None else sinks[:, None, None].to(inner)
     top = torch.maximum(top, sink)
     top = torch.where(top.isinf(), 0.0, top).detach()
     weights = (scores - top).exp()
