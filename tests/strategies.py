@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attnlab.problem.fields import declaration
+from attnlab.problem.declaring import declaration
 from attnlab.problem.mask_kinds import OPEN, Part, Shape
 from attnlab.problem.masks import Mask
 from attnlab.problem.vocabulary import GIVEN

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from attnlab.problem.fields import declaration, split_names
+from attnlab.problem.declaring import declaration, split_names
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.problem.vocabulary import DEVICES
 from attnlab.problem.workload import Workload

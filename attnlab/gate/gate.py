@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined, Misbehaved
-from attnlab.gate.conditions import Form, is_drawn
+from attnlab.gate.conditions import Form
 from attnlab.gate.evidence import explained, told_apart, weigh
-from attnlab.gate.questions import Question, Relation, drawn, posed, questions, relations
+from attnlab.gate.questions import Question, Relation, drawn, is_drawn, posed, questions, relations
 from attnlab.gate.tables import BACKWARD_CLASS_FORM, CLASS_FORM, FIRST, REPEATED, REPEATED_OFTEN, SEQUENCES
 from attnlab.problem.result import Accuracy
 from attnlab.problem.vocabulary import DTYPES, GRADIENTS, LOG_SUM, OUTPUT

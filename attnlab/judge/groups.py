@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from attnlab.problem.fields import in_label, spoken
+from attnlab.problem.declaring import in_label, spoken
 from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.problem.workload import Workload
 from attnlab.text import counted

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.fields import declaration, option, reader
+from attnlab.problem.declaring import declaration, option, reader
 from attnlab.problem.inputs import SUFFIX, Captured, named
 from attnlab.problem.vocabulary import GIVEN
 from attnlab.problem.workload import Workload

@@ -2,7 +2,7 @@
 
 A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
 FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
-pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.problem.fields`).
+pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.problem.declaring`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem.fields import (
+from attnlab.problem.declaring import (
     declaration,
     declared,
     in_label,

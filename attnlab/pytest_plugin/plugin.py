@@ -39,7 +39,7 @@ import pytest
 
 from attnlab.backend.contender import Contender
 from attnlab.experiments.finding import Finding, Row
-from attnlab.problem.fields import split_names
+from attnlab.problem.declaring import split_names
 from attnlab.problem.grid import by_option, choices, read_options, workloads
 from attnlab.problem.result import Accuracy, Outcome, Result
 from attnlab.problem.vocabulary import DTYPES

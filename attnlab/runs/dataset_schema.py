@@ -23,7 +23,7 @@ from attnlab.judge.ranking import Ranking, Standing
 from attnlab.judge.verdicts import Kind, Verdict
 from attnlab.libraries.host import required
 from attnlab.plain import decode
-from attnlab.problem.fields import declaration
+from attnlab.problem.declaring import declaration
 from attnlab.problem.result import Accuracy, Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.store import Run

@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from attnlab.plain import suggestion
-from attnlab.problem.fields import split_names
+from attnlab.problem.declaring import split_names
 from attnlab.problem.grid import choices, workloads
 from attnlab.problem.mask_kinds import OPEN
 from attnlab.problem.workload import Workload

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.gate import tables
-from attnlab.gate.conditions import BACKWARD_COUNT, FORWARD_COUNT, Form, drawn_forms
+from attnlab.gate.conditions import Form
 from attnlab.gate.gate import QUESTION_SECONDS, SETUP_AT_FIRST, SETUP_SECONDS, SLOW_SECONDS, QuestionBudget
-from attnlab.gate.questions import Question, posed
+from attnlab.gate.questions import BACKWARD_COUNT, FORWARD_COUNT, Question, drawn_forms, posed
 from attnlab.problem.mask_kinds import Part
 from attnlab.problem.vocabulary import DTYPES
 
