@@ -21,7 +21,8 @@ from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
-from attnlab.system import terminable
+from attnlab.subprocesses import Aside
+from attnlab.system import cores, terminable
 
 DEFAULT_FOLDER = Path("reports/latest")
 
@@ -188,11 +189,14 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
         if one.computes_in is None and on_request(one.backend, plan.folders) is None
     )
     done_before = {one.experiment for one in record.findings}
-    for name in (one for one in plan.experiments if one not in done_before):
-        progress.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
-        with accounted(record, "numerics"):
-            record.findings.append(run_experiment(name, list(sound), folders=plan.folders))
-        record.save()
+    wanted = [one for one in plan.experiments if one not in done_before]
+    progress.stage(f"numerics: {', '.join(wanted).replace('_', ' ')}", done=total, total=total)
+    with accounted(record, "numerics"):  # nothing is timed there: side by side, in one thread each
+        for at in range(0, len(wanted), cores()):
+            now = wanted[at : at + cores()]
+            asides = [Aside(run_experiment, one, list(sound), 0, plan.folders) for one in now]
+            record.findings += [one.result() for one in asides]
+            record.save()
 
 
 def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
