@@ -1,12 +1,15 @@
-"""Fresh processes of this program, and messages to and from them; nothing is forked.
+"""Processes of this program, and messages to and from them.
 
-A `Subprocess` is an interpreter that calls one function with its end of a `Channel`. An `Aside` is one call of a
-function there, while the caller does something else; `work_side_by_side` does one piece of work on several parts.
+A `Subprocess` is a fresh interpreter that calls one function with its end of a `Channel`; `Siblings` are several that
+are forked from one fresh interpreter, which imports for all of them. This process itself is never forked. An `Aside`
+is one call of a function elsewhere, while the caller does something else; `work_side_by_side` does one piece of work on
+several parts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -21,7 +24,9 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar
+
+import psutil
 
 from attnlab.system import die_with_parent, wait_until_stopped
 
@@ -132,7 +137,8 @@ class Subprocess:
 
     In a group of processes of its own, unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what it
     starts is stopped and ended with it. `output` takes what it prints, None for where this process prints; what goes to
-    standard output is dropped where there is none. Raises OSError where no process can be started.
+    standard output is dropped where there is none. It inherits the `files` with these numbers. Raises OSError where no
+    process can be started.
     """
 
     def __init__(
@@ -142,15 +148,17 @@ class Subprocess:
         environment: Mapping[str, str] | None = None,
         output: Any = None,
         own_group: bool = True,
+        files: Sequence[int] = (),
     ) -> None:
         ours, theirs = socket.socketpair()
         self.channel, self._own_group = Channel(ours), own_group
+        self.process: subprocess.Popen[bytes] | _Forked
         try:
             with theirs:
                 start = "from attnlab.subprocesses import main; main()"
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", start, str(theirs.fileno()), target],
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[theirs.fileno(), *files],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if output is None else output,
@@ -160,6 +168,13 @@ class Subprocess:
         except BaseException:
             ours.close()
             raise
+
+    @classmethod
+    def forked(cls, number: int, channel: Channel) -> Subprocess:
+        """A child of this process that another process has forked."""
+        one = cls.__new__(cls)
+        one.channel, one._own_group, one.process = channel, True, _Forked(number)
+        return one
 
     @property
     def number(self) -> int:
@@ -199,6 +214,79 @@ class Subprocess:
         self.channel.close()
 
 
+class _Forked:
+    """What `Subprocess` needs of a `subprocess.Popen`, of a child that somebody else has started."""
+
+    def __init__(self, number: int) -> None:
+        self.pid, self._process = number, psutil.Process(number)
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            try:
+                self.returncode = self._process.wait(timeout)
+            except psutil.TimeoutExpired:
+                raise subprocess.TimeoutExpired([], timeout or 0.0) from None
+        return self.returncode or 0
+
+    def poll(self) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+
+class Siblings:
+    """Processes that are forked, one for each of `outputs`, from a fresh interpreter that has imported `modules`.
+
+    That interpreter computes nothing, and ends when all are `born`. Each of them calls `target` as a `Subprocess` does,
+    in a group of its own, prints to its output, and is a child of this process. To be made and `born` within
+    `attnlab.system.adopting`; `environment` is as of a `Subprocess`.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        modules: Sequence[str],
+        outputs: Sequence[IO[bytes]],
+        environment: Mapping[str, str],
+    ) -> None:
+        pairs = [socket.socketpair() for _ in outputs]
+        self._channels = [Channel(ours) for ours, _ in pairs]
+        self._parent: Subprocess | None = None
+        files = [
+            (theirs.fileno(), output.fileno()) for (_, theirs), output in zip(pairs, outputs, strict=True)
+        ]
+        with contextlib.suppress(OSError, Closed):  # then none is born
+            self._parent = Subprocess(
+                "attnlab.subprocesses:_fork",
+                environment=environment,
+                output=subprocess.DEVNULL,
+                files=[number for both in files for number in both],
+            )
+            self._parent.channel.send((os.getpid(), target, tuple(modules), files))
+        for _, theirs in pairs:
+            theirs.close()
+
+    def born(self, deadline: float) -> list[Subprocess | None]:
+        """The processes, in the order of the outputs; None for one that could not be forked.
+
+        Where the interpreter itself fails, or is not ready at the deadline, none could.
+        """
+        found: list[Subprocess | None] = []
+        for channel in self._channels:
+            try:
+                found.append(Subprocess.forked(channel.receive(deadline), channel))
+            except (Closed, Garbled, Late, psutil.Error):
+                channel.close()
+                found.append(None)
+        if self._parent is not None:
+            self._parent.end()
+        return found
+
+
 def signal_name(number: int) -> str:
     """As the manual calls it."""
     try:
@@ -209,8 +297,54 @@ def signal_name(number: int) -> str:
 
 def main() -> None:
     """In the new process: call what was asked for."""
-    module, _, name = sys.argv[2].partition(":")
-    getattr(importlib.import_module(module), name)(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    _function(sys.argv[2])(Channel(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def _function(target: str) -> Callable[..., None]:
+    module, _, name = target.partition(":")
+    found: Callable[..., None] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _fork(channel: Channel) -> None:
+    """In the interpreter of `Siblings`: import, and fork."""
+    die_with_parent()
+    guardian, target, modules, files = channel.receive()
+    function = _function(target)
+    for module in modules:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collecting would copy the pages that all share
+    for at in range(len(files)):
+        between = os.fork()
+        if between == 0:
+            if os.fork():  # the parent of a process ends at once, so that the guardian becomes its parent
+                os._exit(0)
+            channel.close()
+            _run_forked(guardian, function, files, at)
+            return
+        os.waitpid(between, 0)
+
+
+def _run_forked(
+    guardian: int, function: Callable[[Channel], None], files: Sequence[tuple[int, int]], at: int
+) -> None:
+    """In a forked process: call `function`. What it raises ends the process as it ends a fresh one."""
+    os.setsid()
+    own, output = files[at]
+    sys.argv[1] = str(own)
+    for number in (1, 2):
+        os.dup2(output, number)
+    for number in {number for both in files for number in both} - {own}:
+        os.close(number)
+    until = time.monotonic() + _ENDING_SECONDS
+    while os.getppid() != guardian and time.monotonic() < until:
+        time.sleep(1e-3)
+    die_with_parent()
+    if os.getppid() == guardian:  # else it has gone meanwhile
+        channel = Channel(socket.socket(fileno=own))
+        channel.send(os.getpid())
+        function(channel)
 
 
 class Aside(Generic[Found]):

@@ -12,6 +12,7 @@ import math
 import os
 import resource
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -149,6 +150,21 @@ def die_with_parent() -> None:
     with contextlib.suppress(OSError, AttributeError, TypeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def adopting() -> Iterator[bool]:
+    """Within it, a grandchild whose parent ends becomes a child of this process; whether this system does that (Linux).
+
+    See prctl(2), PR_SET_CHILD_SUBREAPER.
+    """
+    pr_set_child_subreaper = 36
+    able = sys.platform == "linux" and ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1) == 0
+    try:
+        yield able
+    finally:
+        if able:
+            ctypes.CDLL(None).prctl(pr_set_child_subreaper, 0)
 
 
 def trim_heap() -> None:

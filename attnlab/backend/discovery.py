@@ -111,6 +111,19 @@ def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
     return found[1] if found else None
 
 
+def before_fork(name: str, folders: Sequence[Path | str] = ()) -> tuple[str, ...] | None:
+    """The modules to be imported before processes are forked for the backend `name`, which is not imported itself.
+
+    None where its library is not to be forked, or is not known.
+    """
+    try:
+        found = re.search(r"^LIBRARY = \"(\w+)\"", _text(require(name, folders)), re.MULTILINE)
+    except ValueError:
+        return None
+    kind = libraries().get(found[1]) if found else None
+    return None if kind is None else kind.before_fork
+
+
 def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
     """The backends that take part where nobody is named: those of cores that do not ask to be named."""
     return [

@@ -145,6 +145,8 @@ class LibraryKind(Protocol):
     thread_variables: ClassVar[tuple[str, ...]]
     #: environment variables by which it takes large arrays on huge pages, where it does not anyway
     huge_pages: ClassVar[Mapping[str, str]]
+    #: the modules to be imported before processes are forked that will use it; None where it is not to be forked
+    before_fork: ClassVar[tuple[str, ...] | None]
     #: the library on whose arrays it computes, where it has none of its own
     arrays_of: ClassVar[str | None]
     #: its product of two matrices, where that is not ``@`` of its own arrays

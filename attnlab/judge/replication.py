@@ -1,4 +1,4 @@
-"""What processes differ by: how many rounds each is worth, whether a contender has two speeds, and means over them.
+"""What processes differ by: whether a contender has two speeds, and means over them.
 
 Three levels of chance stand above a sample: the process, the placement of its memory within it, and the round. A
 figure that a process has by itself, such as a share of its time, is the median of its samples; its mean over processes
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -24,43 +24,6 @@ _SCATTERS = 3.0
 _MET = 3
 #: times that one follows the other, at least
 _TURNS = 2
-
-
-@dataclass(frozen=True)
-class Components:
-    """Standard deviations of a log ratio (or log time): `within` a process, from round to round, and `between` them.
-
-    `between` is 0 where the process means scatter no more than their rounds explain.
-    """
-
-    within: float
-    between: float
-
-
-def components(pairs: Mapping[int, Sequence[float]]) -> Components | None:
-    """The two levels of scatter in `pairs`, by process; None for fewer than two processes of at least two rounds.
-
-    T1² = S1², the mean variance within; T2² = S2² - S1² / r, with S2² the variance of the process means and r the
-    rounds a process (Kalibera and Jones 2013, section 6; r is their harmonic mean where they differ).
-    """
-    usable = [one for one in pairs.values() if len(one) > 1]
-    if len(usable) < 2:
-        return None
-    within = statistics.fmean(map(statistics.variance, usable))
-    between = statistics.variance(map(statistics.fmean, usable))
-    rounds = statistics.harmonic_mean(map(len, usable))
-    return Components(math.sqrt(within), math.sqrt(max(0.0, between - within / rounds)))
-
-
-def rounds_per_process(found: Components, process_cost: float, round_cost: float) -> float:
-    """The rounds a process that reach a width of the interval in the least time: sqrt(c2 / c1 · T1² / T2²).
-
-    process_cost, round_cost : seconds to get a process ready (c2), and of a round in it (c1). Infinite where the
-    processes do not differ (Kalibera and Jones 2013, equation 3).
-    """
-    if found.between == 0:
-        return math.inf
-    return math.sqrt(process_cost / round_cost) * found.within / found.between
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,7 @@ class HostLibrary:
     name = "host"
     modules: ClassVar[tuple[str, ...]] = ()
     thread_variables: ClassVar[tuple[str, ...]] = ()
+    before_fork: ClassVar[tuple[str, ...] | None] = None
     huge_pages: ClassVar[Mapping[str, str]] = {}
     arrays_of: ClassVar[str | None] = None
     product: ClassVar[Any] = None

@@ -59,6 +59,7 @@ class NumPy(NumPyNames):
     """See `attnlab.backend.library.Library`."""
 
     name = "numpy"
+    before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
     runs = "NumPy computes"
     namespace = np
     #: of the BLAS libraries that its wheels and distributions come with
@@ -95,6 +96,7 @@ class Numba(NumPy):
 
     name = "numba"
     modules = ("numba", "llvmlite")
+    before_fork = ("numba",)
     runs = "attnlab's Numba loops run"
     arrays_of = "numpy"
     thread_variables = ("NUMBA_NUM_THREADS",)

@@ -121,6 +121,7 @@ class OnnxRuntime(NumPy):
 
     name = "onnxruntime"
     modules = ("onnxruntime", "onnx")
+    before_fork = ("onnxruntime",)
     runs = "attnlab runs ONNX Runtime"
     arrays_of = "numpy"
     product = staticmethod(product)

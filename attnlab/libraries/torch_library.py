@@ -29,6 +29,7 @@ class Torch(HostLibrary):
     """See `attnlab.backend.library.Library`."""
 
     name = "torch"
+    before_fork: ClassVar[tuple[str, ...] | None] = ("torch",)
     thread_variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by
     #: itself, from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds:
@@ -264,6 +265,7 @@ class Keras(Torch):
     """Keras on PyTorch's arrays: its torch backend, which is chosen before Keras is imported."""
 
     name = "keras"
+    before_fork = None
     modules = ("keras",)
     arrays_of = "torch"
 

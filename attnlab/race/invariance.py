@@ -94,9 +94,9 @@ def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
-def with_other_threads(contender: Contender, cores: int, folders: Sequence[str] = ()) -> WorkerProcess:
-    """A process for `contender` with 1 thread, or 2 where it has 1 itself; not yet started."""
-    return WorkerProcess(replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2), folders)
+def with_other_threads(contender: Contender, cores: int) -> Contender:
+    """`contender` with 1 thread, or 2 where it has 1 itself."""
+    return replace(contender, threads=1 if threads_of(contender, cores) > 1 else 2)
 
 
 def invariance_of(
@@ -109,7 +109,7 @@ def invariance_of(
 ) -> list[Invariance]:
     """What `contender` does in each of `dtypes`, asked in its `process`, which runs, and in one with other threads.
 
-    A dtype that it declines is left out. The other process, of `with_other_threads`, may have been started, and ends.
+    A dtype that it declines is left out. The other process, of `with_other_threads`, is started if need be, and ends.
     """
     found: list[Invariance] = []
     expected: dict[str, NDArray[Any]] = {}

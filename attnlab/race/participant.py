@@ -20,10 +20,10 @@ from attnlab.race.worker_process import NoAnswer, WorkerProcess
 class Participant:
     """One contender's way through one workload, as far as it has come.
 
-    `worker` is its process in the set that is racing now, `answers` what the call that is timed returned in the first.
-    `call_seconds` is the least seconds a call so far, `spent` the seconds of its turns together. It has left the race
-    where `racing` is False, sits out a set where `present` is False, and has an outcome other than measured, with a
-    reason, where it has `ended`.
+    `workers` are its processes, by the number of their set, as far as they are ready for the workload; `worker` is that
+    of the first set, and `answers` what the call that is timed returned there. `call_seconds` is the least seconds a
+    call so far. It has left the race where `racing` is False, and has an outcome other than measured, with a reason,
+    where it has `ended`. Its calls take many times as long as the fastest's where it is `far`.
     """
 
     worker: WorkerProcess
@@ -33,11 +33,9 @@ class Participant:
     kernel: str | None = None
     cache: str = "warm"
     call_seconds: float = 0.0
-    spent: float = 0.0
-    #: the part of it that no other contender's time was cut for
-    apart: float = 0.0
     racing: bool = True
-    present: bool = True
+    far: bool = False
+    workers: dict[int, WorkerProcess] = field(default_factory=dict)
     #: it computes in more threads or processes than there are cores, which wait for each other
     crowded: bool = False
     answers: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -63,13 +61,21 @@ class Participant:
         """The number format that it computes in, where that is lower than the workload's."""
         return lower(self.workload.dtype, self.worker.computes_in)
 
-    def ask(self, op: str, **arguments: Any) -> Any:
-        """The worker's answer. Raises NoAnswer, also where there is none within the deadline."""
-        return self.worker.ask(op, seconds=self.deadline_seconds, **arguments)
+    def enter(self, number: int, worker: WorkerProcess) -> None:
+        """Take part in that set, by this process."""
+        self.workers[number] = worker
+        if worker.afresh:
+            self.notes.append(f"a process of it was started afresh, not forked: {worker.afresh}")
+            worker.afresh = None
 
-    def measure(self, instrument: Instrument, **options: Any) -> Readings:
-        """The instrument's readings on what is prepared. Raises as `ask`."""
-        found: Readings = self.ask("measure", instrument=instrument, **options)
+    def ask(self, op: str, number: int = 0, **arguments: Any) -> Any:
+        """The answer of its worker in that set. Raises NoAnswer, also where there is none within the deadline."""
+        worker = self.workers.get(number, self.worker)
+        return worker.ask(op, seconds=self.deadline_seconds, **arguments)
+
+    def measure(self, instrument: Instrument, number: int = 0, **options: Any) -> Readings:
+        """The instrument's readings on what is prepared in that set. Raises as `ask`."""
+        found: Readings = self.ask("measure", number, instrument=instrument, **options)
         return found
 
     def keep(self, measurement: Measurement, process: int | None = None) -> None:

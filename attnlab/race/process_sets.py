@@ -8,12 +8,17 @@ for so many, the last are ended and started anew for every workload.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
 
 from attnlab import system as memory
 from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import before_fork
 from attnlab.problem.result import Outcome
-from attnlab.race.worker_process import Died, Hung, NoAnswer, WorkerProcess
+from attnlab.race.worker_process import SERVE, Died, Hung, NoAnswer, WorkerProcess
+from attnlab.subprocesses import Siblings
+from attnlab.system import adopting
 
 #: of what would be free without the idle sets, this part stays free when they are kept
 _LEFT_SHARE = 0.4
@@ -39,27 +44,58 @@ class ProcessSets:
         """All that were made so far."""
         return [worker for one in self._sets for worker in one.values()]
 
-    def running(self, number: int, names: Sequence[str] | None = None) -> dict[str, WorkerProcess]:
-        """The set of that number, by contender: of `names`, all where None, those that are not there are started.
+    def running(self, number: int, names: Collection[str] | None = None) -> dict[str, WorkerProcess]:
+        """The set of that number, by contender, started where it is not there: see `start`."""
+        self.start([number], names)
+        return self._sets[number]
+
+    def start(self, numbers: Sequence[int], names: Collection[str] | None = None) -> None:
+        """Start what is not there of the sets of these numbers: of `names`, of all contenders where None.
 
         Side by side: importing a library takes seconds. A contender that does not load in the first set is not tried
         again; one that does not start in a later one is not alive there.
         """
-        while len(self._sets) <= number:
+        while len(self._sets) <= max(numbers):
             self._sets.append({one.name: self._make(one, self._folders) for one in self._contenders})
-        found, started = self._sets[number], []
-        for name in found if names is None else names:
-            worker = found[name]
-            if worker.alive or name in self.absent:
-                continue
-            self._on_event(f"starting {name}")
+        families: dict[Any, list[WorkerProcess]] = {}
+        for number in numbers:
+            for name, worker in self._sets[number].items():
+                if (names is None or name in names) and name not in self.absent and not worker.alive:
+                    modules = before_fork(worker.contender.backend, self._folders)
+                    own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
+                    families.setdefault((number, modules, own), []).append(worker)
+        waiting = list(families.items())
+        while waiting:  # as many at a time as can compute
+            now, waiting = waiting[: memory.cores()], waiting[memory.cores() :]
+            with adopting() as able:
+                begun = [self._begin(family, key[0], key[1] if able else None) for key, family in now]
+                for (key, family), siblings in zip(now, begun, strict=True):
+                    if siblings is None:
+                        continue
+                    processes = siblings.born(time.monotonic() + family[0].start_seconds)
+                    for worker, process in zip([one for one in family if one.log], processes, strict=True):
+                        with self._noting(worker, key[0]):
+                            worker.adopt(process)
+            for key, family in now:
+                for worker in family:
+                    if worker.alive:
+                        with self._noting(worker, key[0]):
+                            worker.finish_start()
+
+    def _begin(
+        self, family: Sequence[WorkerProcess], number: int, modules: tuple[str, ...] | None
+    ) -> Siblings | None:
+        """Start processes of one library and environment: to be forked from one that imports it, or each by itself."""
+        outputs, environment = [], dict[str, str]()
+        for worker in family:
+            self._on_event(f"starting {worker.contender.name}")
             with self._noting(worker, number):
-                worker.start()
-                started.append(worker)
-        for worker in started:
-            with self._noting(worker, number):
-                worker.finish_start()
-        return found
+                if modules is None:
+                    worker.start()
+                else:
+                    environment = worker.open()
+                    outputs += [worker.log] if worker.log else []
+        return None if modules is None or not outputs else Siblings(SERVE, modules, outputs, environment)
 
     @contextlib.contextmanager
     def _noting(self, worker: WorkerProcess, number: int) -> Iterator[None]:
@@ -71,8 +107,8 @@ class ProcessSets:
             if number == 0:
                 self.absent[worker.contender.name] = outcome, str(fault)
 
-    def make_room(self, needed: int, keep: int) -> bool:
-        """End processes that are idle until so many bytes are free: of the last sets first, but none of set `keep`.
+    def make_room(self, needed: int, keep: Collection[int]) -> bool:
+        """End idle processes until so many bytes are free: of the last sets first, but none of the sets to `keep`.
 
         Whether any was ended. They are started again when they are asked for.
         """
@@ -80,7 +116,7 @@ class ProcessSets:
         for number in range(len(self._sets) - 1, -1, -1):
             if memory.free_bytes() >= needed:
                 break
-            for worker in self._sets[number].values() if number != keep else ():
+            for worker in self._sets[number].values() if number not in keep else ():
                 ended = ended or worker.alive
                 worker.end()
         return ended
@@ -88,7 +124,7 @@ class ProcessSets:
     def dismiss(self) -> None:
         """After a workload: end as many of the last sets as would take too much memory if they were kept."""
         held = sum(worker.resident_bytes() for one in self._sets[1:] for worker in one.values())
-        self.make_room(int(_LEFT_SHARE * (memory.free_bytes() + held)), keep=0)
+        self.make_room(int(_LEFT_SHARE * (memory.free_bytes() + held)), keep=[0])
 
     def end(self) -> None:
         """End all processes."""

@@ -29,6 +29,9 @@ from attnlab.subprocesses import Closed, Garbled, Late, Subprocess
 from attnlab.text import one_line
 
 _START_SECONDS = 120.0
+#: a forked process has imported its library already: one that does not answer within this is started afresh
+_FORKED_SECONDS = 30.0
+SERVE = "attnlab.race.worker:serve"
 #: a process that has closed its channel has this long to end by itself and say how
 _ENDING_SECONDS = 2.0
 #: how much of the end of its log is read, and how many of the lines there are kept with a result
@@ -98,8 +101,10 @@ class WorkerProcess:
         self, contender: Contender, folders: Sequence[str] = (), start_seconds: float = _START_SECONDS
     ) -> None:
         self.contender = contender
-        self._start_seconds = start_seconds
+        self.start_seconds = start_seconds
         self._start_deadline = self._asked = math.inf
+        #: whether the answer to the first request is still to come
+        self._starting = False
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
         #: the operator that its backend asks for by name, the number format that it computes in, and the parts that it
@@ -109,7 +114,10 @@ class WorkerProcess:
         self.parts = 1
         self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: Subprocess | None = None
-        self._log: IO[bytes] | None = None
+        self.log: IO[bytes] | None = None
+        #: whether its process was forked, and why it was not though it could have been
+        self._forked = False
+        self.afresh: str | None = None
         #: of requests so far
         self._number = 0
         #: what it imports just now
@@ -132,32 +140,65 @@ class WorkerProcess:
         )
 
     def start(self, op: str = "load", **arguments: Any) -> None:
-        """Start the process with a first request, by default to load its backend.
+        """Start a fresh process with a first request, by default to load its backend.
 
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
+        environment = self.open()
+        try:
+            self._process = Subprocess(SERVE, environment=environment, output=self.log)
+        except BaseException:
+            self.end()
+            raise
+        self._forked = False
+        self._first(op, arguments, self.start_seconds)
+
+    def open(self) -> dict[str, str]:
+        """Open its log; the environment that its process has to have. Raises Refused."""
         refused = huge_pages_refused() if self.contender.pages == "huge" else None
         if refused:
             raise Refused("unavailable", refused)
-        with contextlib.ExitStack() as undo:
-            # appended to from wherever its end is: it is cut between requests
-            log = undo.enter_context(tempfile.TemporaryFile("a+b", prefix="attnlab-worker-"))
-            undo.callback(GUARD.leave, self)
-            environment = {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
-            self._process = Subprocess("attnlab.race.worker:serve", environment=environment, output=log)
-            undo.pop_all()
-        self._log, self._importing = log, None
+        # appended to from wherever its end is: it is cut between requests
+        log = tempfile.TemporaryFile("a+b", prefix="attnlab-worker-")  # noqa: SIM115 (`end` closes it)
+        self.log = log
+        return {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
+
+    def adopt(self, process: Subprocess | None) -> None:
+        """Go on with a process that was forked for it, after `open`, as after `start`; with a fresh one where None."""
+        if process is None:
+            self.end()
+            self._restart("it could not be forked")
+            return
+        self._process, self._forked = process, True
+        self._first("load", {}, min(self.start_seconds, _FORKED_SECONDS))
+
+    def _first(self, op: str, arguments: dict[str, Any], seconds: float) -> None:
+        self._importing = None
         if op == "load":
             arguments = {"contender": self.contender, "folders": self._folders}
-        self._start_deadline = time.monotonic() + self._start_seconds
+        self._start_deadline, self._starting = time.monotonic() + seconds, True
         self._begin(op, arguments, self._start_deadline)
+
+    def _restart(self, why: str) -> None:
+        self.afresh = why
+        self.start()
 
     def finish_start(self) -> Any:
         """Wait for the answer to the first request, and return it; the process is stopped after it.
 
-        The deadline is one for all that start side by side: those that hang do not add up.
+        The deadline is one for all that start side by side: those that hang do not add up. A forked process that ends
+        or gives no answer is started afresh once, and `afresh` says why. None where it was waited for before.
         """
-        answer = self._answer(self._start_deadline)
+        if not self._starting:
+            return None
+        self._starting = False
+        try:
+            answer = self._answer(self._start_deadline)
+        except (Died, Hung) as fault:
+            if not self._forked:
+                raise
+            self._restart(str(fault))
+            return self.finish_start()
         if isinstance(answer, dict) and "parts" in answer:
             self.library, self.asked_kernel = answer["library"], answer["kernel"]
             self.computes_in, self.parts = answer["computes_in"], answer["parts"]
@@ -182,13 +223,12 @@ class WorkerProcess:
 
     def end(self) -> None:
         """End the process, whatever it does, and free what it held."""
-        if self._process is None:
-            return
-        self._process.end()
-        GUARD.leave(self)
-        if self._log is not None:
-            self._log.close()
-        self._process = self._log = None
+        if self._process is not None:
+            self._process.end()
+        if self.log is not None:
+            GUARD.leave(self)
+            self.log.close()
+        self._process = self.log = None
 
     def _begin(self, op: str, arguments: dict[str, Any], deadline: float) -> None:
         assert self._process is not None
@@ -201,13 +241,13 @@ class WorkerProcess:
             raise self._ended(Hung, "it took in no request before the deadline and was killed") from None
 
     def _answer(self, deadline: float) -> Any:
-        assert self._process is not None and self._log is not None
+        assert self._process is not None and self.log is not None
         number, kind, told = self._receive(deadline)
         if number != self._number:
             raise self._ended(Died, "it answered another question than it was asked, and was killed")
         self._process.stop()
-        if os.fstat(self._log.fileno()).st_size > _MOST_LOG_BYTES:
-            os.ftruncate(self._log.fileno(), 0)
+        if os.fstat(self.log.fileno()).st_size > _MOST_LOG_BYTES:
+            os.ftruncate(self.log.fileno(), 0)
         if kind != "answer":
             raise Refused(kind, str(told))
         return told
@@ -260,9 +300,9 @@ class WorkerProcess:
 
     def _tail(self) -> str:
         """The last lines that it printed, where most libraries say why they abort; each in one safe line."""
-        assert self._log is not None
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - _LAST_BYTES))
-        lines = (one_line(line, 200) for line in self._log.read().decode(errors="replace").splitlines())
+        assert self.log is not None
+        self.log.seek(max(0, self.log.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = (one_line(line, 200) for line in self.log.read().decode(errors="replace").splitlines())
         return "\n".join(deque(filter(None, lines), maxlen=_LAST_LINES))
 
 

@@ -98,7 +98,7 @@ def check(
         processes = 1 if keep or device != "cpu" else cores()
     ends: dict[str, _End] = {}
     process = WorkerProcess(_patient(asked), folders)
-    other = with_other_threads(asked, cores(), folders) if invariance else None
+    other = WorkerProcess(with_other_threads(asked, cores()), folders) if invariance else None
 
     def told(message: str | _End) -> None:
         if isinstance(message, str):

@@ -75,6 +75,7 @@ class FakeWorker:
     def __init__(self, name: str, clock: Clock, seconds: Any = 0.001, noise: Any = None, **more: Any) -> None:
         self.contender = Contender(name, name)
         self.library, self.number = "numpy", None
+        self.afresh: str | None = None
         self.asked_kernel, self.computes_in = more.get("asked_kernel"), more.get("computes_in")
         self.clock, self.noise = clock, noise or (lambda turn, process: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)

@@ -17,6 +17,7 @@ from fake_workers import QUICK
 from attnlab.backend.contender import parse_all
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
+from attnlab.race import process_sets
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 
@@ -132,6 +133,16 @@ def test_a_dead_worker_is_replaced_for_the_next_workload_and_a_broken_file_is_no
     starts = [text for text in started if text.startswith("starting ")]
     sets = (["once", "good", "broken"], ["good"]), (["once"], ["once"])
     assert starts == [f"starting {name}" for workload in sets for one in workload for name in one]
+
+
+def test_where_processes_cannot_be_forked_they_start_by_themselves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race goes on, and the result says so."""
+    monkeypatch.setattr(process_sets, "before_fork", lambda name, folders: ("attnlab.nosuchmodule",))
+    results = race(folder, "good", "good")
+    assert [result.outcome for result in results] == ["measured", "measured"]
+    assert all("was started afresh, not forked" in (result.reason or "") for result in results)
 
 
 # -- only one is runnable -------------------------------------------------------------------------------
