@@ -65,21 +65,25 @@ class ProcessSets:
                     own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())
-        while waiting:  # as many at a time as can compute
-            now, waiting = waiting[: memory.cores()], waiting[memory.cores() :]
+        while waiting:  # whole sets, and as many of them as can compute: those that hang do not add up
+            last = waiting[min(memory.cores(), len(waiting)) - 1][0][0]
+            now = [one for one in waiting if one[0][0] <= last]
+            waiting = waiting[len(now) :]
             with adopting() as able:
+                deadline = time.monotonic() + now[0][1][0].start_seconds
                 begun = [self._begin(family, key[0], key[1] if able else None) for key, family in now]
                 for (key, family), siblings in zip(now, begun, strict=True):
                     if siblings is None:
                         continue
-                    processes = siblings.born(time.monotonic() + family[0].start_seconds)
+                    processes = siblings.born(deadline)
                     for worker, process in zip([one for one in family if one.log], processes, strict=True):
                         with self._noting(worker, key[0]):
                             worker.adopt(process)
-            for key, family in now:
-                for worker in family:
-                    if worker.alive:
-                        with self._noting(worker, key[0]):
+            started = [(key[0], worker) for key, family in now for worker in family]
+            for again in (False, True):  # those that were started afresh are waited for together
+                for number, worker in started:
+                    if worker.alive and (worker.starting or not again):
+                        with self._noting(worker, number):
                             worker.finish_start()
 
     def _begin(

@@ -104,7 +104,7 @@ class WorkerProcess:
         self.start_seconds = start_seconds
         self._start_deadline = self._asked = math.inf
         #: whether the answer to the first request is still to come
-        self._starting = False
+        self.starting = False
         #: the array library of its backend, once that is loaded
         self.library: str | None = None
         #: the operator that its backend asks for by name, the number format that it computes in, and the parts that it
@@ -176,7 +176,7 @@ class WorkerProcess:
         self._importing = None
         if op == "load":
             arguments = {"contender": self.contender, "folders": self._folders}
-        self._start_deadline, self._starting = time.monotonic() + seconds, True
+        self._start_deadline, self.starting = time.monotonic() + seconds, True
         self._begin(op, arguments, self._start_deadline)
 
     def _restart(self, why: str) -> None:
@@ -187,18 +187,19 @@ class WorkerProcess:
         """Wait for the answer to the first request, and return it; the process is stopped after it.
 
         The deadline is one for all that start side by side: those that hang do not add up. A forked process that ends
-        or gives no answer is started afresh once, and `afresh` says why. None where it was waited for before.
+        or gives no answer is started afresh once, and `afresh` says why: then it is still `starting`, and to be waited
+        for again. None then, and where it was waited for before.
         """
-        if not self._starting:
+        if not self.starting:
             return None
-        self._starting = False
+        self.starting = False
         try:
             answer = self._answer(self._start_deadline)
         except (Died, Hung) as fault:
             if not self._forked:
                 raise
             self._restart(str(fault))
-            return self.finish_start()
+            return None
         if isinstance(answer, dict) and "parts" in answer:
             self.library, self.asked_kernel = answer["library"], answer["kernel"]
             self.computes_in, self.parts = answer["computes_in"], answer["parts"]
