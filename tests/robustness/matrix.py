@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
 
 from attnlab.backend.contender import parse_all
+from attnlab.backend.discovery import before_fork
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
+from attnlab.race import process_sets
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import GUARD, marked
 from attnlab.race.limits import Limits
 
 BACKENDS = Path(__file__).parent / "backends"
-PHASES = ("start", "prepare", "check", "time", "memory")
+PHASES = ("parent", "start", "prepare", "check", "time", "memory")
 WORKLOAD = Workload(heads=2, queries=16, keys=16, head_dim=8)
 DEADLINE = 4.0
 QUICK = Limits(
