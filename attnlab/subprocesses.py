@@ -261,21 +261,23 @@ class Siblings:
     ) -> None:
         self._channels: list[Channel] = []
         self._parent: Subprocess | None = None
-        self._count, self._how, files = len(outputs), "", list[socket.socket | IO[bytes]]()
+        self._count, self._how = len(outputs), ""
+        ends: list[socket.socket] = []
         try:
-            for output in outputs:
+            for _ in outputs:
                 ours, theirs = socket.socketpair()
                 self._channels.append(Channel(ours))
-                files += theirs, output
+                ends.append(theirs)
             self._parent = Subprocess(
                 "attnlab.subprocesses:_fork", environment=environment, output=subprocess.DEVNULL
             )
-            self._parent.channel.send((os.getpid(), target, tuple(modules), len(files)))
+            self._parent.channel.send((os.getpid(), target, tuple(modules), 2 * self._count))
             # they wait until it has imported: what starts meanwhile would hold them open
-            self._parent.channel.send_files([one.fileno() for one in files])
+            files = [one.fileno() for both in zip(ends, outputs, strict=True) for one in both]
+            self._parent.channel.send_files(files)
         except (OSError, Closed) as fault:
             self._how = f"could not be started: {fault}"
-        for theirs in files[::2]:
+        for theirs in ends:
             theirs.close()
 
     def born(self, deadline: float) -> list[Subprocess | str]:
@@ -292,12 +294,13 @@ class Siblings:
         if self._parent is not None:
             # it waits for the processes in between, which this process would inherit
             patience = _ENDING_SECONDS if time.monotonic() < deadline else 0.0
-            self._how = self._parent.ended(patience) or "did not do so in time"
+            self._how = self._parent.ended(patience) or "gave no answer in time"
             with contextlib.suppress(Closed, Garbled, Late):
-                self._how = str(self._parent.channel.receive(time.monotonic()))
+                said = self._parent.channel.receive(time.monotonic())
+                self._how = said if isinstance(said, str) else self._how
             self._parent.end()
-            with contextlib.suppress(ChildProcessError):  # those of its group are children of this process now
-                while True:
+            with contextlib.suppress(ChildProcessError):
+                while True:  # those of its group are children of this process now
                     os.waitpid(-self._parent.number, 0)
         return [one or f"the process that was to fork it {self._how}" for one in found]
 
@@ -353,7 +356,7 @@ def _forked() -> bool:
     """Fork a process that is no child of this one; whether this is in it. Raises OSError where there can be none."""
     between = os.fork()
     if between:
-        with contextlib.suppress(ChildProcessError):  # what was imported may have ended the waiting for children
+        with contextlib.suppress(ChildProcessError):  # what was imported may have it that nobody waits
             if number := os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
                 raise OSError(number, os.strerror(number))
         return False
@@ -361,13 +364,11 @@ def _forked() -> bool:
         if os.fork():  # the parent of a process ends at once, so that the guardian becomes its parent
             os._exit(0)
     except OSError as fault:
-        os._exit(fault.errno)
+        os._exit(fault.errno or 1)
     return True
 
 
-def _run_forked(
-    guardian: int, function: Callable[[Channel], None], files: Sequence[int], at: int
-) -> None:
+def _run_forked(guardian: int, function: Callable[[Channel], None], files: Sequence[int], at: int) -> None:
     """In a forked process: call `function`. What it raises ends the process as it ends a fresh one."""
     os.setsid()
     own, output = files[at : at + 2]

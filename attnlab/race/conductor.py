@@ -125,7 +125,7 @@ class Conductor:
             participants, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
         ):
             self._on_event(f"{workload.label}: checking {one.name}")
-            self._attempt(one, self._admit)
+            self._attempt(one, self._admit, 0)
         race.see_who_is_far()
         planned, sets, ready = self.limits.processes, 0, [0]
         while True:
@@ -154,12 +154,10 @@ class Conductor:
         self.sets.dismiss()
         return [participant.result() for participant in participants]
 
-    def _attempt(
-        self, participant: Participant, step: Callable[[Participant], None], number: int = 0
-    ) -> None:
-        """Take the step; who ends in it gives back what it held, as the others may want the memory.
+    def _attempt(self, participant: Participant, step: Callable[[Participant], None], number: int) -> None:
+        """Take the step in that set; who ends in it gives back what it held, as the others may want the memory.
 
-        Once more, in a fresh process, where that of set `number` has an excuse.
+        Where its process ends and has an excuse, the step is taken once more, in a fresh one.
         """
         worker = participant.workers.get(number, participant.worker)
 

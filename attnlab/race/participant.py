@@ -14,7 +14,7 @@ from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.vocabulary import OUTPUT, lower
 from attnlab.problem.workload import Workload
 from attnlab.race.instruments import LATENCY, Instrument, Readings
-from attnlab.race.worker_process import Died, NoAnswer, WorkerProcess
+from attnlab.race.worker_process import NoAnswer, WorkerProcess
 
 
 @dataclass
@@ -46,8 +46,6 @@ class Participant:
     #: the end of what its process printed, where that ended
     tail: str = ""
     notes: list[str] = field(default_factory=list)
-    #: how many of its processes were started afresh, by why
-    afresh: Counter[str] = field(default_factory=Counter)
     #: whether it goes on without a process that somebody else has ended
     bereft: bool = False
     facts: dict[str, str] = field(default_factory=dict)
@@ -70,7 +68,7 @@ class Participant:
         """Take part in that set, by this process."""
         self.workers[number] = worker
         if worker.afresh:
-            self.afresh[worker.afresh] += 1
+            self.notes.append(f"a process of it was started afresh: {worker.afresh}")
             worker.afresh = None
 
     def ask(self, op: str, number: int = 0, **arguments: Any) -> Any:
@@ -128,7 +126,7 @@ class Participant:
             step(self)
         except NoAnswer as fault:
             left = {number: worker for number, worker in self.workers.items() if worker.alive}
-            if isinstance(fault, Died) and fault.from_outside and left and not self.bereft:
+            if fault.from_outside and left and not self.bereft:
                 self.bereft, self.workers, self.worker = True, left, next(iter(left.values()))
                 self.notes.append(f"it went on without a process: {fault}")
                 return
@@ -151,6 +149,6 @@ class Participant:
             return Result(outcome=outcome, reason=reason, tail=self.tail or None, **common)
         setup = self.setup()
         measured = (self.latency(), *((setup,) if setup else ()), *self.measurements)
-        afresh = [f"{count} of its processes started afresh: {why}" for why, count in self.afresh.items()]
-        notes = "; ".join([*self.notes, *afresh]) or None
+        counts = Counter(self.notes).items()
+        notes = "; ".join(note + (f" ({count} times)" if count > 1 else "") for note, count in counts) or None
         return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

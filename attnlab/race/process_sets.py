@@ -62,8 +62,7 @@ class ProcessSets:
             for name, worker in self._sets[number].items():
                 if (names is None or name in names) and name not in self.absent and not worker.alive:
                     modules = before_fork(worker.contender.backend, self._folders)
-                    if modules and not all(one[name].forks for one in self._sets):
-                        modules = None
+                    modules = modules if modules and all(one[name].forks for one in self._sets) else None
                     own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())

@@ -54,6 +54,8 @@ class NoAnswer(Exception):
     """
 
     outcome: Outcome
+    #: whether a signal has ended its process that may have come from somebody else
+    from_outside = False
 
     def __init__(self, message: str, tail: str = "") -> None:
         super().__init__(message)
@@ -88,8 +90,6 @@ class Died(NoAnswer):
     """The worker's process ended while it was asked, or answered what is no answer; the message says how."""
 
     outcome = Outcome.CRASHED
-    #: whether a signal ended it that may have come from somebody else
-    from_outside = False
 
 
 class Hung(NoAnswer):
@@ -119,7 +119,7 @@ class WorkerProcess:
         self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: Subprocess | None = None
         self.log: IO[bytes] | None = None
-        #: whether its process was forked and has computed nothing yet; whether it may be forked at all
+        #: whether its process was forked and has not been timed yet; whether it may be forked at all
         self._forked, self.forks = False, True
         #: why its process was started afresh
         self.afresh: str | None = None
@@ -171,19 +171,15 @@ class WorkerProcess:
         return {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
 
     def adopt(self, process: Subprocess | str) -> None:
-        """Go on, after `open`, with a process that was forked for it, as after `start`.
-
-        With a fresh one where that has ended, or there is none: `process` says why then.
+        """Go on with a process that was forked for it, after `open`, as after `start`; with a fresh one where that says
+        why there is none.
         """
         if isinstance(process, str):
             self.end()
             self._restart(process)
             return
         self._process, self._forked = process, True
-        try:
-            self._first("load", {}, min(self.start_seconds, _FORKED_SECONDS))
-        except Died as fault:
-            self._restart(f"at its start {fault}")
+        self._first("load", {}, min(self.start_seconds, _FORKED_SECONDS))
 
     def _first(self, op: str, arguments: dict[str, Any], seconds: float) -> None:
         self._importing = None
@@ -196,16 +192,15 @@ class WorkerProcess:
         self.afresh = why
         self.start()
 
-    def excuse(self, fault: Died | Hung, when: str) -> bool:
+    def excuse(self, fault: NoAnswer, when: str) -> bool:
         """Whether its process may have ended by no fault of its contender's; then a fresh one is starting.
 
         By a signal of somebody else's, or because it was forked: what a thread had locked then stays locked for ever.
         `afresh` says why, and `when`.
         """
-        from_outside = isinstance(fault, Died) and fault.from_outside
-        if not (self._forked or from_outside):
+        if not (self._forked or fault.from_outside):
             return False
-        self.forks = self.forks and from_outside
+        self.forks = self.forks and fault.from_outside
         self._restart(f"{when} {fault}")
         return True
 
@@ -241,15 +236,8 @@ class WorkerProcess:
             raise Died("its process has ended before")
         self._process.go_on()
         self._begin(op, arguments, deadline)
-        if op != "check":
-            return lambda: self._answer(deadline)
-
-        def checked() -> Any:
-            answer = self._answer(deadline)
-            self._forked = False
-            return answer
-
-        return checked
+        self._forked = self._forked and op in ("declines", "prepare", "check")
+        return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
         """Whether the answer to the request that was begun starts to arrive, or cannot arrive any more."""
@@ -269,9 +257,8 @@ class WorkerProcess:
         assert self._process is not None
         self._number, self._asked = self._number + 1, time.monotonic()
         try:
-            self._process.channel.send((self._number, op, arguments), deadline)
-        except Closed:
-            raise self._died() from None
+            with contextlib.suppress(Closed):  # how it ended is told when it is asked for the answer
+                self._process.channel.send((self._number, op, arguments), deadline)
         except Late:
             raise self._ended(Hung, "it took in no request before the deadline and was killed") from None
 

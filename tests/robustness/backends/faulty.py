@@ -1,7 +1,7 @@
 """Numerically right, but for one fault that strikes in one phase: FAULT and WHEN in its environment say which.
 
-`faulty[FAULT=segfault,WHEN=time]` is the contender that segfaults when it is timed. With ONCE, a file that is not there,
-the fault strikes in the first process alone that comes so far.
+`faulty[FAULT=segfault,WHEN=time]` is the contender that segfaults when it is timed. With ONCE, a file that is
+not there, only the first process that comes so far is struck.
 """
 
 import ctypes
