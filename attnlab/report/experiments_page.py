@@ -44,8 +44,8 @@ _WORDS: Mapping[str, str] = {
     "participation against temperature": "Σp² against temperature",
     "variance": "variance of the logits",
     "log_partition": "ln Z",
-    "mean_energy": "β⟨s⟩",
-    "heat_capacity": "heat capacity β² Var_p(s)",
+    "mean_energy": "⟨s⟩",
+    "heat_capacity": "heat capacity Var_p(s)",
     "keys": "n",
     "head_dim": "d_k",
     "rule": "logits",
@@ -91,7 +91,7 @@ def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{good} of {counted(of, 'comparison')} passed",
+        "summary": f"{good} of {counted(of, 'comparison')} passed" if of else "Nothing was predicted of it",
         "link": linked("every row", f"{TABLES}/finding-{one.experiment}.csv"),
     }
 
@@ -218,6 +218,7 @@ def write(
     text = layout.fill(
         "experiments.md.j2",
         count=len(findings),
+        predicting=sum(passed(one)[1] > 0 for one in findings),
         missed=[one.title for one in findings if not one.passed],
         compared=compared(findings),
         seconds=sum(float(one.facts.get("seconds", 0.0)) for one in findings),
@@ -249,7 +250,10 @@ def compared(findings: Sequence[Finding]) -> str:
 
 def overview(findings: Sequence[Finding]) -> str:
     """A row an experiment: what was found, of which the chapter says all, and how many comparisons passed."""
-    rows = [[one.title, _found(one), "{} of {}".format(*passed(one))] for one in findings]
+    rows = [
+        [one.title, _found(one), "{} of {}".format(*counts) if (counts := passed(one))[1] else NONE]
+        for one in findings
+    ]
     return markdown(["experiment", "what was found", "passed"], rows, left=2, narrow=True)
 
 
