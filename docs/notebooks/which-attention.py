@@ -42,12 +42,6 @@ latency = table[table.quantity == "latency"].pivot(
 )
 print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, median")
 
-# %%
-memory = table[table.quantity == "peak_memory"].pivot(
-    index="queries", columns="contender", values="value"
-)
-print((memory / 2**20).round(2).to_string(), "\nMiB beyond the inputs")
-
 # %% Time of a call against the length, one line for each backend, both axes logarithmic
 figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for name, colour in zip(
@@ -80,7 +74,7 @@ for length in (64, 256, 1024):
 
 # %% [markdown]
 # `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
-# and `undecided` that three processes are too few: let `attnlab compare` take more.
+# and `undecided` neither: too few processes, or, where it is [0.00, inf], other programs on the cores.
 #
 # What was asked and what came is in the folder `my-run`. `attnlab report my-run` makes the report of it, with the
 # figures, the accuracy of each backend and what it needs beside its time.
