@@ -424,13 +424,16 @@ def conclusion(rows: Sequence[Row]) -> str:
     (alone,) = pick(rows, SHARE, scores=UNIFORM)
     runs = int(shares[0].where["runs"])
     low, _ = interval(runs, runs)
-    barren = sum(values(pick(shares, **{"learning rate": rate}), "measured").mean() < 0.1 for rate in rates)
+    both = [
+        values(pick(shares, scores=(SCALED, NONE), **{"learning rate": one}), "measured") for one in rates
+    ]
+    barren = sum(one.mean() < 0.1 for one in both)
     everywhere = all(row.measured == 1.0 for row in pick(rows, SHARE_AT_BEST, optimiser=ADAM))
     best = "all have learned" if everywhere else f"so many percent have learned: {listed(SHARE_AT_BEST, 100)}"
     return (
         f"Percentage points by which more runs learn with 1/√d_k, a mean over the d_k and the {len(rates)} learning "
         f"rates that were chosen: {differences}. ± is two standard errors of the seeds; other rates give other means, "
-        f"and at {barren} of these fewer than a tenth of all runs learn. "
+        f"and at {barren} of these hardly any run learns, with it or without. "
         f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, and diverged where its "
         f"loss ends above that of guessing. By {ADAM}, with {runs} seeds at each rate from {rates[0]:g} to "
         f"{rates[-1]:g}, at d_k = {', '.join(str(dim) for dim in dims)}, so many percent learned: {listed(SHARE, 100)} "

@@ -42,6 +42,7 @@ _WORDS: Mapping[str, str] = {
     "largest_weight against temperature": "largest weight against temperature",
     "participation": "Σp²",
     "participation against temperature": "Σp² against temperature",
+    "frozen fraction": "share of rows with a weight above ½",
     "variance": "variance of the logits",
     "log_partition": "ln Z",
     "mean_energy": "⟨s⟩",

@@ -111,8 +111,7 @@ for name in ("no_maximum", "sees_ahead"):
 # %% [markdown]
 # ## 4. And the right one
 #
-# It passes, and is told how well it rounds. Masks, windows and further options that its signature does not name are
-# not asked of it; `declined` counts those questions.
+# It passes, and is told how well it rounds; `declined` counts questions on options that its signature does not name.
 
 # %%
 found = check("right_one", folders=[str(folder)], dtypes=["float32"])

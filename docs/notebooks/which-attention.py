@@ -2,11 +2,10 @@
 # # Which attention on my machine?
 #
 # Three ways to compute the same attention are raced on this machine: PyTorch's fused kernel, the formula in plain
-# PyTorch, and the formula in NumPy. The race is small, so that it takes a minute; a real choice takes more lengths
-# and more time.
+# PyTorch, and the formula in NumPy. The race is small and takes a minute.
 #
-# Words used: a **backend** is one implementation. A **workload** is one question, put to all of them: how long, how
-# many heads, which number format. A **verdict** is an answer with an interval.
+# A **backend** is one implementation. A **workload** is one question, put to all of them: how long, how many heads,
+# which number format. A **verdict** is an answer with an interval.
 
 # %%
 import matplotlib.pyplot as plt
@@ -76,8 +75,7 @@ for length in (64, 256, 1024):
 # `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
 # and `undecided` neither: too few processes, or, where it is [0.00, inf], other programs on the cores.
 #
-# What was asked and what came is in the folder `my-run`. `attnlab report my-run` makes the report of it, with the
-# figures, the accuracy of each backend and what it needs beside its time.
+# What was asked and what came is in the folder `my-run`; `attnlab report my-run` makes the report of it.
 
 # %%
 from attnlab.report import verdict_text

@@ -43,8 +43,7 @@ for d_k in (4, 16, 64, 256):
     )
 
 # %% [markdown]
-# So dividing by √d_k leaves a standard deviation of 1, whatever d_k is. But why should a *softmax* care how large its
-# inputs are?
+# So dividing by √d_k leaves a standard deviation of 1. But why should a *softmax* care how large its inputs are?
 #
 # ## 2. A softmax freezes
 #
@@ -99,8 +98,7 @@ for axes, title in (
 left.legend()
 
 # %% [markdown]
-# The dotted line is d_k = 2 ln n. Lines are theory, points are measured through the kernel. The scaled softmax hardly
-# notices d_k.
+# The dotted line is d_k = 2 ln n. The scaled softmax hardly notices d_k.
 #
 # ## 4. What it does to learning
 #
