@@ -424,10 +424,9 @@ def conclusion(rows: Sequence[Row]) -> str:
     (alone,) = pick(rows, SHARE, scores=UNIFORM)
     runs = int(shares[0].where["runs"])
     low, _ = interval(runs, runs)
-    both = [
-        values(pick(shares, scores=(SCALED, NONE), **{"learning rate": one}), "measured") for one in rates
-    ]
-    barren = sum(one.mean() < 0.1 for one in both)
+    pair = [{"scores": (SCALED, NONE), "learning rate": rate} for rate in rates]
+    of_both = [values([row for row in shares if row.takes("", where)], "measured") for where in pair]
+    barren = sum(one.mean() < 0.1 for one in of_both)
     everywhere = all(row.measured == 1.0 for row in pick(rows, SHARE_AT_BEST, optimiser=ADAM))
     best = "all have learned" if everywhere else f"so many percent have learned: {listed(SHARE_AT_BEST, 100)}"
     return (
