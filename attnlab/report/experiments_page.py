@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,12 +67,15 @@ _WORDS: Mapping[str, str] = {
 
 
 def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
-    """Each experiment's own figure; one that this version does not know has its table alone."""
-    return {
-        f"finding-{one.experiment}": Drawn(figure(one), f"{one.title}. {first_sentence(one.conclusion)}")
-        for one in findings
-        if one.experiment in EXPERIMENTS
-    }
+    """Each experiment's own figure; one that this version does not know, or whose rows it cannot draw, has none."""
+    drawn = {}
+    for one in findings:
+        if one.experiment in EXPERIMENTS:
+            # a file may hold text where a number belongs, and rows that no experiment made: `content` tells it
+            with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
+                said = f"{one.title}. {first_sentence(one.conclusion)}"
+                drawn[f"finding-{one.experiment}"] = Drawn(figure(one), said)
+    return drawn
 
 
 def first_sentence(text: str) -> str:
@@ -82,6 +86,7 @@ def first_sentence(text: str) -> str:
 def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
     """What the templates show of it, with its picture and a link to its table."""
     good, of = passed(one)
+    told = f"{good} of {counted(of, 'comparison')} passed" if of else "Nothing was predicted of it"
     picture = pictures.get(f"finding-{one.experiment}")
     known = experiment(one.experiment) if one.experiment in EXPERIMENTS else None
     texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
@@ -92,7 +97,7 @@ def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{good} of {counted(of, 'comparison')} passed" if of else "Nothing was predicted of it",
+        "summary": f"{told}{'' if picture else ' (without a figure)'}",
         "link": linked("every row", f"{TABLES}/finding-{one.experiment}.csv"),
     }
 
@@ -130,7 +135,7 @@ def conditions(facts: Mapping[str, str | float]) -> str:
         if key == "backends":
             count = len(str(value).split(", "))
             plain.append("through " + (counted(count, "backend") if value != "none" else "no backend"))
-        elif key == "seconds":
+        elif key == "seconds" and isinstance(value, int | float):
             plain.append(f"in {float(value):.1f} s")
         elif key == "dtype":
             plain.append(f"in {value}")
