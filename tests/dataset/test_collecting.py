@@ -75,11 +75,10 @@ def results(draw: st.DrawFn) -> Result:
     """Any result that was measured, with any numbers and texts."""
     count = draw(st.integers(1, 3))
     numbers = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
+    samples = tuple(draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count)))
     rounds = tuple(map(float, range(count)))
     columns = {**draw(st.dictionaries(TEXT, numbers, max_size=2)), "round": rounds}
-    measured = Measurement(
-        "latency", "s", draw(numbers), columns, draw(st.dictionaries(TEXT, TEXT, max_size=2))
-    )
+    measured = Measurement("latency", "s", samples, columns, draw(st.dictionaries(TEXT, TEXT, max_size=2)))
     accuracy = Accuracy(*draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)), 8, 9, True, kind=draw(st.none() | TEXT))
     names = ("kernel", "library", "asked_kernel", "computes_in", "tail")
     told = {name: draw(st.none() | TEXT) for name in names}
