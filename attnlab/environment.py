@@ -29,7 +29,7 @@ _NEVER = (
     "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
 )  # fmt: skip
 #: what must be as it was for a run to go on: entries of `environment`
-_CONDITIONS = (
+CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
     "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
@@ -101,7 +101,7 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     different = [
         f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
-        for name in _CONDITIONS
+        for name in CONDITIONS
         if name in before and before[name] != now.get(name)
     ]
     for contender, facts in before.get("contenders", {}).items():

@@ -63,9 +63,9 @@ def required(*modules: str, extra: str) -> Any:
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
-    for module in (one.partition(".")[0] for one in modules):
-        if not _is_there(module):
-            raise Unavailable(f"{module} is not installed; {mend}")
+    module = missing(modules)
+    if module is not None:
+        raise Unavailable(f"{module} is not installed; {mend}")
     too_old = _too_old(extra)
     if too_old:
         raise Unavailable(f"{too_old}; {mend}")
@@ -77,6 +77,11 @@ def required(*modules: str, extra: str) -> Any:
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {anew}") from None
     VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))
     return found
+
+
+def missing(modules: Sequence[str]) -> str | None:
+    """The first of these modules that is not installed, or None; nothing is imported."""
+    return next((one for one in (name.partition(".")[0] for name in modules) if not _is_there(one)), None)
 
 
 def _is_there(module: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.problem.result import Accuracy, Ceiling, Outcome
+from attnlab.problem.result import Accuracy, Ceiling, Invariance, Outcome
 from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
@@ -241,6 +241,20 @@ def ceilings(found: Sequence[Ceiling]) -> str:
         for one in found
     ]
     return markdown(["", "best matrix product", "best copy"], rows)
+
+
+def remembered(what: str, found: Sequence[Ceiling] | Sequence[Invariance]) -> str:
+    """A sentence about those that were found on a day before, and not in the run; empty where there are none."""
+    names = [one.dtype if isinstance(one, Ceiling) else f"`{one.contender}`" for one in found]
+    days: dict[str, dict[str, None]] = {}
+    for name, one in zip(names, found, strict=True):
+        if one.remembered:
+            days.setdefault(one.remembered.partition(" ")[0], {})[name] = None
+    told = "; ".join(
+        f"{'all' if len(those) == len(set(names)) else listed(list(those))}, found on {day}"
+        for day, those in sorted(days.items())
+    )
+    return told and f"{what}, remembered from an earlier run: {told}. `attnlab run --afresh` asks again."
 
 
 # -- who ran, who did not, and on what ---------------------------------------------------------------
