@@ -283,6 +283,8 @@ class Siblings:
                 channel.close()
                 found.append(None)
         if self._parent is not None:
+            if None not in found:  # it waits for the processes in between, which this process would inherit
+                self._parent.ended(_ENDING_SECONDS)
             self._parent.end()
         return found
 
@@ -324,6 +326,7 @@ def _fork(channel: Channel) -> None:
             _run_forked(guardian, function, files, at)
             return
         os.waitpid(between, 0)
+    os._exit(0)  # at once: this is waited for
 
 
 def _run_forked(

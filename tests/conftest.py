@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
@@ -22,7 +23,9 @@ settings.load_profile("attnlab")
 
 
 @pytest.fixture(autouse=True)
-def no_end_of_a_process() -> Iterator[None]:
-    """A command that ends its process leaves garbage to the system; the process of tests goes on."""
+def as_it_was() -> Iterator[None]:
+    """A test leaves PyTorch the threads that it found; a command that ends its process leaves garbage to the system."""
+    before = torch.get_num_threads()
     yield
     gc.unfreeze()
+    assert torch.get_num_threads() == before, "a test left PyTorch with other threads"

@@ -103,6 +103,16 @@ class Numba(NumPy):
     lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "Numba has no bfloat16"}
     without_gradients = "Numba has no automatic differentiation"
 
+    @classmethod
+    def opened(cls) -> Any:
+        """Numba, its threads started. With them it sets those of PyTorch too, where both share one OpenMP: put back."""
+        from threadpoolctl import threadpool_limits
+
+        numba = super().opened()
+        with threadpool_limits():
+            numba.get_num_threads()
+        return numba
+
     def attest(self, call: Call) -> str:
         """The threading layer that ran the loop, and for which instructions it was compiled."""
         call()

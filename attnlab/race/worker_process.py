@@ -1,8 +1,8 @@
 """The conductor's side of a contender's process: start it, ask it, stop it between requests, end it.
 
-The process may run only while it answers a request; between requests it is stopped (SIGSTOP), with its device work
-done, so that no idle thread pool spins beside another contender on the clock. When it crashes or hangs, the request
-raises an error that says why, and the process can be started again.
+The process may run only while it answers a request; between requests it is stopped (`attnlab.subprocesses` sends the
+SIGSTOP), with its device work done, so that no idle thread pool spins beside another contender on the clock. When it
+crashes or hangs, the request raises an error that says why, and the process can be started again.
 """
 
 from __future__ import annotations

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import operator
+import os
 import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from attnlab.subprocesses import Aside, Broken, Channel, Closed, Garbled, Late, work_side_by_side
+from attnlab.subprocesses import Aside, Broken, Channel, Closed, Garbled, Late, Siblings, work_side_by_side
+from attnlab.system import adopting
 
 #: the work: calls a part with what tells, so that a part is what is done in it; mypy cannot say of what parts
 CALL: Any = operator.call
+SLOW_TO_WAIT = """
+import os, time
+waitpid = os.waitpid
+os.waitpid = lambda *given: time.sleep(0.2) or waitpid(*given)
+"""
 
 
 def told_until(done: Callable[[], bool]) -> Callable[[Callable[[Any], None]], None]:
@@ -43,6 +51,19 @@ def test_nothing_is_left_of_work_aside_that_nobody_asks_for() -> None:
     (one,) = psutil.Process().children()
     del aside
     assert not one.is_running()
+
+
+def test_nothing_is_left_of_a_parent_that_forks_and_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those between it and the processes that it forks have ended, and it waits for them late."""
+    (tmp_path / "slow_to_wait.py").write_text(SLOW_TO_WAIT, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with adopting(), (tmp_path / "log").open("wb") as log:
+        (one,) = Siblings("builtins:print", ["slow_to_wait"], [log], os.environ).born(time.monotonic() + 60)
+    assert one is not None
+    one.end()
+    assert psutil.Process().children() == []
 
 
 def test_a_message_that_is_none_is_told_and_one_that_does_not_come_is_late() -> None:
