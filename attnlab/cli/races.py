@@ -47,12 +47,7 @@ if TYPE_CHECKING:
 @click.option(
     "--processes", type=options.COUNT, metavar="N", help="Fresh processes of each contender; five by default."
 )
-@click.option(
-    "--afresh",
-    is_flag=True,
-    default=None,
-    help="Measure the machine's limits, and ask for the same bits, also where they are remembered.",
-)
+@click.option("--afresh", is_flag=True, default=None, help="Ask again for ceilings and the same bits.")
 @options.out("A new folder for the run; reports/latest by default, where the run before is moved aside.")
 @options.quiet
 def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int:

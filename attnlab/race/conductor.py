@@ -211,7 +211,6 @@ class Conductor:
         Asked after the races: it takes a process of each with another number of threads. What was found of a contender
         before is remembered, where nothing kept it from a full answer; `afresh` asks everyone.
         """
-        found: dict[str, list[Invariance]] = {}
         with self._activity("same bits"):
             remembered = Remembered(afresh=afresh)
             running = {
@@ -224,11 +223,9 @@ class Conductor:
             for name, worker in running.items():
                 beside = require(worker.contender.backend, self._folders).parent.glob("*.py")
                 questions[name] = {**asked, **asdict(worker.contender), "source": digest(beside)}
-                known = remembered.recall(questions[name], Invariance)
-                if known is not None:
-                    found[name] = known
+            found = {name: remembered.recall(one, Invariance) for name, one in questions.items()}
             cores = system.cores()
-            unknown = {name: worker for name, worker in running.items() if name not in found}
+            unknown = {name: worker for name, worker in running.items() if found[name] is None}
             other_threads = [with_other_threads(one.contender, cores) for one in unknown.values()]
             others = ProcessSets(other_threads, self._folders, self._on_event)
             try:
@@ -236,14 +233,14 @@ class Conductor:
                 for name, worker in unknown.items():
                     self._on_event(f"same bits again: {name}")
                     seconds = self.limits.deadline_seconds
-                    found[name] = invariance_of(
-                        worker.contender, worker, by_threads[name], dtypes, device, seconds
-                    )
-                    if not any(one.reason for one in found[name]):
-                        remembered.keep(questions[name], found[name])
+                    other = by_threads[name]
+                    now = invariance_of(worker.contender, worker, other, dtypes, device, seconds)
+                    found[name] = now
+                    if not any(one.reason for one in now):
+                        remembered.keep(questions[name], now)
             finally:
                 others.end()
-        return [one for name in running for one in found[name]]
+        return [one for known in found.values() for one in known or ()]
 
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""

@@ -234,7 +234,7 @@ def ceilings(found: Sequence[Ceiling]) -> str:
     """What the machine reached in a run."""
     rows = [
         [
-            f"{one.dtype} on {one.device}",
+            f"{one.dtype} on {one.device}{f', of {one.remembered}' if one.remembered else ''}",
             f"{flops_text(one.matmul_flops)} ({one.matmul_library})",
             f"{bytes_text(one.copy_bytes)}/s ({one.copy_library})",
         ]
@@ -244,17 +244,12 @@ def ceilings(found: Sequence[Ceiling]) -> str:
 
 
 def remembered(what: str, found: Sequence[Ceiling] | Sequence[Invariance]) -> str:
-    """A sentence about those that were found on a day before, and not in the run; empty where there are none."""
-    names = [one.dtype if isinstance(one, Ceiling) else f"`{one.contender}`" for one in found]
-    days: dict[str, dict[str, None]] = {}
-    for name, one in zip(names, found, strict=True):
-        if one.remembered:
-            days.setdefault(one.remembered.partition(" ")[0], {})[name] = None
-    told = "; ".join(
-        f"{'all' if len(those) == len(set(names)) else listed(list(those))}, found on {day}"
-        for day, those in sorted(days.items())
+    """A sentence about those that were found before the run, on which days; empty where there are none."""
+    days = [one.remembered.partition(" ")[0] for one in found if one.remembered]
+    when = (
+        f"{len(days)} of {len(found)} are remembered, found on {listed(sorted(set(days)))}, not in this run"
     )
-    return told and f"{what}, remembered from an earlier run: {told}. `attnlab run --afresh` asks again."
+    return f"{what}: {when}; `attnlab run --afresh` asks again." if days else ""
 
 
 # -- who ran, who did not, and on what ---------------------------------------------------------------

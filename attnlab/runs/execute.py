@@ -14,7 +14,7 @@ from attnlab.backend.discovery import backends, block_only, on_request
 from attnlab.backend.library import libraries, products
 from attnlab.environment import environment, unchanged
 from attnlab.experiments import run_experiment
-from attnlab.libraries.host import missing
+from attnlab.libraries.host import is_there
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
@@ -217,7 +217,7 @@ def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling 
     found: dict[str, dict[str, float] | None] = {}
     watch, failed = Watch(), False
     for library in products():
-        if missing(libraries()[library].modules):
+        if not all(map(is_there, libraries()[library].modules)):
             continue  # a library that is not here sets no ceiling
         worker = WorkerProcess(Contender(library, library))
         try:

@@ -18,6 +18,7 @@ from attnlab.environment import unchanged
 from attnlab.errors import NotStored
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.limits import Limits
+from attnlab.report import write
 from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
@@ -102,6 +103,13 @@ def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
         assert examine(tmp_path)[0].fault
         for file, whole in ((RUN_FILE, good), ("results.jsonl", results), ("numerics.json", "[]")):
             (tmp_path / file).write_text(whole)
+
+
+def test_a_report_says_of_what_day_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    texts = [write(run(plan(afresh=again), tmp_path / str(again))).read_text() for again in (True, False)]
+    said = "The same bits: 1 of 1 are remembered, found on 20"
+    assert [said in text for text in texts] == [False, True]
 
 
 # -- interrupted, and gone on with -----------------------------------------------------------------
