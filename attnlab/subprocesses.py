@@ -97,6 +97,14 @@ class Channel:
         except Exception as fault:
             raise Garbled(f"a message that is none ({type(fault).__name__})") from None
 
+    def send_files(self, numbers: Sequence[int]) -> None:
+        """Open files of these numbers, for `receive_files`, which is called when all messages before are received."""
+        socket.send_fds(self._end, [b"."], list(numbers))
+
+    def receive_files(self, most: int) -> list[int]:
+        """The numbers here of the files that were sent, of which there are `most`."""
+        return socket.recv_fds(self._end, 1, most)[1]
+
     def ready(self) -> bool:
         """Whether a message has begun to come, or the other side is gone."""
         return bool(ready([self], 0))
@@ -137,8 +145,7 @@ class Subprocess:
 
     In a group of processes of its own, unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what it
     starts is stopped and ended with it. `output` takes what it prints, None for where this process prints; what goes to
-    standard output is dropped where there is none. It inherits the `files` with these numbers. Raises OSError where no
-    process can be started.
+    standard output is dropped where there is none. Raises OSError where no process can be started.
     """
 
     def __init__(
@@ -148,7 +155,6 @@ class Subprocess:
         environment: Mapping[str, str] | None = None,
         output: Any = None,
         own_group: bool = True,
-        files: Sequence[int] = (),
     ) -> None:
         ours, theirs = socket.socketpair()
         self.channel, self._own_group = Channel(ours), own_group
@@ -158,7 +164,7 @@ class Subprocess:
                 start = "from attnlab.subprocesses import main; main()"
                 self.process = subprocess.Popen(
                     [sys.executable, "-P", "-c", start, str(theirs.fileno()), target],
-                    pass_fds=[theirs.fileno(), *files],
+                    pass_fds=[theirs.fileno()],
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL if output is None else output,
@@ -253,40 +259,50 @@ class Siblings:
         outputs: Sequence[IO[bytes]],
         environment: Mapping[str, str],
     ) -> None:
-        pairs = [socket.socketpair() for _ in outputs]
-        self._channels = [Channel(ours) for ours, _ in pairs]
+        self._channels: list[Channel] = []
         self._parent: Subprocess | None = None
-        files = [
-            (theirs.fileno(), output.fileno()) for (_, theirs), output in zip(pairs, outputs, strict=True)
-        ]
-        with contextlib.suppress(OSError, Closed):  # then none is born
+        self._count, self._how = len(outputs), ""
+        ends: list[socket.socket] = []
+        try:
+            for _ in outputs:
+                ours, theirs = socket.socketpair()
+                self._channels.append(Channel(ours))
+                ends.append(theirs)
             self._parent = Subprocess(
-                "attnlab.subprocesses:_fork",
-                environment=environment,
-                output=subprocess.DEVNULL,
-                files=[number for both in files for number in both],
+                "attnlab.subprocesses:_fork", environment=environment, output=subprocess.DEVNULL
             )
-            self._parent.channel.send((os.getpid(), target, tuple(modules), files))
-        for _, theirs in pairs:
+            self._parent.channel.send((os.getpid(), target, tuple(modules), 2 * self._count))
+            # they wait until it has imported: what starts meanwhile would hold them open
+            files = [one.fileno() for both in zip(ends, outputs, strict=True) for one in both]
+            self._parent.channel.send_files(files)
+        except (OSError, Closed) as fault:
+            self._how = f"could not be started: {fault}"
+        for theirs in ends:
             theirs.close()
 
-    def born(self, deadline: float) -> list[Subprocess | None]:
-        """The processes, in the order of the outputs; None for one that could not be forked.
+    def born(self, deadline: float) -> list[Subprocess | str]:
+        """The processes, in the order of the outputs; why there is none for one that could not be forked.
 
         Where the interpreter itself fails, or is not ready at the deadline, none could.
         """
-        found: list[Subprocess | None] = []
-        for channel in self._channels:
+        found: list[Subprocess | None] = [None] * self._count
+        for at, channel in enumerate(self._channels):
             try:
-                found.append(Subprocess.forked(channel.receive(deadline), channel))
+                found[at] = Subprocess.forked(channel.receive(deadline), channel)
             except (Closed, Garbled, Late, psutil.Error):
                 channel.close()
-                found.append(None)
         if self._parent is not None:
-            if None not in found:  # it waits for the processes in between, which this process would inherit
-                self._parent.ended(_ENDING_SECONDS)
+            # it waits for the processes in between, which this process would inherit
+            patience = _ENDING_SECONDS if time.monotonic() < deadline else 0.0
+            self._how = self._parent.ended(patience) or "gave no answer in time"
+            with contextlib.suppress(Closed, Garbled, Late):
+                said = self._parent.channel.receive(time.monotonic())
+                self._how = said if isinstance(said, str) else self._how
             self._parent.end()
-        return found
+            with contextlib.suppress(ChildProcessError):
+                while True:  # those of its group are children of this process now
+                    os.waitpid(-self._parent.number, 0)
+        return [one or f"the process that was to fork it {self._how}" for one in found]
 
 
 def signal_name(number: int) -> str:
@@ -299,7 +315,15 @@ def signal_name(number: int) -> str:
 
 def main() -> None:
     """In the new process: call what was asked for."""
-    _function(sys.argv[2])(Channel(socket.socket(fileno=int(sys.argv[1]))))
+    _function(sys.argv[2])(_own_channel(int(sys.argv[1])))
+
+
+def _own_channel(number: int) -> Channel:
+    """This process's channel: what it starts does not hold it open, or its end would not be seen."""
+    end = socket.socket(fileno=number)
+    end.set_inheritable(False)
+    os.register_at_fork(after_in_child=end.close)
+    return Channel(end)
 
 
 def _function(target: str) -> Callable[..., None]:
@@ -309,43 +333,56 @@ def _function(target: str) -> Callable[..., None]:
 
 
 def _fork(channel: Channel) -> None:
-    """In the interpreter of `Siblings`: import, and fork."""
+    """In the interpreter of `Siblings`: import, and fork. What hinders it is told, in words."""
     die_with_parent()
-    guardian, target, modules, files = channel.receive()
-    function = _function(target)
-    for module in modules:
-        importlib.import_module(module)
-    gc.collect()
-    gc.freeze()  # collecting would copy the pages that all share
-    for at in range(len(files)):
-        between = os.fork()
-        if between == 0:
-            if os.fork():  # the parent of a process ends at once, so that the guardian becomes its parent
-                os._exit(0)
-            channel.close()
-            _run_forked(guardian, function, files, at)
-            return
-        os.waitpid(between, 0)
-    os._exit(0)  # at once: this is waited for
+    guardian, target, modules, count = channel.receive()
+    try:
+        function = _function(target)
+        for module in modules:
+            importlib.import_module(module)
+        files = channel.receive_files(count)
+        gc.collect()
+        gc.freeze()  # collecting would copy the pages that all share
+        own = next((at for at in range(0, count, 2) if _forked()), None)
+    except Exception as fault:
+        channel.send(f"raised {type(fault).__name__}: {fault}")
+        os._exit(1)
+    if own is None:
+        os._exit(0)  # at once: this is waited for
+    _run_forked(guardian, function, files, own)
 
 
-def _run_forked(
-    guardian: int, function: Callable[[Channel], None], files: Sequence[tuple[int, int]], at: int
-) -> None:
+def _forked() -> bool:
+    """Fork a process that is no child of this one; whether this is in it. Raises OSError where there can be none."""
+    between = os.fork()
+    if between:
+        with contextlib.suppress(ChildProcessError):  # what was imported may have it that nobody waits
+            if number := os.waitstatus_to_exitcode(os.waitpid(between, 0)[1]):
+                raise OSError(number, os.strerror(number))
+        return False
+    try:
+        if os.fork():  # the parent of a process ends at once, so that the guardian becomes its parent
+            os._exit(0)
+    except OSError as fault:
+        os._exit(fault.errno or 1)
+    return True
+
+
+def _run_forked(guardian: int, function: Callable[[Channel], None], files: Sequence[int], at: int) -> None:
     """In a forked process: call `function`. What it raises ends the process as it ends a fresh one."""
     os.setsid()
-    own, output = files[at]
+    own, output = files[at : at + 2]
     sys.argv[1] = str(own)
     for number in (1, 2):
         os.dup2(output, number)
-    for number in {number for both in files for number in both} - {own}:
+    for number in set(files) - {own}:
         os.close(number)
     until = time.monotonic() + _ENDING_SECONDS
     while os.getppid() != guardian and time.monotonic() < until:
         time.sleep(1e-3)
     die_with_parent()
     if os.getppid() == guardian:  # else it has gone meanwhile
-        channel = Channel(socket.socket(fileno=own))
+        channel = _own_channel(own)
         channel.send(os.getpid())
         function(channel)
 

@@ -16,6 +16,9 @@ Time: 4·b·h·n_q·n_k·d floating-point operations, with one or two passes ove
 Memory: O(n) where the fused kernel runs, else up to two arrays of the size of the score matrix, O(n_q·n_k).
 """
 
+from functools import wraps
+from typing import Any
+
 from torch import Tensor
 
 from attnlab.libraries import torch_attention
@@ -37,37 +40,20 @@ def declines(workload: Workload) -> str | None:
     return None
 
 
+@wraps(torch_attention.attend)
 def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
     *,
-    causal: bool,
-    scale: float,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
-    softcap: float | None = None,
     sinks: Tensor | None = None,
-    enable_gqa: bool = False,
+    **numbers: Any,
 ) -> Tensor:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
-
-    query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
-    (batch, heads, n_q, n_k), sinks (heads,).
-    """
-    asked, arrays = (causal, scale, softcap, enable_gqa), (query, key, value, mask, bias, sinks)
-    output: Tensor = _compiled(
-        asked,
-        arrays,
-        (query, key, value),
-        causal=causal,
-        scale=scale,
-        mask=mask,
-        bias=bias,
-        softcap=softcap,
-        sinks=sinks,
-        enable_gqa=enable_gqa,
-    )
+    arrays, given = (query, key, value), {"mask": mask, "bias": bias, "sinks": sinks}
+    asked = tuple(numbers), *numbers.values()
+    output: Tensor = _compiled(asked, (*arrays, *given.values()), arrays, **given, **numbers)
     return output
 
 

@@ -44,7 +44,7 @@ from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import FAR_SETS, Race
-from attnlab.race.worker_process import Ended, NoAnswer, Refused, WorkerProcess
+from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, WorkerProcess
 from attnlab.remembered import Remembered, digest
 
 _WARMUP_SECONDS = 0.015
@@ -127,7 +127,7 @@ class Conductor:
             participants, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
         ):
             self._on_event(f"{workload.label}: checking {one.name}")
-            self._attempt(one, self._admit)
+            self._attempt(one, self._admit, 0)
         race.see_who_is_far()
         planned, sets, ready = self.limits.processes, 0, [0]
         while True:
@@ -156,9 +156,24 @@ class Conductor:
         self.sets.dismiss()
         return [participant.result() for participant in participants]
 
-    def _attempt(self, participant: Participant, step: Callable[[Participant], None]) -> None:
-        """Take the step; who ends in it gives back what it held, as the others may want the memory."""
-        participant.attempt(step)
+    def _attempt(self, participant: Participant, step: Callable[[Participant], None], number: int) -> None:
+        """Take the step in that set; who ends in it gives back what it held, as the others may want the memory.
+
+        Where its process ends and has an excuse, the step is taken once more, in a fresh one.
+        """
+        worker = participant.workers.get(number, participant.worker)
+
+        def excused(participant: Participant) -> None:
+            try:
+                step(participant)
+            except (Died, Hung) as fault:
+                if not worker.excuse(fault, "before it was timed"):
+                    raise
+                worker.finish_start()
+                participant.enter(number, worker)
+                step(participant)
+
+        participant.attempt(excused)
         if participant.ended is not None:
             self._release(participant)
 
@@ -189,7 +204,7 @@ class Conductor:
             for one in racing:
                 if one.ended is None and workers[one.name].alive and not (one.far and number >= FAR_SETS):
                     one.enter(number, workers[one.name])
-                    self._attempt(one, partial(self._rejoin, number))
+                    self._attempt(one, partial(self._rejoin, number), number)
 
     def facts(self, device: str) -> dict[str, dict[str, Any]]:
         """Library versions, BLAS pools and device of every contender, by name, where they can be read."""

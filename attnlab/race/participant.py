@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,8 @@ class Participant:
     #: the end of what its process printed, where that ended
     tail: str = ""
     notes: list[str] = field(default_factory=list)
+    #: whether it goes on without a process that somebody else has ended
+    bereft: bool = False
     facts: dict[str, str] = field(default_factory=dict)
     turns: list[dict[str, float]] = field(default_factory=list)
     #: by process: seconds of binding and of the first call, and whether the process was a fresh one
@@ -65,7 +68,7 @@ class Participant:
         """Take part in that set, by this process."""
         self.workers[number] = worker
         if worker.afresh:
-            self.notes.append(f"a process of it was started afresh, not forked: {worker.afresh}")
+            self.notes.append(f"a process of it was started afresh: {worker.afresh}")
             worker.afresh = None
 
     def ask(self, op: str, number: int = 0, **arguments: Any) -> Any:
@@ -114,10 +117,19 @@ class Participant:
         return Measurement("setup", "s", tuple(samples), columns)
 
     def attempt(self, step: Callable[[Participant], Any]) -> None:
-        """Take `step` with this participant; what goes wrong in it ends this participant and no other."""
+        """Take `step` with this participant; what goes wrong in it ends this participant and no other.
+
+        Where a signal of somebody else's ends a process of it, for the first time, it goes on with the others that it
+        has; what that one was timed for counts.
+        """
         try:
             step(self)
         except NoAnswer as fault:
+            left = {number: worker for number, worker in self.workers.items() if worker.alive}
+            if fault.from_outside and left and not self.bereft:
+                self.bereft, self.workers, self.worker = True, left, next(iter(left.values()))
+                self.notes.append(f"it went on without a process: {fault}")
+                return
             self.ended = self.ended or (fault.outcome, str(fault))
             self.tail = self.tail or fault.tail
 
@@ -137,5 +149,6 @@ class Participant:
             return Result(outcome=outcome, reason=reason, tail=self.tail or None, **common)
         setup = self.setup()
         measured = (self.latency(), *((setup,) if setup else ()), *self.measurements)
-        notes = "; ".join(self.notes) or None
+        counts = Counter(self.notes).items()
+        notes = "; ".join(note + (f" ({count} times)" if count > 1 else "") for note, count in counts) or None
         return Result(outcome=Outcome.MEASURED, reason=notes, measurements=measured, **common)

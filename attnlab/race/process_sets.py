@@ -62,6 +62,7 @@ class ProcessSets:
             for name, worker in self._sets[number].items():
                 if (names is None or name in names) and name not in self.absent and not worker.alive:
                     modules = before_fork(worker.contender.backend, self._folders)
+                    modules = modules if modules and all(one[name].forks for one in self._sets) else None
                     own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())
@@ -77,6 +78,7 @@ class ProcessSets:
                         continue
                     processes = siblings.born(deadline)
                     for worker, process in zip([one for one in family if one.log], processes, strict=True):
+                        worker.forks = time.monotonic() < deadline or not isinstance(process, str)
                         with self._noting(worker, key[0]):
                             worker.adopt(process)
             started = [(key[0], worker) for key, family in now for worker in family]

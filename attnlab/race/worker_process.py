@@ -38,6 +38,8 @@ _ENDING_SECONDS = 2.0
 _LAST_BYTES, _LAST_LINES = 4096, 10
 #: a longer log is cut when the process is stopped
 _MOST_LOG_BYTES = 2**20
+#: signals by which others end a process, and by which the system does
+_FROM_OUTSIDE = ("SIGHUP", "SIGINT", "SIGKILL", "SIGTERM")
 #: what a signal that ended a process tells
 _CAUSES = {
     "SIGKILL": " (the system does this when memory runs out)",
@@ -52,6 +54,8 @@ class NoAnswer(Exception):
     """
 
     outcome: Outcome
+    #: whether a signal has ended its process that may have come from somebody else
+    from_outside = False
 
     def __init__(self, message: str, tail: str = "") -> None:
         super().__init__(message)
@@ -115,8 +119,9 @@ class WorkerProcess:
         self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: Subprocess | None = None
         self.log: IO[bytes] | None = None
-        #: whether its process was forked, and why it was not though it could have been
-        self._forked = False
+        #: whether its process was forked and has not been timed yet; whether it may be forked at all
+        self._forked, self.forks = False, True
+        #: why its process was started afresh
         self.afresh: str | None = None
         #: of requests so far
         self._number = 0
@@ -144,9 +149,11 @@ class WorkerProcess:
 
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
-        environment = self.open()
         try:
-            self._process = Subprocess(SERVE, environment=environment, output=self.log)
+            self._process = Subprocess(SERVE, environment=self.open(), output=self.log)
+        except OSError as fault:
+            self.end()
+            raise Refused("unavailable", f"no process could be started for it: {fault}") from None
         except BaseException:
             self.end()
             raise
@@ -163,11 +170,13 @@ class WorkerProcess:
         self.log = log
         return {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
 
-    def adopt(self, process: Subprocess | None) -> None:
-        """Go on with a process that was forked for it, after `open`, as after `start`; with a fresh one where None."""
-        if process is None:
+    def adopt(self, process: Subprocess | str) -> None:
+        """Go on with a process that was forked for it, after `open`, as after `start`; with a fresh one where that says
+        why there is none.
+        """
+        if isinstance(process, str):
             self.end()
-            self._restart("it could not be forked")
+            self._restart(process)
             return
         self._process, self._forked = process, True
         self._first("load", {}, min(self.start_seconds, _FORKED_SECONDS))
@@ -183,12 +192,24 @@ class WorkerProcess:
         self.afresh = why
         self.start()
 
+    def excuse(self, fault: NoAnswer, when: str) -> bool:
+        """Whether its process may have ended by no fault of its contender's; then a fresh one is starting.
+
+        By a signal of somebody else's, or because it was forked: what a thread had locked then stays locked for ever.
+        `afresh` says why, and `when`.
+        """
+        if not (self._forked or fault.from_outside):
+            return False
+        self.forks = self.forks and fault.from_outside
+        self._restart(f"{when} {fault}")
+        return True
+
     def finish_start(self) -> Any:
         """Wait for the answer to the first request, and return it; the process is stopped after it.
 
-        The deadline is one for all that start side by side: those that hang do not add up. A forked process that ends
-        or gives no answer is started afresh once, and `afresh` says why: then it is still `starting`, and to be waited
-        for again. None then, and where it was waited for before.
+        The deadline is one for all that start side by side: those that hang do not add up. A process that ends and has
+        an `excuse` is started afresh once: then it is still `starting`, and to be waited for again. None then, and
+        where it was waited for before.
         """
         if not self.starting:
             return None
@@ -196,9 +217,8 @@ class WorkerProcess:
         try:
             answer = self._answer(self._start_deadline)
         except (Died, Hung) as fault:
-            if not self._forked:
+            if self.afresh is not None or not self.excuse(fault, "at its start"):
                 raise
-            self._restart(str(fault))
             return None
         if isinstance(answer, dict) and "parts" in answer:
             self.library, self.asked_kernel = answer["library"], answer["kernel"]
@@ -212,9 +232,11 @@ class WorkerProcess:
     def begin(self, op: str, *, seconds: float, **arguments: Any) -> Callable[[], Any]:
         """Let the process run on `op`; a call of what is returned waits for the answer and stops it again."""
         deadline = time.monotonic() + seconds
-        assert self._process is not None, "start comes first"
+        if self._process is None:
+            raise Died("its process has ended before")
         self._process.go_on()
         self._begin(op, arguments, deadline)
+        self._forked = self._forked and op in ("declines", "prepare", "check")
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
@@ -235,9 +257,8 @@ class WorkerProcess:
         assert self._process is not None
         self._number, self._asked = self._number + 1, time.monotonic()
         try:
-            self._process.channel.send((self._number, op, arguments), deadline)
-        except Closed:
-            raise self._died() from None
+            with contextlib.suppress(Closed):  # how it ended is told when it is asked for the answer
+                self._process.channel.send((self._number, op, arguments), deadline)
         except Late:
             raise self._ended(Hung, "it took in no request before the deadline and was killed") from None
 
@@ -283,8 +304,10 @@ class WorkerProcess:
         where, mend = self._at_import()
         tail = self._tail()
         last = f": {tail.splitlines()[-1]}" if tail else ""
-        cause = _CAUSES.get(how.rpartition(" ")[2], "")
-        return self._ended(Died, f"its process {how}{cause}{where}{last}{mend}")
+        signal = how.rpartition(" ")[2]
+        died = self._ended(Died, f"its process {how}{_CAUSES.get(signal, '')}{where}{last}{mend}")
+        died.from_outside = signal in _FROM_OUTSIDE
+        return died
 
     def _ended(self, kind: type[Died] | type[Hung], why: str) -> NoAnswer:
         """End it; the error that says why."""

@@ -21,7 +21,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def group(folder: Path, **files: object) -> None:
-    """A control group with these files; a dot stands for an underscore."""
+    """A control group with these files; the first underscore stands for a dot."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / name.replace("_", ".", 1)).write_text(str(text))
@@ -60,8 +60,6 @@ def test_a_container_that_shows_its_group_as_the_root_is_limited(machine: Path) 
 def test_version_1_has_a_tree_for_memory(machine: Path) -> None:
     """And other trees, which say nothing of it."""
     (machine / "membership").write_text("5:cpu,cpuacct:/other\n9:memory:/job\n")
-    group(machine / "groups/memory/job")
-    (machine / "groups/memory/job/memory.limit_in_bytes").write_text("700")
-    (machine / "groups/memory/job/memory.usage_in_bytes").write_text("400")
-    (machine / "groups/memory/job/memory.stat").write_text("inactive_file 1\ntotal_inactive_file 50\n")
+    used = {"memory_limit_in_bytes": 700, "memory_usage_in_bytes": 400}
+    group(machine / "groups/memory/job", **used, memory_stat="inactive_file 1\ntotal_inactive_file 50\n")
     assert memory.free_bytes() == 350

@@ -86,13 +86,10 @@ def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
     backend = Backend("mine", "torch", attend, options=frozenset({"causal", "scale", "mask"}))
     rng = np.random.default_rng(0)
     q, k, v, upstream = (rng.standard_normal((1, 1, 3, 4)).astype(np.float32) for _ in range(4))
-    for hidden in (slice(0, 0), slice(1, 2)):
-        seen = np.ones((3, 3), bool)
-        seen[hidden] = False
-        problem = Problem.of(q, k, v, mask=seen, output_gradient=upstream)
-        workload = Workload.of_problem(problem, direction="training")
-        if seen.all():
-            assert all(one.isfinite().all() for one in backend.bind(workload, problem)())
-            continue
-        with pytest.raises(attnlab.Declined, match="a query sees no key"):
-            backend.bind(workload, problem)
+    seen = np.ones((3, 3), bool)
+    problem = Problem.of(q, k, v, mask=seen, output_gradient=upstream)
+    workload = Workload.of_problem(problem, direction="training")
+    assert all(one.isfinite().all() for one in backend.bind(workload, problem)())
+    seen[1] = False
+    with pytest.raises(attnlab.Declined, match="a query sees no key"):
+        backend.bind(workload, Problem.of(q, k, v, mask=seen, output_gradient=upstream))

@@ -21,7 +21,7 @@ LIGHT = [
     for package in PACKAGES
     for file in sorted((Path(attnlab.__file__).parent / package).glob("[!_]*.py"))
     if file.stem != "guard"
-]
+] + ["attnlab.report"]
 
 
 def heavy_after(code: str) -> set[str]:

@@ -10,6 +10,7 @@ from every import here, installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from strategies import workloads
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
@@ -23,33 +24,22 @@ from attnlab.problem.workload import Workload
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 
 
-@st.composite
-def caches(draw: st.DrawFn) -> Workload:
-    """Any small workload without gradients; keys up to some pages, and batch elements without any."""
-    batch, keys = draw(st.integers(1, 3)), draw(st.integers(1, 3 * PAGE))
-    lengths = st.none() | st.tuples(*[st.integers(0, keys)] * batch)
-    return Workload(
-        batch=batch,
-        heads=2,
-        kv_heads=draw(st.sampled_from([1, 2])),
-        queries=draw(st.integers(1, 5)),
-        keys=keys,
-        head_dim=draw(st.integers(1, 4)),
-        value_dim=draw(st.integers(1, 4)),
-        dtype=draw(st.sampled_from(["float16", "float32", "float64"])),
-        key_lengths=draw(lengths),
-        layout=draw(st.sampled_from(["bhsd", "bshd"])),
-        storage=draw(st.sampled_from(STORED)),
-        seed=draw(st.integers(0, 99)),
-    )
+ASKED = {"device": "cpu", "direction": "forward", "distribution": "normal", "splits": 1}
+#: keys up to some pages, and batch elements without any
+CACHES = st.builds(
+    lambda one, storage: one.with_(**ASKED, storage=storage), workloads(3 * PAGE), st.sampled_from(STORED)
+)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
-@given(workload=caches())
-@settings(max_examples=25, deadline=None)
+@given(workload=CACHES)
+@settings(max_examples=35, deadline=None)
 def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> None:
     """Bit for bit, call after call, where a batch element has keys; elsewhere it is a number."""
-    library, (_, key, value) = open_library(name), inputs(workload)
+    library = open_library(name)
+    if library.declines(workload.dtype):
+        return
+    _, key, value = inputs(workload)
     stored = KINDS[workload.storage].lay(library, workload, key, value)
     lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
     there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)

@@ -1,8 +1,7 @@
-"""What is installed is what is in the tree, CI runs what tox holds, and the README's line is the one that CI runs."""
+"""What is installed is what is in the tree, and the README's line is the one that CI runs."""
 
 from __future__ import annotations
 
-import configparser
 import importlib.metadata
 import re
 import subprocess
@@ -17,8 +16,6 @@ import attnlab
 ROOT = Path(__file__).parents[2]
 TOPS = ("attnlab", "implementations", "suites")
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-TOX = configparser.ConfigParser(interpolation=None)
-TOX.read(ROOT / "tox.ini", encoding="utf-8")
 
 
 def test_every_folder_with_modules_is_a_package_that_is_declared() -> None:

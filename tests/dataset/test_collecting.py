@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import shutil
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages import ROOT, script
 from strategies import blocks, workloads
 from typed import status
 
@@ -28,7 +28,6 @@ import pyarrow.parquet as pq  # noqa: E402
 from attnlab.runs import dataset, dataset_folder  # noqa: E402
 from attnlab.runs.dataset_schema import arrow, race_columns, result_of, row_of, run_id  # noqa: E402
 
-DOCS = Path(__file__).parents[2] / "docs"
 Made = Callable[..., Run]
 
 
@@ -236,11 +235,7 @@ def test_a_newer_dataset_asks_for_an_upgrade(made: Made, tmp_path: Path) -> None
 
 
 def test_the_page_of_the_columns_is_current() -> None:
-    page = DOCS / "dataset.md"
-    spec = importlib.util.spec_from_file_location("dataset_page", page.with_suffix(".py"))
-    assert spec is not None and spec.loader is not None
-    generator = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generator)
-    text = page.read_text(encoding="utf-8")
-    assert generator.written_again(text) == text, "run python docs/dataset.py"
-    assert generator.written_again(text.replace("|`contender`|", "|`contestant`|", 1)) == text
+    page = ROOT / "docs" / "dataset.md"
+    text, written_again = page.read_text(encoding="utf-8"), script(page.with_suffix(".py")).written_again
+    assert written_again(text) == text, "run python docs/dataset.py"
+    assert written_again(text.replace("|`contender`|", "|`contestant`|", 1)) == text

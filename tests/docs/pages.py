@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import doctest
+import importlib.util
 import io
 import os
 import re
@@ -21,7 +22,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Block:
     def parsed(self) -> bool:
         """Whether it is understood only, and not run."""
         if self.mark == "needs":
-            return any(find_spec(name) is None for name in self.said.split(", "))
+            return any(importlib.util.find_spec(name) is None for name in self.said.split(", "))
         return self.mark == "parsed"
 
 
@@ -85,6 +85,15 @@ def blocks(page: Path) -> Iterator[Block]:
         title = TITLE.search(rest)
         said = mark.groups() if mark else ("", "")
         yield Block(page, first + 1, language, title[1] if title else None, token.content, *said)
+
+
+def script(path: Path) -> Any:
+    """A script that makes pages, as a module."""
+    spec = importlib.util.spec_from_file_location(f"{path.stem}_script", path)
+    assert spec and spec.loader
+    sys.modules[spec.name] = found = importlib.util.module_from_spec(spec)  # dataclasses look it up
+    spec.loader.exec_module(found)
+    return found
 
 
 class Reader:

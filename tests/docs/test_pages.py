@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tomllib
 from inspect import ismodule
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from pages import NOTEBOOKS, ROOT, Reader, blocks, pages
+from pages import NOTEBOOKS, ROOT, Reader, blocks, pages, script
 
 import attnlab
 
-SPEC = importlib.util.spec_from_file_location("notebooks_script", ROOT / "docs" / "notebooks.py")
-assert SPEC and SPEC.loader
-RENDERING: Any = importlib.util.module_from_spec(SPEC)
-sys.modules[SPEC.name] = RENDERING  # dataclasses look their module up by name
-SPEC.loader.exec_module(RENDERING)
+RENDERING = script(ROOT / "docs" / "notebooks.py")
 PATHS = sorted(NOTEBOOKS.glob("*.py"))
 
 
@@ -70,7 +63,6 @@ def test_the_reference_has_all_that_attnlab_offers() -> None:
         name for name, one in vars(attnlab.theory).items() if not (name.startswith("_") or ismodule(one))
     ]
     assert public and [one for one in public if one not in page] == []
-    assert attnlab.backends() == attnlab.backends()
 
 
 def test_the_workflow_runs_every_python_that_is_promised() -> None:

@@ -119,6 +119,9 @@ class FakeWorker:
     def end(self) -> None:
         self.alive = False
 
+    def excuse(self, fault: Exception, when: str) -> bool:
+        return False
+
     def resident_bytes(self) -> int:
         return 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race import process_sets
 from attnlab.race.conductor import Conductor
+from attnlab.race.guard import marked
 from attnlab.race.limits import Limits
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
@@ -50,6 +53,7 @@ BODIES = {
     "nan": RIGHT + " * np.float32('nan')",
     "shape": RIGHT + "[..., :2]",
     "spoils": "answer = right(query, key, value, scale); query *= 2; return answer",
+    "leaves_one": "os.fork() or signal.pause(); os._exit(3)",
     "once": "if query.shape[2] == 8: os._exit(3)\n    " + RIGHT,
 }
 
@@ -110,6 +114,7 @@ def test_every_way_to_be_wrong_has_its_outcome_and_the_others_are_measured(folde
         "nan": (Outcome.WRONG, "NaN in 64 of 64 values"),
         "shape": (Outcome.WRONG, "shape returned shape (1, 2, 8, 2), expected (1, 2, 8, 4)"),
         "spoils": (Outcome.WRONG, "right at the first call, but at the second: "),
+        "leaves_one": (Outcome.CRASHED, "its process exited with status 3"),
         "broken": (Outcome.UNAVAILABLE, "broken.py fails on import: RuntimeError: on import (line 1)"),
         "dies_early": (Outcome.CRASHED, "its process exited with status 9"),
         "needs": (Outcome.UNAVAILABLE, "needs needs nosuchlibrary, which is not installed"),
@@ -142,7 +147,8 @@ def test_where_processes_cannot_be_forked_they_start_by_themselves(
     monkeypatch.setattr(process_sets, "before_fork", lambda name, folders: ("attnlab.nosuchmodule",))
     results = race(folder, "good", "good")
     assert [result.outcome for result in results] == ["measured", "measured"]
-    assert all("was started afresh, not forked" in (result.reason or "") for result in results)
+    said = "started afresh: the process that was to fork it raised ModuleNotFoundError"
+    assert all(said in (result.reason or "") and "(2 times)" in (result.reason or "") for result in results)
 
 
 # -- only one is runnable -------------------------------------------------------------------------------
@@ -244,3 +250,40 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
     assert all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive), (
         "an orphan stays stopped for ever"
     )
+
+
+def test_nothing_is_left_of_a_parent_whose_conductor_is_killed(folder: Path, tmp_path: Path) -> None:
+    """While it imports, and has started a process of its own."""
+    hanging = f"""
+        import os, subprocess, sys, time
+        subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"], start_new_session=True)
+        with open({str(tmp_path / "written")!r}, "w") as file:
+            file.write(os.environ["ATTNLAB_CONDUCTOR"])
+        os.rename(file.name, {str(tmp_path / "mark")!r})
+        time.sleep(3600)
+    """
+    script = f"""
+        from attnlab.backend.contender import parse_all
+        from attnlab.race import process_sets
+        from attnlab.race.conductor import Conductor
+        process_sets.before_fork = lambda name, folders: ("hanging",)
+        Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]).__enter__()
+    """
+    (tmp_path / "hanging.py").write_text(textwrap.dedent(hanging), encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    conductor = subprocess.Popen([sys.executable, "-P", "-c", textwrap.dedent(script)], env=environment)
+    try:
+        mark = waited_for((tmp_path / "mark").exists) and (tmp_path / "mark").read_text()
+        assert len(marked(mark)) >= 2
+    finally:
+        conductor.kill()
+        conductor.wait()
+    assert waited_for(lambda: not marked(mark))
+
+
+def waited_for(done: Callable[[], bool]) -> bool:
+    """Whether it comes true, within what no machine takes."""
+    until = time.monotonic() + 300
+    while not done() and time.monotonic() < until:
+        time.sleep(0.02)
+    return done()

@@ -18,18 +18,6 @@ from attnlab.problem.workload import Workload
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 
-CONTENDERS = (
-    "naive_loop",
-    "numpy_vectorized",
-    "numpy_blocked",
-    "torch_eager",
-    "torch_eager#2",
-    "torch_sdpa",
-    "torch_sdpa_math",
-    "torch_sdpa_flash",
-    "torch_sdpa_efficient",
-    "torch_sdpa_cudnn",
-)
 BASELINE = "torch_eager"
 Cost = Callable[[Workload], float]
 
@@ -43,6 +31,7 @@ COSTS: dict[str, Cost] = {
     "torch_sdpa_math": lambda w: 48e-6 + w.flops / 140e9 + 1.3e-9 * w.pairs,
     "torch_sdpa_flash": lambda w: 17e-6 + w.flops / 170e9 + 0.25e-9 * w.pairs,
 }
+CONTENDERS = (*[*COSTS][:4], "torch_eager#2", *[*COSTS][4:], "torch_sdpa_efficient", "torch_sdpa_cudnn")
 KERNELS = {
     "torch_sdpa": "_scaled_dot_product_flash_attention_for_cpu",
     "torch_sdpa_flash": "_scaled_dot_product_flash_attention_for_cpu",

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest import mock
+
+import psutil
 
 from attnlab.backend.contender import parse_all
+from attnlab.backend.discovery import before_fork
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
+from attnlab.race import process_sets
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import GUARD, marked
 from attnlab.race.limits import Limits
 
 BACKENDS = Path(__file__).parent / "backends"
-PHASES = ("start", "prepare", "check", "time", "memory")
+PHASES = ("parent", "start", "prepare", "check", "time", "memory")
 WORKLOAD = Workload(heads=2, queries=16, keys=16, head_dim=8)
 DEADLINE = 4.0
 QUICK = Limits(
@@ -27,6 +33,8 @@ PATIENT = replace(QUICK, deadline_seconds=300, start_seconds=300, workload_secon
 GOOD = ("numpy_vectorized", "numpy_blocked")
 CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
 OVER, UNAVAILABLE, WRONG = Outcome.OVER_BUDGET, Outcome.UNAVAILABLE, Outcome.WRONG
+#: said where a process was to be forked
+UNBORN = "started afresh: the process that was to fork it"
 
 
 @dataclass(frozen=True)
@@ -69,10 +77,29 @@ FAULTS: Mapping[str, Expected] = {
     "children": Expected(MEASURED, ""),
     "elsewhere": Expected(MEASURED, ""),
     "deaf": Expected(MEASURED, ""),
+    "forks": Expected(MEASURED, ""),
+    "returns_twice": Expected(MEASURED, ""),
+    "killed_between": Expected(MEASURED, "", {"parent": (MEASURED, f"{UNBORN} was killed by SIGKILL")}),
+    "no_processes": Expected(MEASURED, "", {"parent": (MEASURED, f"{UNBORN} raised BlockingIOError")}),
+    "no_memory": Expected(MEASURED, "", {"parent": (MEASURED, f"{UNBORN} raised OSError: [Errno 12]")}),
+    "locked": Expected(MEASURED, "", {"parent": (MEASURED, "before it was timed no answer within")}),
     "other_locale": Expected(MEASURED, ""),
     # what is timed was checked before: an error that begins on the clock is not seen
     "rounding": Expected(WRONG, "relative error", {"time": (MEASURED, "")}),
 }
+#: what a parent does not come back from
+HANGING_PARENTS = [
+    "hang",
+    "hang_with_gil",
+    "stopped",
+    "late",
+    "garbage",
+    "half_a_frame",
+    "huge_frame",
+    "nonsense",
+    "wrong_shapes",
+    "closed_pipe",
+]
 
 
 @dataclass(frozen=True)
@@ -96,13 +123,28 @@ def race(phase: str, faults: Sequence[str]) -> Trial:
 
 
 def race_all(phases: Mapping[str, str], limits: Limits = QUICK) -> Trial:
-    """Race faults, each in its phase, beside good contenders, in one run."""
-    names = [*GOOD, *(contender(fault, phase) for fault, phase in phases.items())]
-    started = time.monotonic()
-    with Conductor(parse_all(names), folders=[str(BACKENDS)], limits=limits) as conductor:
+    """Race faults, each in its phase, beside good contenders, in one run; twice where a parent is to fork twice."""
+    names = [contender(fault, phase) for fault, phase in phases.items()]
+    return race_of([*names, *(one for one in names if one.endswith("WHEN=parent]"))], limits)
+
+
+def race_of(names: Sequence[str], limits: Limits) -> Trial:
+    """Race these contenders beside good ones; the parents of faulty ones import what may strike there."""
+    started, all_of_it = time.monotonic(), parse_all([*GOOD, *names])
+
+    def imported(name: str, folders: Sequence[str]) -> tuple[str, ...] | None:
+        return ("_parent",) if name == "faulty" else before_fork(name, folders)
+
+    with (
+        mock.patch.object(process_sets, "before_fork", imported),
+        mock.patch.dict(os.environ, PYTHONPATH=str(BACKENDS)),
+        Conductor(all_of_it, folders=[str(BACKENDS)], limits=limits) as conductor,
+    ):
         results = conductor.race(WORKLOAD)
-    seconds = time.monotonic() - started
-    return Trial({one.contender: one for one in results}, seconds, len(marked(GUARD.mark)))
+    seconds, zombies = time.monotonic() - started, psutil.Process().children()
+    # of a contender that races twice the second result, of the process that is forked last
+    last = {one.contender.partition("#")[0]: one for one in results}
+    return Trial(last, seconds, len(marked(GUARD.mark)) + len(zombies))
 
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
@@ -110,6 +152,12 @@ def expected(fault: str, phase: str) -> tuple[Outcome, str]:
     told = FAULTS[fault]
     if phase in told.phases:
         return told.phases[phase]
+    if phase == "parent" and told.outcome is not WRONG:
+        harmless = told.outcome is MEASURED or fault == "twice"
+        return (
+            MEASURED,
+            "" if harmless else f"{UNBORN} gave no answer" if fault in HANGING_PARENTS else UNBORN,
+        )
     if phase == "memory":
         return MEASURED, "" if told.outcome in (MEASURED, WRONG) else told.words
     return told.outcome, told.words

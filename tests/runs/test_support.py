@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from every import installed, library_of
+from pages import ROOT, script
 
 from attnlab.backend.discovery import backends, load
 from attnlab.errors import Unavailable
@@ -16,12 +15,8 @@ from attnlab.problem.vocabulary import DEVICES, DIRECTIONS
 from attnlab.report.support_page import page
 from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, support
 
-ROOT = Path(__file__).parents[2]
 ANEW = "run python docs/support.py"
-SPEC = importlib.util.spec_from_file_location("support_script", ROOT / "docs" / "support.py")
-assert SPEC is not None and SPEC.loader is not None
-SCRIPT: Any = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(SCRIPT)
+SCRIPT = script(ROOT / "docs" / "support.py")
 STORED: dict[tuple[str, str], Support] = {(one.backend, one.device): one for one in SCRIPT.stored()}
 #: those that may be asked here, a library after another
 HERE: list[str] = sorted(installed(*(name for name, device in STORED if device == "cpu")), key=library_of)

@@ -1,9 +1,11 @@
 """Numerically right, but for one fault that strikes in one phase: FAULT and WHEN in its environment say which.
 
-`faulty[FAULT=segfault,WHEN=time]` is the contender that segfaults when it is timed.
+`faulty[FAULT=segfault,WHEN=time]` is the contender that segfaults when it is timed. With ONCE, a file that is
+not there, only the first process that comes so far is struck.
 """
 
 import ctypes
+import errno
 import io
 import locale
 import os
@@ -155,6 +157,16 @@ def children():
     subprocess.Popen([sys.executable, "-S", "-c", lost]).wait()
 
 
+def forks():
+    if os.fork() == 0:
+        os.setsid()
+        time.sleep(LONG)
+
+
+def returns_twice():
+    os.fork()
+
+
 def elsewhere():
     os.chdir("/")
     os.environ.clear()
@@ -179,6 +191,37 @@ def rounding():
     ctypes.CDLL("libm.so.6").fesetround(0x800)  # upward, on x86-64
 
 
+def killed_between():
+    """When there is a first process, and no second one yet."""
+    parent, wait = os.getpid(), os.waitpid
+    os.waitpid = lambda *given: killed() if os.getpid() == parent else wait(*given)
+
+
+def no_processes():
+    def fork():
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    os.fork = fork
+
+
+def no_memory():
+    parent, fork = os.getpid(), os.fork
+
+    def second_fork():
+        if os.getpid() == parent:
+            return fork()
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    os.fork = second_fork
+
+
+def locked():
+    """Held by a thread for ever: in a forked process, where that thread is not, too."""
+    threading.Thread(target=lambda: LOCK.acquire() and time.sleep(LONG), daemon=True).start()
+    while not LOCK.locked():
+        pass
+
+
 def interrupt():
     raise KeyboardInterrupt
 
@@ -194,6 +237,7 @@ FAULTS = {
     and getattr(one, "__module__", "") == __name__
     and name not in ("channel", "frame", "Misshapen", "strike", "attend")
 }
+LOCK = threading.Lock()
 struck = False
 
 
@@ -211,6 +255,12 @@ def strike(phase=None):
         phase = next((name for name, where in FRAMES.items() if where in names), None)
     if phase == WHEN:
         struck = True
+        try:
+            os.close(os.open(os.environ["ONCE"], os.O_CREAT | os.O_EXCL))
+        except KeyError:
+            pass
+        except FileExistsError:
+            return
         FAULTS[FAULT]()
 
 
@@ -221,6 +271,9 @@ def prepare(workload, query, key, value):
 
 def attend(query, key, value, *, causal, scale):
     strike()
+    if "faulty" in sys.modules:  # imported before this process was forked
+        sys.modules["faulty"].LOCK.acquire()
+        sys.modules["faulty"].LOCK.release()
     scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ value
