@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import secrets
 import signal
 import subprocess
@@ -100,6 +99,8 @@ def _strike(conductor: int, generator: random.Random, kills: Counter[str], wante
 
 def fuzz(asked: Namespace) -> Iterator[Figures]:
     """Damaged result lines, workloads, run files, plan files and contenders"""
+    from damage import damaged  # of tests/robustness, as below
+
     generator, told = random.Random(1), Counter[str]()
     before, worst = psutil.Process().memory_info().rss, 0.0
     reference = REPOSITORY / "reports" / "reference"
@@ -120,7 +121,7 @@ def fuzz(asked: Namespace) -> Iterator[Figures]:
     for read, good in readers * (asked.lines // len(readers)):
         started = time.monotonic()
         try:
-            read(_damaged(generator, good))
+            read(damaged(generator, good))
             told["taken"] += 1
         except (ValueError, RecursionError):  # the latter by this script's own reading of a workload
             told["refused"] += 1
@@ -132,6 +133,26 @@ def fuzz(asked: Namespace) -> Iterator[Figures]:
     yield {"told": dict(told), "longest_s": round(worst, 3), "grown_mib": round(grown, 1)}
 
 
+def damage(asked: Namespace) -> Iterator[Figures]:
+    """Stored runs with changed bytes, read and reported"""
+    from damage import Stored
+
+    # every fifth is of before files had checksums
+    told = Counter[str]()
+    with tempfile.TemporaryDirectory(prefix="attnlab-damage-") as folder:
+        now, before = (Stored(Path(folder) / name, sealed=name == "now") for name in ("now", "before"))
+        for seed in range(asked.changes):
+            try:
+                told[(now if seed % 5 else before).damage(random.Random(seed))] += 1
+            except AssertionError as fault:  # the figures that must be 0
+                told[str(fault)] += 1
+                say(f"damage: {seed}: {str(fault)[:200]}")
+            except Exception as fault:
+                told[f"crash {type(fault).__name__}"] += 1
+                say(f"damage: {seed}: {type(fault).__name__}: {str(fault)[:200]}")
+    yield {"told": dict(told)}
+
+
 def _file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
     """A reader of files, given what is in one of that name."""
 
@@ -141,28 +162,3 @@ def _file(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
             return read(Path(folder) / name)
 
     return given
-
-
-#: what is put in the place of values
-_PIECES = [b"null", b"{}", b"[]", b"1e999", b"-1", b"\xff\xfe", b"\x00", b'"', b"NaN", b"true", b"\n", b","]
-_PIECES += [b"[" * 5000, b"9" * 5000, b'{"a":' * 3000, b"x" * 10_000, b"../../../etc/passwd", b"<script>"]
-
-
-def _damaged(generator: random.Random, data: bytes) -> bytes:
-    """`data` with one to four changes: bits, cuts, doubled parts, other pieces anywhere and in the place of values."""
-    for _ in range(generator.randint(1, 4)):
-        start = generator.randrange(len(data) + 1)
-        end = min(len(data), start + generator.randint(0, 40))
-        part, piece = data[start:end], generator.choice(_PIECES)
-        value = generator.choice([*re.finditer(rb"-?\d+\.?\d*|\"[^\"]*\"|true|false|null|$", data)])
-        flipped = bytes(one ^ 1 << generator.randrange(8) for one in part[:1])
-        changes = [
-            data[:start] + flipped + data[start + len(flipped) :],
-            data[:start] + data[end:],
-            data[:start],
-            data[:start] + part * generator.randint(1, 50) + data[start:],
-            data[:start] + piece + data[end:],
-            data[: value.start()] + piece + data[value.end() :],
-        ]
-        data = generator.choice(changes)
-    return data

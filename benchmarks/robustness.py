@@ -1,9 +1,9 @@
 """What survives: faults in every phase, kills at random, malformed input, and thousands of workloads in one run.
 
-``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--workloads 2000]``; the parts are `matrix`,
-`soak`, `fuzz`, `leaks` and `store`, all of them by default. Each part adds its figures to
+``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--changes 20000] [--workloads 2000]``; the
+parts are `matrix`, `soak`, `fuzz`, `damage`, `leaks` and `store`, all of them by default. Each part adds its figures to
 ``benchmarks/robustness.json``, and ``docs/robustness.md`` is written whole from that file. `soak` takes about eleven
-seconds a kill, `leaks` about two minutes, the others one to three minutes.
+seconds a kill, `damage` about ten minutes, `leaks` two, the others one to three minutes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 from common import HOME, REPOSITORY, alike, command_line, publish, say, table
-from random_damage import Figures, fuzz, soak
+from random_damage import Figures, damage, fuzz, soak
 
 from attnlab.backend.contender import parse_all
 from attnlab.problem.workload import Workload
@@ -30,7 +30,7 @@ from attnlab.race.limits import Limits
 from attnlab.runs.lock import held
 from attnlab.runs.store import read_run, require_run
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "robustness"))
+sys.path.extend([str(REPOSITORY / "tests" / name) for name in ("robustness", "report")])
 
 from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race
 
@@ -101,7 +101,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
         with held(require_run(folder)):
             again = read_run(folder)
             left = len(again.left())
-            assert again.whole() == len(again.results) == kept
+            assert len(again.whole()) == len(again.results) == kept
         reading = time.perf_counter() - started
     measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
     share = (append * len(races) + 4 * saving) / measuring
@@ -110,7 +110,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
 
 
 #: each tells its figures, some of them more than once while they grow; the first line of a docstring is a title
-PARTS = {one.__name__: one for one in (matrix, soak, fuzz, leaks, store)}
+PARTS = {one.__name__: one for one in (matrix, soak, fuzz, damage, leaks, store)}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -157,6 +157,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)
+    parser.add_argument("--changes", type=int, default=20_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))

@@ -125,7 +125,7 @@ class Kills:
 
 def noted(sweep: Sweep) -> set[str]:
     """Every result on disk that makes a whole workload, as its line."""
-    return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.results[: run.whole()]}
+    return {one.to_json() for run in map(read_run, sweep.runs()) for one in run.whole()}
 
 
 def killed(folder: Path, kills: int, chance: random.Random) -> tuple[Counter[str], int]:

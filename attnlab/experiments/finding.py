@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 # what a bar shows is what a row is judged by
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
+from attnlab.plain import decode
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +106,7 @@ class Finding:
     question: str
     conclusion: str
     rows: tuple[Row, ...]
-    facts: Mapping[str, str | float] = field(default_factory=dict)
+    facts: Mapping[str, str | int | float] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -118,8 +119,8 @@ class Finding:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
-        """The inverse of `to_dict`."""
-        return cls(**{**data, "rows": tuple(Row(**row) for row in data["rows"])})
+        """The inverse of `to_dict`. Raises ValueError, naming the key, for what is no finding."""
+        return decode(data, cls, "the finding", known_only=False)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import json
 import math
 import statistics
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache
@@ -59,9 +59,15 @@ class Measurement:
     @cached_property
     def median(self) -> float:
         """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
+        return statistics.median(self.counted or self.samples)
+
+    @property
+    def counted(self) -> Sequence[float]:
+        """Its samples without those of disturbed rounds."""
         left_out = self.disturbed_rounds
-        kept = [one for index, one in self.by_round().items() if index not in left_out] if left_out else ()
-        return statistics.median(kept or self.samples)
+        if not left_out:
+            return self.samples
+        return [one for index, one in self.by_round().items() if index not in left_out]
 
     @property
     def least(self) -> float:
@@ -227,24 +233,58 @@ class Result:
     def from_json(cls, line: str) -> Result:
         """The inverse of `to_json`; fields that a later version added are passed over, but for those of the workload.
 
-        Raises ValueError, naming the key, for a line that is no result.
+        Raises ValueError, naming the key, for a line that is no result, and for what `possible` refuses.
         """
         try:
             told = _decoder().decode(line)
-        except RecursionError:
-            raise ValueError("not a result: it is nested too deeply") from None
-        except msgspec.DecodeError:  # what is wrong with it, plain data tells better, and more slowly
-            data = json.loads(line)
+        except (msgspec.DecodeError, RecursionError):
+            try:  # what is wrong with it, plain data tells better, and more slowly
+                data = json.loads(line)
+            except RecursionError:
+                raise ValueError("not a result: it is nested too deeply") from None
             if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
                 raise ValueError(
                     "not a result: it has no workload; measure again with this version"
                 ) from None
             workload = _workload(json.dumps(data["workload"]))
-            return decode({**data, "workload": workload}, cls, "the result", strict=False, known_only=False)
+            told = {**data, "workload": workload}
+            return possible(decode(told, cls, "the result", strict=False, known_only=False))
         for one in told.measurements:
             _share(one)
         told.contender = sys.intern(told.contender)
-        return cls(**{**vars(told), "workload": _workload(bytes(told.workload))})
+        return possible(cls(**{**vars(told), "workload": _workload(bytes(told.workload))}))
+
+
+#: what a sample may be, in its base unit: from the one of a latency, and from 0 of any other quantity, to the other
+_LEAST, _MOST = 1e-12, 1e18
+#: columns without which a quantity cannot be read
+_NEEDED = {
+    "latency": ("round",),
+    "setup": ("fresh",),
+    "block_parts": ("projection_s", "attention_s", "output_s"),
+}
+
+
+def possible(result: Result) -> Result:
+    """`result` as it was read, where all its figures can have been measured.
+
+    Raises ValueError, naming contender, workload and measurement, for a sample that is NaN, infinite, negative or
+    beyond all machines, and for a column that is missing or holds no numbers where whole ones belong.
+    """
+    for one in result.measurements:
+        least = _LEAST if one.quantity == "latency" else 0.0
+        bad = [f"a sample of {sample:g}" for sample in one.samples if not least <= sample <= _MOST]
+        bad += [f"no column {name}" for name in _NEEDED.get(one.quantity, ()) if name not in one.columns]
+        counts = ((name, one.columns[name]) for name in sorted(_COUNTS & one.columns.keys()))
+        bad += [f"a column {name} of no numbers" for name, column in counts if _endless(column)]
+        if not bad and one.quantity == "latency" and len(one.by_round()) < len(one.samples):
+            bad = ["one round twice"]
+        if bad:
+            raise ValueError(
+                f"the {one.quantity} of {result.contender} at {result.workload.label} cannot have been measured: "
+                f"it has {bad[0]}"
+            )
+    return result
 
 
 def _share(one: Measurement) -> None:
@@ -256,10 +296,15 @@ def _share(one: Measurement) -> None:
     object.__setattr__(one, "unit", sys.intern(one.unit))
 
 
-#: columns of numbers that are the same in many results
+#: columns of whole numbers, the same in many results
 _COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
 _column = lru_cache(maxsize=4096)(tuple[float, ...])
 _facts = lru_cache(maxsize=4096)(dict[str, str])
+
+
+@lru_cache(maxsize=4096)
+def _endless(column: tuple[float, ...]) -> bool:
+    return not all(map(math.isfinite, column))
 
 
 @cache

@@ -8,12 +8,15 @@ names and reasons stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from attnlab.judge import analysis as judged
+from attnlab.judge import analysis as judge
+from attnlab.judge.analysis import Cell
+from attnlab.judge.ranking import is_second_entry
+from attnlab.problem.result import Result
 from attnlab.runs.store import Run
 from attnlab.text import one_line
 
@@ -21,13 +24,19 @@ from attnlab.text import one_line
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 #: what ends a code span, begins an image, ends the text of a link, begins a formula in a figure
 _SIGNS = {"`": "'", "![": "! [", "](": "] (", "$": "\N{FULLWIDTH DOLLAR SIGN}"}
+#: what of these makes a link in sentences, which may hold code and formulas, and what defines where a link leads
+_LINKS = {"![": "! [", "](": "] (", "][": "] [", "]:": "] :"}
+#: letters of a finding's text
+_MOST = 20_000
+#: why a measurement is not believed of which no turn counts
+NO_TURN = "none of its turns counts: other programs used the cores"
 #: fields of results that hold no text which a report shows
 _NOT_SHOWN = ("workload", "samples", "columns", "tail")
 Change = Callable[[str], str]
 
 
 @dataclass(frozen=True, eq=False)
-class Analysis(judged.Analysis):
+class Analysis(judge.Analysis):
     """What the results of `run` say, and the run itself."""
 
     run: Run
@@ -40,7 +49,15 @@ class Analysis(judged.Analysis):
     def turns(self) -> tuple[int, int]:
         """How many turns do not count, as other programs disturbed them, and how many there were."""
         rankings = [cell.ranking for cell in self.cells if cell.ranking is not None]
-        return sum(one.disturbed for one in rankings), sum(one.turns for one in rankings)
+        lost = sum(len(one.latency.samples) for one in self.uncounted if one.latency)
+        return lost + sum(one.disturbed for one in rankings), lost + sum(one.turns for one in rankings)
+
+    @cached_property
+    def uncounted(self) -> list[Result]:
+        """Those of which no turn counts."""
+        return [
+            cell.answers[name] for cell in self.cells for name, why in cell.faults.items() if why == NO_TURN
+        ]
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -68,6 +85,14 @@ def without_tags(text: str) -> str:
     return _TAG.sub("&lt;", text)
 
 
+def neutral_sentences(text: str) -> str:
+    """`text` in one line of sentences, of whatever length: without tags, links and images."""
+    text = without_tags(one_line(text, _MOST))
+    for sign, shown in _LINKS.items():
+        text = text.replace(sign, shown)
+    return text
+
+
 def neutral(run: Run) -> Run:
     """`run` with every text that a report shows neutral; its numbers, plan and folder as they are."""
     change = cache(neutral_text)  # results repeat a few texts
@@ -80,19 +105,44 @@ def neutral(run: Run) -> Run:
         "ceilings",
         "results",
         "invariance",
+        "torn",
     )
     return replace(
         run,
         command=one_line(run.command, 4000).replace("```", "'''"),
-        findings=_every(run.findings, without_tags),
+        findings=_every(run.findings, cache(neutral_sentences)),
+        plan=replace(run.plan, origins=_every(run.plan.origins, change)),
         **{name: _every(getattr(run, name), change) for name in names},
     )
 
 
 def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:
-    """Judge `run`; safe : what makes its texts fit to be shown, here in Markdown."""
+    """Judge `run`; safe : what makes its texts fit to be shown, here in Markdown.
+
+    A measurement of which no turn counts is not judged: it is one that is not believed.
+    """
     run = safe(run)
-    return Analysis(**vars(run.judged()), run=run)
+    lost = [
+        one
+        for one in run.results
+        if one.latency and one.latency.disturbed_rounds >= one.latency.by_round().keys()
+    ]
+    which = set(map(id, lost))
+    judged = replace(run, results=[one for one in run.results if id(one) not in which]).judged()
+    groups = [
+        replace(one, cells={at: _told(cell, lost) for at, cell in one.cells.items()}) for one in judged.groups
+    ]
+    return Analysis(**{**vars(judged), "groups": tuple(groups)}, run=run)
+
+
+def _told(cell: Cell, lost: Sequence[Result]) -> Cell:
+    """`cell` with those results of its workload too of which no turn counts, each entry once."""
+    mine = {one.contender: one for one in lost if one.workload == cell.workload}
+    mine = {name: one for name, one in mine.items() if not is_second_entry(name)}
+    if not mine:
+        return cell
+    faults = {**cell.faults, **dict.fromkeys(mine, NO_TURN)}
+    return replace(cell, answers={**cell.answers, **mine}, faults=faults)
 
 
 def _every(value: Any, change: Change) -> Any:

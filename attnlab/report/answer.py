@@ -95,6 +95,11 @@ def _line(analysis: Analysis, chosen: Choice | None) -> str:
 def _nothing(analysis: Analysis) -> str:
     """Why there is no verdict at all."""
     outcomes = {answer.outcome for cell in analysis.cells for answer in cell.answers.values()}
+    if analysis.uncounted:
+        return (
+            f"**No verdict: no turn counts.** Other programs used the cores in all {analysis.turns[1]} turns: repeat "
+            "the run when nothing else runs."
+        )
     if Outcome.WRONG in outcomes:
         return "**Use none of these here**: no contender gave right answers that could be timed."
     if not outcomes:
@@ -248,9 +253,13 @@ def _not_compared(analysis: Analysis) -> Iterator[str]:
 
 
 def _slow(analysis: Analysis) -> Iterator[str]:
-    """Who is far behind everywhere."""
+    """Who is far behind everywhere, as far as an interval says."""
     behind = {
-        name: [one.behind(name) for one in analysis.won if one.peer(name) is not None]
+        name: [
+            one.behind(name) if mine.against_best is not None else 1.0
+            for one in analysis.won
+            if (mine := one.peer(name)) is not None
+        ]
         for name in analysis.names
     }
     slow = {name: some for name, some in behind.items() if some and min(some) >= SLOW}

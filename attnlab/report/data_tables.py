@@ -201,9 +201,9 @@ def _measurements(analysis: Analysis) -> Rows:
                     "quantity": one.quantity,
                     "unit": one.unit,
                     "median": one.median,
-                    "least": one.least,
-                    "greatest": max(one.samples),
-                    "samples": len(one.samples),
+                    "least": min(one.counted),
+                    "greatest": max(one.counted),
+                    "samples": len(one.counted),
                 }
 
 

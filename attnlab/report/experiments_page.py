@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,12 +66,15 @@ _WORDS: Mapping[str, str] = {
 
 
 def draw(findings: Sequence[Finding]) -> dict[str, Drawn]:
-    """Each experiment's own figure; one that this version does not know has its table alone."""
-    return {
-        f"finding-{one.experiment}": Drawn(figure(one), f"{one.title}. {first_sentence(one.conclusion)}")
-        for one in findings
-        if one.experiment in EXPERIMENTS
-    }
+    """Each experiment's own figure; one that this version does not know, or whose rows it cannot draw, has none."""
+    drawn = {}
+    for one in findings:
+        if one.experiment in EXPERIMENTS:
+            # a file may hold text where a number belongs, and rows that no experiment made: `content` tells it
+            with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
+                said = f"{one.title}. {first_sentence(one.conclusion)}"
+                drawn[f"finding-{one.experiment}"] = Drawn(figure(one), said)
+    return drawn
 
 
 def first_sentence(text: str) -> str:
@@ -91,7 +95,7 @@ def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{good} of {counted(of, 'comparison')} passed",
+        "summary": f"{good} of {counted(of, 'comparison')} passed{'' if picture else ' (without a figure)'}",
         "link": linked("every row", f"{TABLES}/finding-{one.experiment}.csv"),
     }
 
@@ -129,7 +133,7 @@ def conditions(facts: Mapping[str, str | float]) -> str:
         if key == "backends":
             count = len(str(value).split(", "))
             plain.append("through " + (counted(count, "backend") if value != "none" else "no backend"))
-        elif key == "seconds":
+        elif key == "seconds" and isinstance(value, int | float):
             plain.append(f"in {float(value):.1f} s")
         elif key == "dtype":
             plain.append(f"in {value}")

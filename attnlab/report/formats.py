@@ -111,7 +111,8 @@ def write(
             page.write_text(html_page(text, pictures) if html else text, encoding="utf-8")
         except OSError as fault:
             raise NotStored(
-                f"the report cannot be written into {place}: {fault.strerror}; give another folder with --out"
+                f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "
+                f"give another folder: attnlab report {run.folder} --out FOLDER"
             ) from None
     return page
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,6 +13,7 @@ from attnlab.figures import Drawn
 from attnlab.subprocesses import Aside
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
 T = TypeVar("T")
@@ -24,17 +25,22 @@ FIGURES, TABLES = "figures", "tables"
 
 def fill(template: str, **content: Any) -> str:
     """The template `template` of this package as Markdown. A name that it uses and nobody gave is an error."""
+    return re.sub(r"\n{3,}", "\n\n", _templates().get_template(template).render(**content))
+
+
+@cache
+def _templates() -> Environment:
+    """The templates, each compiled once: that takes longer than to fill it."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     # Markdown for a reader, not HTML for a browser: there is nothing to escape but table cells, done there
-    environment = Environment(
+    return Environment(
         loader=PackageLoader("attnlab.report", ""),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return re.sub(r"\n{3,}", "\n\n", environment.get_template(template).render(**content))
 
 
 def linked(text: str, file: str) -> str:

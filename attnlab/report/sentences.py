@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from attnlab.judge.growth import WORST, Fits
 from attnlab.judge.verdicts import latencies
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
+from attnlab.runs.store import torn_text
 from attnlab.text import bytes_text, counted, listed, named, number_text, percent, seconds_text
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine
@@ -79,17 +81,14 @@ def warnings(analysis: Analysis) -> list[str]:
             f"This run was interrupted: {answered} of {counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
-    if run.torn:
-        found.append(
-            "The last line of the results was cut off while it was written: that answer is left out."
-        )
+    found += torn_text(run)
     found += _fewer_threads(run.environment)
     found += _other_kernels(run.environment)
     disturbed, turns = analysis.turns
     timed = [(cell, one) for cell in analysis.cells for one in latencies(cell.measured.values()).values()]
-    if turns and disturbed / turns > BUSY:
-        noted = [one.facts["others"] for _, one in timed if "others" in one.facts]
-        who = max(noted, key=lambda text: float(text.split()[0]), default="")
+    if turns and BUSY < disturbed / turns < 1:
+        noted = [one.facts.get("others", "") for _, one in timed]
+        who = max(noted, key=lambda text: float((re.match(r"\d+\.?\d*", text) or ["0"])[0]), default="")
         found.append(
             f"Other programs used this machine's cores: {disturbed} of {counted(turns, 'turn')} had to wait "
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
@@ -115,7 +114,12 @@ def warnings(analysis: Analysis) -> list[str]:
         if tested.between is not None:
             text += f"; two of its processes differ by {percent(tested.between)} (standard deviation)"
         found.append(f"{text}.")
-    refused = sum(len(cell.faults) for cell in analysis.cells)
+    lost = len(analysis.uncounted)
+    if lost and disturbed < turns:
+        found.append(
+            f"Of {counted(lost, 'measurement')} no turn counts, as other programs used the cores: they are left out."
+        )
+    refused = sum(len(cell.faults) for cell in analysis.cells) - lost
     if refused:
         found.append(
             f"{counted(refused, 'measurement')} came out far above the measured ceiling of this machine. "
@@ -173,7 +177,7 @@ def self_test_summary(analysis: Analysis) -> str:
             f" This system does not tell the {' nor the '.join(unseen)}: such a disturbance goes unseen."
         )
     if not tested.twins:
-        return f"No contender was entered twice, so there is no self-test. {left_out}"
+        return f"No contender was measured twice, so there is no self-test. {left_out}"
     worst = max(tested.twins, key=lambda one: one.deviation)
     failed = f"{len(tested.failures)}" if tested.failures else "none"
     text = (

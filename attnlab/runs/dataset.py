@@ -125,7 +125,7 @@ def _add(run: Run, dataset: Dataset) -> Collected:
     name, machine = run_id(run), fingerprint(run.environment)
     parts = dataset.parts(name)
     known = {row["race"] for file in dataset.results(name) for row in read(file, ["race"])}
-    whole = run.results[: run.whole()]
+    whole = run.whole()
     races = {workload: race_id(name, workload) for workload in dict.fromkeys(one.workload for one in whole)}
     fresh = {workload for workload, race in races.items() if race not in known}
     part = parts[-1] + 1 if parts else 1

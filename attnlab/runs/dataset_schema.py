@@ -24,7 +24,7 @@ from attnlab.judge.verdicts import Kind, Verdict
 from attnlab.libraries.host import required
 from attnlab.plain import decode
 from attnlab.problem.declaring import declaration
-from attnlab.problem.result import Accuracy, Result
+from attnlab.problem.result import Accuracy, Result, possible
 from attnlab.problem.workload import Workload
 from attnlab.runs.store import Run
 
@@ -257,7 +257,7 @@ def result_of(row: Mapping[str, Any]) -> Result:
         for one in row.get("measurements") or ()
     ]
     workload = Workload.from_dict(asked)
-    return decode({**told, "workload": workload}, Result, "the result", known_only=False)
+    return possible(decode({**told, "workload": workload}, Result, "the result", known_only=False))
 
 
 def verdicts(run: Run, results: Sequence[Result]) -> dict[tuple[Workload, str], dict[str, Any]]:

@@ -13,6 +13,7 @@ from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import backends, block_only, on_request
 from attnlab.backend.library import libraries, products
 from attnlab.environment import environment, unchanged
+from attnlab.errors import NotStored
 from attnlab.experiments import run_experiment
 from attnlab.libraries.host import is_there
 from attnlab.problem.result import Ceiling, Outcome, Result
@@ -81,30 +82,46 @@ def run(
 def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
     """Go on with the run in `folder` where it stopped, and return it: the same cells as of an unbroken run.
 
-    Results of a workload that was cut off are set aside, into ``results.torn``, and the workload is raced again. Raises
-    ValueError where there is nothing to go on with, where the conditions are not what they were (processor, cores,
-    system, libraries, settings), and where another process writes to the folder; NotStored as `run`.
+    What does not make a whole workload is set aside, into ``results.torn``, and the workload is raced again; a complete
+    run goes on too where a file of it was damaged. Raises ValueError where there is nothing to go on with, where the
+    conditions are not what they were (processor, cores, system, libraries, settings), where ``run.json`` was changed,
+    and where another process writes to the folder; NotStored as `run`.
     """
-    with held(require_run(folder)):
+    folder = require_run(folder)
+    with held(folder):
         record = read_run(folder)
-        if record.complete:
+        if record.complete and not record.torn:
             raise ValueError(
                 f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
             )
+        if RUN_FILE in record.torn:
+            raise ValueError(
+                f"{folder / RUN_FILE} was changed after it was written, and the plan may be another now: restore it "
+                "from a copy, or start a new run"
+            )
         _, contenders = resolve(record.plan)
+        unchanged(record.environment, environment())
         record.set_aside()
+        record.complete = False
         _carry_out(record, contenders, progress or Progress())
     return record
 
 
 def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
     try:
-        with terminable():
-            _measure(record, contenders, progress)
-            record.complete = True
-    except KeyboardInterrupt:
-        pass
-    record.save()
+        try:
+            with terminable():
+                _measure(record, contenders, progress)
+                record.complete = True
+        except KeyboardInterrupt:
+            pass
+        record.save()
+    except NotStored as fault:
+        total = len(record.plan.workloads)
+        raise NotStored(
+            f"{fault}; {total - len(record.left())} of {total} workloads are measured and kept: make room, and go on "
+            f"with: attnlab run --resume {record.folder}"
+        ) from None
 
 
 def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:

@@ -2,9 +2,10 @@
 
 ``run.json`` holds the plan, the environment and the account of time; ``results.jsonl`` a line a result, whole workloads
 appended in one write and flushed to the disk before it returns; ``numerics.json`` the experiments. A crash may cut off
-the end of the results: the last line, or the last workload, of whose contenders some have no line yet. Readers pass
-over a line that is cut off and tell it; before a run is gone on with, what does not make a whole workload is set aside
-into ``results.torn``.
+the end of the results: the last line, or the last workload, of whose contenders some have no line yet; a disk or an
+editor may damage anything. So each line ends with its checksum, and ``run.json`` has its own and those of the findings.
+Readers pass over what is not whole and tell it; before a run is gone on with, what does not make a whole workload is
+set aside into ``results.torn``, each line behind its number.
 
 The folder is new, empty, or our own default one, whose former content is kept beside it. What is promised of these
 files stands in ``docs/store.md``.
@@ -12,15 +13,15 @@ files stands in ``docs/store.md``.
 
 from __future__ import annotations
 
-import io
 import json
-import math
 import os
+import re
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from datetime import UTC, datetime
-from itertools import chain, count, groupby
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -34,14 +35,19 @@ from attnlab.problem.result import Ceiling, Invariance, Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.lock import LOCK, held, is_held
 from attnlab.runs.plan import Plan
-from attnlab.text import read_text
+from attnlab.text import listed, one_line, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT = 1
 RUN_FILE, RESULTS, TORN = "run.json", "results.jsonl", "results.torn"
-_NUMERICS = "numerics.json"
+_NUMERICS, _NUMERICS_TORN = "numerics.json", "numerics.torn"
+#: the checksum of a line, or of ``run.json``: CRC-32 of the text without it, that of `json.dumps`
+_CRC = "crc32"
+_SEAL = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n$')
+#: why a line is no result; of those that are not whole so many are named, each in so many letters
+_CUT_OFF, _NAMED, _LETTERS = "it was cut off", 4, 200
 #: bytes of a result's line; one of a thousand rounds has some 100 kB
 _MOST_OF_A_LINE = 2**26
 #: of a file that is read whole; findings are its largest, with some 5 MB
@@ -77,57 +83,69 @@ class Run:
     invariance: list[Invariance] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
-    #: whether the last line of the results was found cut off
-    torn: bool = False
+    #: of each finding, in their order; None in a run that began before files had checksums
+    checksums: list[str] | None = field(default_factory=list)
+    #: by file, what of it was found not to be whole, and why
+    torn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: what a later version wrote into the file beside all this: kept as it is
     further: Mapping[str, Any] = field(default_factory=dict)
 
     def append(self, results: Sequence[Result]) -> None:
         """Keep the `results` of one workload, on disk before this returns. Raises NotStored."""
-        append(self.folder / RESULTS, "".join(one.to_json() + "\n" for one in results).encode())
+        lines = (one.to_json().removesuffix("}") for one in results)
+        sealed = (f'{line}, "{_CRC}": "{_checksum(line + "}")}"}}\n' for line in lines)
+        append(self.folder / RESULTS, "".join(sealed).encode())
         self.results.extend(results)
 
     def set_aside(self) -> None:
-        """Keep the results of whole workloads; whatever follows them goes to the end of ``results.torn``.
+        """Keep the lines of whole workloads; all others go to the end of ``results.torn``, each behind its number.
 
+        Of findings that are not all whole the file goes to ``numerics.torn``.
         Raises NotStored where that cannot be written; nothing is lost then.
         """
-        file, whole = self.folder / RESULTS, self.whole()
-        if not file.exists():
-            return  # nothing was measured yet
+        file, kept = self.folder / RESULTS, self.whole()
+        whole = {one.workload for one in kept}
+        rest: dict[int, bytes] = {}
+        for number, line, found in _lines(file, self.checksums is not None):
+            if isinstance(found, str) or found.workload not in whole:
+                rest[number] = rest.get(number, b"%d: " % number) + line
         try:
-            with file.open("r+b") as handle:
-                for _ in range(whole):
-                    handle.readline()
-                end, rest = handle.tell(), handle.read()
-                if rest:
-                    append(self.folder / TORN, rest if rest.endswith(b"\n") else rest + b"\n")
-                    handle.truncate(end)
+            if rest:
+                append(self.folder / TORN, b"".join(one.removesuffix(b"\n") + b"\n" for one in rest.values()))
+                fresh = file.with_suffix(".new")
+                with fresh.open("wb") as handle:
+                    handle.writelines(line for number, line in _numbered(file) if number not in rest)
+                    handle.flush()
                     os.fsync(handle.fileno())
+                fresh.replace(file)
+            if _NUMERICS in self.torn:
+                (self.folder / _NUMERICS).replace(self.folder / _NUMERICS_TORN)
+            flush_folder(self.folder)
         except OSError as fault:
             raise NotStored(f"{file} cannot be written: {fault.strerror}; nothing was changed") from None
-        del self.results[whole:]
-        self.torn = False
+        self.results, self.torn = kept, {}
 
     def save(self) -> None:
         """Write everything but the results, which are on disk already. Replaces files whole. Raises NotStored."""
-        write_json(self.folder / RUN_FILE, self.told())
-        write_json(self.folder / _NUMERICS, [finding.to_dict() for finding in self.findings])
+        findings = [finding.to_dict() for finding in self.findings]
+        if self.checksums is not None:
+            self.checksums = [_checksum(json.dumps(one)) for one in findings]
+        told = self.told()
+        write_json(self.folder / RUN_FILE, {**told, _CRC: _checksum(json.dumps(told))})
+        write_json(self.folder / _NUMERICS, findings)
 
     def told(self) -> dict[str, Any]:
         """The content of ``run.json``: plain data, all but results and findings. `told_run` is the inverse."""
         told = {name: getattr(self, name) for name in _TOLD}
         return {"format": FORMAT, **self.further, **msgspec.to_builtins(told)}
 
-    def whole(self) -> int:
-        """How many results, from the first on, make whole workloads: one of every contender."""
-        kept, expected = 0, set(self.contenders)
-        for _, group in groupby(self.results, key=lambda one: one.workload):
-            names = [one.contender for one in group]
-            if set(names) != expected:
-                break
-            kept += len(names)
-        return kept
+    def whole(self) -> list[Result]:
+        """The results that make whole workloads: one of every contender."""
+        names: dict[Workload, set[str]] = {}
+        for one in self.results:
+            names.setdefault(one.workload, set()).add(one.contender)
+        expected = set(self.contenders)
+        return [one for one in self.results if names[one.workload] == expected]
 
     def left(self) -> list[Workload]:
         """The workloads of the plan that have no results yet, in its order."""
@@ -199,23 +217,53 @@ def _common(result: Result) -> dict[str, Any]:
 def read_run(folder: Path | str) -> Run:
     """The run stored in `folder`, complete or interrupted.
 
-    A last line that was cut off while it was written is left out. Raises ValueError where the folder holds no
-    run, or one of another format.
+    What is not whole is left out, and `Run.torn` names it: lines, findings, and of a ``run.json`` that was changed what
+    was measured for it. Raises ValueError where the folder holds no run, or one of another format.
     """
-    folder = require_run(folder)
+    file = require_run(folder) / RUN_FILE
     try:
-        data = json.loads(read_text(folder / RUN_FILE, _MOST_BYTES))
+        data = json.loads(read_text(file, _MOST_BYTES))
     except (OSError, ValueError, RecursionError) as fault:
-        raise ValueError(f"{folder / RUN_FILE} cannot be read: {fault}") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ValueError(f"{folder / RUN_FILE} is not of format {FORMAT}; measure again with this version")
+        raise ValueError(f"{file} cannot be read: {fault}; restore it from a copy") from None
+    require_format(data, file, FORMAT, "measure again with this version")
+    seal = data.pop(_CRC, None)
+    damaged = (seal or data.get("checksums") is not None) and seal != _checksum(json.dumps(data))
     try:
-        run = told_run(data, folder)
+        run = told_run(data, file.parent)
     except (ValueError, TypeError) as fault:
-        raise ValueError(f"{folder / RUN_FILE} is no run of this version: {fault}; measure again") from None
-    run.results, run.torn = _read_results(folder / RESULTS)
-    run.findings = _read_findings(folder / _NUMERICS)
+        mend = "restore it from a copy" if damaged else "measure again"
+        raise ValueError(f"{file} is no run of this version: {fault}; {mend}") from None
+    torn: dict[str, list[str]] = {}
+    if damaged:
+        run.account, run.ceilings, run.invariance = {}, [], []
+        torn[RUN_FILE] = ["it was changed after it was written: account, ceilings and same bits"]
+    for number, _, found in _lines(file.with_name(RESULTS), run.checksums is not None):
+        if isinstance(found, Result):
+            run.results.append(found)
+        else:
+            torn.setdefault(RESULTS, []).append(f"line {number}: {found}")
+    run.findings, faults = _read_findings(file.with_name(_NUMERICS), run.checksums or ())
+    run.torn = torn | ({_NUMERICS: faults} if faults else {})
     return run
+
+
+def require_format(data: Any, file: Path, known: int, remedy: str) -> None:
+    """Raises ValueError where the content of `file` is not of the `known` format: a newer one needs a newer attnlab."""
+    stored = data.get("format") if isinstance(data, dict) else None
+    if isinstance(stored, int) and stored > known:
+        remedy = f"it is of {stored}: upgrade attnlab to read it"
+    if stored != known:
+        raise ValueError(f"{file} is not of format {known}; {remedy}")
+
+
+def torn_text(run: Run) -> list[str]:
+    """A sentence for each file of `run` that is not whole: what is left out of it, and why."""
+    told = []
+    for name, faults in run.torn.items():
+        more = [f"{len(faults) - _NAMED} more"] if len(faults) > _NAMED else []
+        shown = listed([*(one_line(one, _LETTERS) for one in faults[:_NAMED]), *more])
+        told.append(f"{name} is not whole, and what is damaged is left out: {shown}.")
+    return told
 
 
 def told_run(data: Mapping[str, Any], folder: Path) -> Run:
@@ -225,7 +273,8 @@ def told_run(data: Mapping[str, Any], folder: Path) -> Run:
     """
     further = {name: value for name, value in data.items() if name not in ("format", *_TOLD)}
     known = {name: value for name, value in data.items() if name in _TOLD}
-    known = {"id": "", "invariance": [], **known}  # which earlier runs did not have, or did not ask about
+    # which earlier runs did not have, or did not ask about
+    known = {"id": "", "invariance": [], "checksums": None, **known}
     told: Any = decode({**known, "plan": Plan.from_dict(data.get("plan", {}))}, _Told, "its run")
     return Run(folder=folder, **vars(told), further=further)
 
@@ -238,32 +287,61 @@ def require_run(folder: Path | str) -> Path:
     return folder
 
 
-def _read_results(file: Path) -> tuple[list[Result], bool]:
-    """All results of a file, and whether its last line was cut off. Raises ValueError, naming it, for a wrong line."""
-    found: list[Result] = []
-    with file.open("rb") if file.exists() else io.BytesIO() as handle:
-        while line := handle.readline(_MOST_OF_A_LINE):
-            place = f"{file}, line {len(found) + 1}"
-            if len(line) == _MOST_OF_A_LINE:
-                raise ValueError(f"{place}: longer than {_MOST_OF_A_LINE:,} bytes, which no result is")
-            if not line.endswith(b"\n"):
-                return found, True
-            try:
-                found.append(Result.from_json(line.decode()))
-            except ValueError as fault:
-                raise ValueError(f"{place}: {fault}") from None
-    return found, False
+def _checksum(text: str | bytes) -> str:
+    return f"{zlib.crc32(text.encode() if isinstance(text, str) else text):08x}"
 
 
-def _read_findings(file: Path) -> list[Finding]:
+def _numbered(file: Path) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file by number, one that no result can be as long as in parts; none where there is no file.
+
+    Raises ValueError where it cannot be read.
+    """
+    number = 1
     try:
-        return [Finding.from_dict(one) for one in json.loads(read_text(file, _MOST_BYTES))]
+        with file.open("rb") as handle:
+            while line := handle.readline(_MOST_OF_A_LINE):
+                yield number, line
+                number += line.endswith(b"\n")
     except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
-        raise ValueError(
-            f"{file} cannot be read: {type(fault).__name__}: {fault}; without this file the run has no such chapter"
-        ) from None
+        return
+    except OSError as fault:
+        raise ValueError(f"{file} cannot be read: {fault.strerror}") from None
+
+
+def _lines(file: Path, sealed: bool) -> Iterator[tuple[int, bytes, Result | str]]:
+    """The lines of a file by number, each with its result, or why it holds none. `sealed`: each has a checksum."""
+    for number, line in _numbered(file):
+        seal = _SEAL.search(line[-40:])
+        try:
+            if not line.endswith(b"\n"):
+                yield number, line, _CUT_OFF
+            elif seal is None and sealed:
+                yield number, line, "its checksum is missing"
+            elif seal is not None and seal[1].decode() != _checksum(line[: -len(seal[0])] + b"}"):
+                yield number, line, "its checksum is that of another text"
+            else:
+                yield number, line, Result.from_json(line.decode())
+        except ValueError as fault:
+            yield number, line, str(fault)
+
+
+def _read_findings(file: Path, checksums: Sequence[str]) -> tuple[list[Finding], list[str]]:
+    """The findings of a file that are whole, and what is wrong with the others."""
+    found, faults = list[Finding](), list[str]()
+    try:
+        every = json.loads(read_text(file, _MOST_BYTES))
+    except FileNotFoundError:
+        return [], []
+    except (OSError, ValueError, RecursionError) as fault:
+        return [], [f"it cannot be read: {fault}"]
+    for at, one in enumerate(every if isinstance(every, list) else [every]):
+        try:
+            if at < len(checksums) and checksums[at] != _checksum(json.dumps(one)):
+                raise ValueError("its checksum is that of another text")
+            found.append(Finding.from_dict(one))
+        except ValueError as fault:
+            faults.append(f"finding {at + 1}: {fault}")
+    return found, faults
 
 
 def write_json(file: Path, plain: Any) -> None:
@@ -372,19 +450,23 @@ def _state(run: Run) -> Iterator[Complaint]:
     if writing:
         yield Complaint("a run is writing to this folder now", fault=False)
     if not run.complete and not writing:
-        yield Complaint(
-            f"interrupted with {left} of {total} workloads left; go on with: {again}", fault=False
-        )
+        how = f"interrupted with {left} of {total} workloads left"
+        how = how if left else f"all {total} workloads are measured, and what follows them is not ended"
+        yield Complaint(f"{how}; go on with: {again}", fault=False)
     elif left and not writing:
         yield Complaint(
             f"it is called complete, but {left} of {total} workloads have no result; measure again"
         )
-    if run.torn and not writing:
-        mend = "" if run.complete else f"; to measure it: {again}"
-        text = f"the last line of the results was cut off, one answer is lost{mend}"
-        yield Complaint(text, fault=run.complete)
-    if (run.folder / TORN).exists():
-        yield Complaint(f"{TORN} holds what was set aside when the run was gone on with", fault=False)
+    for text in torn_text(run) if not writing else ():
+        # which is all that a kill does to a run
+        harmless = not run.complete and all(
+            one.endswith(_CUT_OFF) for some in run.torn.values() for one in some
+        )
+        mend = "" if RUN_FILE in run.torn else f" To measure it again: {again}"
+        yield Complaint(f"{text}{mend}", fault=not harmless)
+    for name in (TORN, _NUMERICS_TORN):
+        if (run.folder / name).exists():
+            yield Complaint(f"{name} holds what was set aside when the run was gone on with", fault=False)
     if run.further:
         named = ", ".join(sorted(run.further))
         yield Complaint(
@@ -408,9 +490,3 @@ def _results(run: Run) -> Iterator[Complaint]:
         if missing:
             last = workload == answered[-1] and not run.complete
             yield Complaint(f"{workload.label}: no result of {', '.join(missing)}", fault=not last)
-    for result in run.results:
-        for one in result.measurements:
-            if not all(math.isfinite(sample) and sample >= 0 for sample in one.samples):
-                yield Complaint(
-                    f"{result.workload.label}: {result.contender} has a {one.quantity} that is no number from 0 up"
-                )

@@ -133,7 +133,7 @@ def learned(runs: Sequence[Run]) -> Costs:
     races: list[tuple[Run, Workload, float]] = []
     overheads = []
     for run in runs:
-        whole = run.results[: run.whole()]
+        whole = run.whole()
         for one in whole:
             for kind in (_kind(one.workload), None):
                 known.setdefault((one.contender, kind), []).append(one)

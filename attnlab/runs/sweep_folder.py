@@ -31,7 +31,7 @@ from attnlab.problem.workload import Workload
 from attnlab.runs.execute import resolve
 from attnlab.runs.lock import is_held
 from attnlab.runs.plan import Plan, plan_text, read_plan
-from attnlab.runs.store import RESULTS, RUN_FILE, Run, append, read_run, write_json
+from attnlab.runs.store import RESULTS, RUN_FILE, Run, append, read_run, require_format, write_json
 from attnlab.runs.sweep_cutting import asking, cut, only, origins_of
 from attnlab.text import one_line, without_home
 
@@ -81,13 +81,13 @@ class Shard:
     def left(self) -> list[Workload]:
         """The workloads that no run of it has all results of, in the plan's order."""
         found = map(read_run, self.runs())
-        done = {one.workload for run in found for one in run.results[: run.whole()]}
+        done = {one.workload for run in found for one in run.whole()}
         return [one for one in self.plan.workloads if one not in done]
 
     def done(self) -> int:
         """How many workloads its runs hold the results of: counted, not read."""
         lines = 0
-        for file in self.folder.glob(f"run-*/{RESULTS}"):
+        for file in filter(Path.is_file, self.folder.glob(f"run-*/{RESULTS}")):
             with file.open("rb") as handle:
                 lines += sum(line.endswith(b"\n") for line in handle)
         return min(self.size, lines // self.contenders)
@@ -193,8 +193,7 @@ def read_sweep(folder: Path | str) -> Sweep:
         raise ValueError(f"{folder} holds no sweep: there is no {SWEEP_FILE} in it") from None
     except (OSError, ValueError, RecursionError) as fault:
         raise ValueError(f"{file} cannot be read: {fault}") from None
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-        raise ValueError(f"{file} is not of format {FORMAT}; cut the plan again with this version")
+    require_format(data, file, FORMAT, "cut the plan again with this version")
     return Sweep(Path(folder), decode(data, Told, str(file), known_only=False))
 
 
@@ -344,7 +343,7 @@ def by_machine(sweep: Sweep) -> dict[str, Run]:
         folders = shard.runs()
         for folder in folders:
             run, last = read_run(folder), folder == folders[-1]
-            run.results = run.results[: run.whole()]  # what it was cut off in, a later run of the shard has
+            run.results = run.whole()  # what it was cut off in, a later run of the shard has
             done = dict.fromkeys(one.workload for one in run.results)
             if not answered.isdisjoint(done):
                 raise ValueError(f"{shard.folder}: two of its runs have results of one workload")
@@ -377,7 +376,7 @@ def _merged(folder: Path, runs: list[Run], command: str) -> Run:
         invariance=max((run.invariance for run in runs), key=len),
         findings=[one for run in runs for one in run.findings],
         results=[],
-        torn=False,
+        torn={f"{run.folder}/{name}": some for run in runs for name, some in run.torn.items()},
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / RESULTS).unlink(missing_ok=True)

@@ -74,14 +74,13 @@ def results(draw: st.DrawFn) -> Result:
     """Any result that was measured, with any numbers and texts."""
     count = draw(st.integers(1, 3))
     numbers = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
+    samples = tuple(draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count)))
     rounds = tuple(map(float, range(count)))
     columns = {
         "round": rounds,
         **draw(st.dictionaries(TEXT.filter(lambda one: one != "round"), numbers, max_size=2)),
     }
-    measured = Measurement(
-        "latency", "s", draw(numbers), columns, draw(st.dictionaries(TEXT, TEXT, max_size=2))
-    )
+    measured = Measurement("latency", "s", samples, columns, draw(st.dictionaries(TEXT, TEXT, max_size=2)))
     accuracy = Accuracy(*draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)), 8, 9, True, kind=draw(st.none() | TEXT))
     told = {
         name: draw(st.none() | TEXT) for name in ("kernel", "library", "asked_kernel", "computes_in", "tail")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,12 @@ numbers = st.floats() | st.integers(-(2**53), 2**53).map(float)
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
-    """A latency of any numbers whatever, infinite and NaN too."""
-    samples = draw(st.lists(numbers, min_size=1, max_size=5))
+    """A latency with columns of any numbers whatever, infinite and NaN too."""
+    samples = draw(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=5))
     columns = {
         name: tuple(draw(numbers) for _ in samples) for name in draw(st.sets(st.text(max_size=5), max_size=3))
     }
+    columns["round"] = tuple(map(float, range(len(samples))))
     return Measurement("latency", "s", tuple(samples), columns, {"method": draw(st.text(max_size=9))})
 
 
@@ -87,6 +89,22 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(
     assert "\n" not in line
     json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert repr(Result.from_json(line)) == repr(before)
+
+
+@pytest.mark.parametrize("sample", ["nan", "inf", -1.0, 0.0, 1e300])
+@pytest.mark.parametrize("quantity", ["latency", "setup", "peak_memory"])
+def test_a_figure_that_cannot_have_been_measured_is_refused_by_name(quantity: str, sample: Any) -> None:
+    """Not what it would do to a verdict: which measurement, of whom, at what. Memory and set-up may be 0."""
+    columns = {"fresh": (1.0, 0.0)} if quantity == "setup" else {}
+    further = () if quantity == "latency" else (Measurement(quantity, "s", (1.0, 2.0), columns),)
+    plain = json.loads(result(measurements=(LATENCY, *further)).to_json())
+    plain["measurements"][-1]["samples"][-1] = sample
+    if sample == 0.0 and quantity != "latency":
+        assert Result.from_json(json.dumps(plain)).measurements[-1].least == 0.0
+        return
+    match = f"the {quantity} of torch_sdpa.* at {re.escape(Workload().label)} cannot have been measured"
+    with pytest.raises(ValueError, match=match):
+        Result.from_json(json.dumps(plain))
 
 
 @pytest.mark.parametrize("line", ["", "{", "[]", "{}", "null", '{"contender": "x"}'])

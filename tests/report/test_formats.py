@@ -195,14 +195,37 @@ def test_html_is_one_file_without_scripts_or_anything_from_elsewhere_whatever_na
 def test_a_hostile_run_has_harmless_markdown(made):
     """In every place that a file can fill: names, reasons, kernels, facts, environment, findings, the command."""
     run = hostile(made(**SMALL))
-    run.findings = [replace(one, title="<i>t</i>", conclusion="<img src=x>") for one in run.findings]
+    worse = f"<img src=x> {NASTY} [a][b] [b]: javascript:z\n\n[b]: javascript:z"
+    run.findings = [
+        replace(one, title=worse, conclusion=worse, facts={"seconds": worse}) for one in run.findings
+    ]
+    run.plan = replace(run.plan, origins=(f"{NASTY}`/x",) * len(run.plan.workloads))
     text = render(content_of(run), {})
     unfenced = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"<(/?\w+)", unfenced)) <= {"details", "/details", "summary", "/summary"}
     assert (
         "\x1b" not in text + verdict_text(run) and "](http://x" not in unfenced and "](java" not in unfenced
     )
+    assert "[a][b]" not in text and "[b]:" not in text
     assert text.count("```") == 2 and "&lt;script" in text
+
+
+def test_text_where_a_number_belongs_is_shown_and_breaks_nothing(made):
+    """In the facts of a latency and of a finding, and in the rows that its figure is drawn of, which it then lacks."""
+    run = made(**SMALL)
+    run.findings = [
+        replace(one, rows=tuple(replace(row, where={**row.where, "head_dim": "x"}) for row in one.rows))
+        for one in run.findings
+    ]
+    run.findings = [replace(one, facts={**one.facts, "seconds": "soon", "seed": "x"}) for one in run.findings]
+    for result in run.results:
+        for one in result.measurements:
+            object.__setattr__(one, "facts", {"others": "lots", "cut short": "x"})
+            object.__setattr__(
+                one, "columns", {**one.columns, "disturbed": (0.0, *(1.0,) * (len(one.samples) - 1))}
+            )
+    page = write(run).read_text(encoding="utf-8")
+    assert "without a figure" in page and "others took up to lots" in page
 
 
 @given(st.text(max_size=20))
@@ -238,7 +261,7 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(made, tmp_path: Path, ht
     """A file stands in its place, which stops whoever may write anywhere, too."""
     (tmp_path / "taken").write_text("")
     with pytest.raises(
-        NotStored, match=r"^the report cannot be written into .*taken: .+; give another folder"
+        NotStored, match=r"^the report cannot be written into .*taken: .+give another folder"
     ) as told:
         write(made(**SMALL), tmp_path / "taken", html=html)
     assert "\n" not in str(told.value)

@@ -9,9 +9,9 @@ import pytest
 
 from attnlab.judge.ranking import Sure
 from attnlab.report import verdict_text
-from attnlab.report.analysis import analyse
+from attnlab.report.analysis import NO_TURN, analyse
 from attnlab.report.answer import answer_of
-from attnlab.report.formats import content_of, render
+from attnlab.report.formats import content_of, draw, render
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS = {"a": SLOW, "b": FAST}
@@ -97,6 +97,47 @@ def test_rounds_that_other_programs_disturbed_give_no_verdict_and_a_warning(made
     assert any("other programs used the cores; repeat the run" in one for one in said(run))
     assert "Warning: Other programs used this machine's cores: 54 of 60 turns had to wait" in text
     assert "Warning" not in verdict_text(disturbed(made(costs=B_WINS, **small), 0.1))
+
+
+def test_a_run_of_which_no_turn_counts_says_that_alone(made):
+    """No contender, no ratio and no time, in words, tables and figures; memory and precision stay as measured."""
+    costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
+    run = disturbed(made(costs=costs, contenders=("a", "a#2", "slow"), **SIZES), 1.0)
+    line, *further = said(run)
+    assert line.startswith("**No verdict: no turn counts.**") and not further
+    content, told = content_of(run), verdict_text(run)
+    found = dict(content.tables())
+    assert (
+        "Warning" not in told
+        and not {"winners", "measurements", "growth", "self_test", "setup"} & found.keys()
+    )
+    assert {row["outcome"] for row in found["results"]} == {"failed measurement"}
+    assert not any(row["median_s"] or row["over_fastest"] or row["flops_per_s"] for row in found["results"])
+    assert not re.search(
+        r"times as|leave out|\d (s|ms|µs|ns)\b", render(content, {}).partition("## Numer")[0], re.I
+    )
+    assert not {"latency", "trailing", "ceiling", "winners"} & draw(content.analysis).keys()
+
+
+def test_who_has_no_turn_that_counts_has_no_place_and_others_keep_theirs(made):
+    """Not the fastest by turns that do not count, though all of its median is: it is left out, and that is said."""
+    costs = {"a": SLOW, "b": FAST, "c": lambda w: 3 * SLOW(w)}
+    run = made(costs=costs, noise=0.001, **SIZES)
+    lost = disturbed(replace(run, results=[one for one in run.results if one.contender == "b"]), 1.0).results
+    run.results = [one for one in run.results if one.contender != "b"] + lost
+    content = content_of(run)
+    assert said(run)[0].startswith("**Use `a`**") and not any("`b`" in one for one in said(run))
+    assert "Of 8 measurements no turn counts" in verdict_text(run)
+    rows = [row for row in dict(content.tables())["results"] if row["contender"] == "b"]
+    assert len(rows) == 8 and all(row["median_s"] is None and NO_TURN in row["reason"] for row in rows)
+
+
+def test_nothing_is_advised_against_without_an_interval(made):
+    """93 times as long in one process says that it was slow there."""
+    costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
+    for processes in (1, 5):
+        told = said(made(costs=costs, processes=processes, noise=0.001, **SIZES))
+        assert any("Leave out `slow`" in one for one in told) == (processes > 1)
 
 
 def test_a_broken_self_test_is_told_and_widens_the_margin_where_it_failed(made):

@@ -8,21 +8,25 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sweeping import LATENCY, cells
+from synthetic import synthetic
 
 from attnlab.environment import unchanged
 from attnlab.errors import NotStored
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.limits import Limits
 from attnlab.report import write
+from attnlab.report.analysis import analyse
+from attnlab.report.sentences import warnings
 from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
-from attnlab.runs.store import RUN_FILE, Run, examine, read_run
+from attnlab.runs.store import RUN_FILE, Run, examine, read_run, torn_text
 
 ROOT = Path(__file__).parents[2]
 QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)
@@ -88,21 +92,58 @@ def test_every_run_in_the_repository_is_read() -> None:
 
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path) -> None:
     record(tmp_path)
-    good, results = (tmp_path / RUN_FILE).read_text(), (tmp_path / "results.jsonl").read_text()
+    good = (tmp_path / RUN_FILE).read_text()
     for name, text in (
         (RUN_FILE, "{"),
         (RUN_FILE, "[" * 100_000),
         (RUN_FILE, json.dumps({**json.loads(good), "format": 2})),
         (RUN_FILE, json.dumps({"format": 1})),
-        ("results.jsonl", "{}\n"),
-        ("numerics.json", "[3]"),
+        ("results.jsonl", None),
     ):
-        (tmp_path / name).write_text(text)
-        with pytest.raises(ValueError, match=f"{tmp_path / name}"):
+        (tmp_path / name).unlink()
+        (tmp_path / name).mkdir() if text is None else (tmp_path / name).write_text(text)
+        with pytest.raises(
+            ValueError, match=f"{tmp_path / name}.*{'upgrade attnlab' if '2}' in str(text) else ''}"
+        ):
             read_run(tmp_path)
         assert examine(tmp_path)[0].fault
-        for file, whole in ((RUN_FILE, good), ("results.jsonl", results), ("numerics.json", "[]")):
-            (tmp_path / file).write_text(whole)
+        (tmp_path / RUN_FILE).write_text(good)
+
+
+def test_what_is_damaged_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    """A digit, garbage and a figure that is none in the results; a finding, an account: no other line is lost."""
+    run = synthetic(tmp_path, lengths=(64, 128), heads=(1, 4))
+    file = tmp_path / "results.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    flipped = lines[3].replace(b"0.0", b"0.1", 1)
+    file.write_bytes(b"".join([*lines[:3], flipped, b"\xff\x00 garbage\n", *lines[4:], b"\n"]))
+    found = read_run(tmp_path)
+    kept = [*run.results[:3], *run.results[4:]]
+    assert list(map(repr, found.results)) == list(map(repr, kept)) and found.findings == run.findings
+    assert [one.partition(":")[0] for one in found.torn["results.jsonl"]] == ["line 4", "line 5", "line 42"]
+    (text,) = torn_text(found)
+    assert text in warnings(analyse(found)) and "\n" not in text
+    for name, old, new in (
+        ("numerics.json", '"measured": ', '"measured": 1'),
+        (RUN_FILE, '"timed": 8', '"timed": 9'),
+    ):
+        whole = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(whole.replace(old, new, 1))
+        damaged = read_run(tmp_path)
+        assert name in damaged.torn and any(one.fault for one in examine(tmp_path))
+        assert not (damaged.findings if name == "numerics.json" else damaged.ceilings)
+        (tmp_path / name).write_text(whole)
+
+
+def test_a_run_of_before_checksums_is_read_and_its_figures_are_looked_at(tmp_path: Path) -> None:
+    run = record(tmp_path)
+    told = json.loads((tmp_path / RUN_FILE).read_text())
+    del told["crc32"], told["checksums"]
+    (tmp_path / RUN_FILE).write_text(json.dumps(told))
+    good, bad = run.results[0].to_json(), run.results[0].to_json().replace("2.0", '"inf"')
+    (tmp_path / "results.jsonl").write_text(f"{bad}\n{good}\n")
+    found = read_run(tmp_path)
+    assert found.results == run.results[:1] and "the latency of numpy_vectorized" in torn_text(found)[0]
 
 
 def test_a_report_says_of_what_day_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +195,14 @@ def test_what_was_cut_off_is_set_aside_and_measured_again(tmp_path: Path) -> Non
     assert read_run(tmp_path / "run").torn
     found = resume(tmp_path / "run")
     assert len(found.results) == len(cells(found.results)) == 4 and found.results[:2] == whole.results
-    assert (tmp_path / "run" / "results.torn").read_bytes() == rest + b"\n"
+    first, second = rest.splitlines()
+    assert (tmp_path / "run" / "results.torn").read_bytes() == b"3: %b\n4: %b\n" % (first, second)
     assert not any(one.fault for one in examine(tmp_path / "run"))
+    kept = file.read_bytes()
+    file.write_bytes(kept.replace(b"0.", b"1.", 1))  # in the first workload of a run that is complete now
+    again = resume(tmp_path / "run")
+    assert again.results[:2] == found.results[2:] and cells(again.results) == cells(found.results)
+    assert read_run(tmp_path / "run") == again and file.read_bytes().startswith(kept.splitlines()[2])
 
 
 def test_other_conditions_refuse_to_go_on(tmp_path: Path, unbroken: Run) -> None:
@@ -164,6 +211,9 @@ def test_other_conditions_refuse_to_go_on(tmp_path: Path, unbroken: Run) -> None
     told = json.loads((folder / RUN_FILE).read_text())
     told |= {"complete": False, "environment": {**told["environment"], "cpu": "another"}}
     (folder / RUN_FILE).write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        resume(folder)
+    replace(unbroken, folder=folder, complete=False, environment=told["environment"]).save()
     with pytest.raises(ValueError, match="cpu was another and is "):
         resume(folder)
     assert len(read_run(folder).results) == 2
@@ -185,6 +235,27 @@ def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (tmp_path / "results.jsonl").read_bytes() == before and len(written.results) == 2
+
+
+@pytest.mark.parametrize("stored", [1, 2])
+def test_a_disk_that_fills_up_during_a_run_is_said_with_what_is_kept(tmp_path: Path, stored: int) -> None:
+    """After one workload of two, or after both, before what follows them: how to go on is said, and works."""
+    folder, limits = tmp_path / "run", resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Filling(Progress):
+        def finished(self, results: Any) -> None:
+            if len(read_run(folder).results) == stored:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+
+    try:
+        with pytest.raises(NotStored) as fault:
+            run(plan(), folder, progress=Filling())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert f"{stored} of 2 workloads are measured and kept" in str(fault.value)
+    assert f"attnlab run --resume {folder}" in str(fault.value)
+    assert not any("0 of 2" in one.text or one.fault for one in examine(folder))
+    assert resume(folder).complete and len(read_run(folder).results) == 2
 
 
 def test_a_request_to_terminate_keeps_what_is_measured(tmp_path: Path) -> None:
@@ -213,12 +284,14 @@ def test_the_doctor_names_what_is_wrong(tmp_path: Path) -> None:
     lines = file.read_text().splitlines(keepends=True)
     stray = json.loads(lines[0])
     stray["workload"] |= {"heads": 3, "kv_heads": 3}
-    stray["contender"], stray["measurements"][0]["samples"] = "stranger", [-1.0, 1.0, 1.0]
-    file.write_text("".join([*lines, lines[0], json.dumps(stray) + "\n", "{"]))
+    stray["contender"] = "stranger"
+    file.write_text("".join([*lines, lines[0], "{"]))
+    run = read_run(tmp_path)
+    run.append([Result.from_json(json.dumps(stray))])
     told = " ".join(one.text for one in examine(tmp_path))
     for words in ("1 of 2 workloads left", "2 results", "stranger is no contender", "is no workload"):
         assert words in told
-    assert "a latency that is no number from 0 up" in told and "was cut off" in told
+    assert "line 4: " in told
 
 
 # -- which folder ----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def cells(results: Iterable[Result]) -> Counter[tuple[str, str, str]]:
 def cells_of(sweep: Sweep) -> Counter[tuple[str, str, str]]:
     """Those of all shards."""
     runs = map(read_run, sweep.runs())
-    return cells(one for run in runs for one in run.results[: run.whole()])
+    return cells(one for run in runs for one in run.whole())
 
 
 class Fake:

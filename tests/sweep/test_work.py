@@ -96,8 +96,8 @@ def test_another_kind_of_machine_does_what_is_left_in_a_run_of_its_own(
     here["cpu"] = "another"
     assert work(sweep.folder, 0, carry=fake) == "complete"
     first, second = (read_run(one) for one in sweep.runs())
-    assert (len(first.results), len(second.results), first.torn) == (4, 8, False)
-    assert (first.folder / "results.torn").read_bytes().startswith(b'{"contender": "numpy_vec')
+    assert (len(first.results), len(second.results), first.torn) == (4, 8, {})
+    assert b': {"contender": "numpy_vec' in (first.folder / "results.torn").read_bytes()
     merged = by_machine(sweep)
     assert is_whole(sweep) and all(one.complete for one in merged.values())
     assert [(len(one.plan.workloads), len(one.results)) for one in merged.values()] == [(2, 4), (4, 8)]
