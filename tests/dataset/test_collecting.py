@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,15 +77,11 @@ def results(draw: st.DrawFn) -> Result:
     numbers = st.lists(NUMBERS, min_size=count, max_size=count).map(tuple)
     samples = tuple(draw(st.lists(st.floats(1e-9, 1e9), min_size=count, max_size=count)))
     rounds = tuple(map(float, range(count)))
-    columns = {
-        "round": rounds,
-        **draw(st.dictionaries(TEXT.filter(lambda one: one != "round"), numbers, max_size=2)),
-    }
+    columns = {**draw(st.dictionaries(TEXT, numbers, max_size=2)), "round": rounds}
     measured = Measurement("latency", "s", samples, columns, draw(st.dictionaries(TEXT, TEXT, max_size=2)))
     accuracy = Accuracy(*draw(st.tuples(NUMBERS, NUMBERS, NUMBERS)), 8, 9, True, kind=draw(st.none() | TEXT))
-    told = {
-        name: draw(st.none() | TEXT) for name in ("kernel", "library", "asked_kernel", "computes_in", "tail")
-    }
+    names = ("kernel", "library", "asked_kernel", "computes_in", "tail")
+    told = {name: draw(st.none() | TEXT) for name in names}
     workload = draw(workloads() | blocks())
     return Result(draw(TEXT), workload, Outcome.MEASURED, None, accuracy, measurements=(measured,), **told)  # type: ignore[arg-type]
 
@@ -224,13 +221,9 @@ def test_a_newer_dataset_asks_for_an_upgrade(made: Made, tmp_path: Path) -> None
         with pytest.raises(ValueError, match=f"^{file} .*upgrade attnlab to read it"):
             back(into)
     marker.write_text(told.replace("1", "2"), encoding="utf-8")
-    for refused in (
-        lambda: back(into),
-        lambda: dataset.query(into, "select 1"),
-        lambda: dataset.collect([], into),
-    ):
+    for refused in (back, lambda path: dataset.query(path, "select 1"), partial(dataset.collect, [])):
         with pytest.raises(ValueError, match=f"^{into} is of version 2 of .*: upgrade attnlab to read it"):
-            refused()
+            refused(into)
 
 
 def test_the_page_of_the_columns_is_current() -> None:
