@@ -203,7 +203,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     for row in pick(errors, axis="keys", value=AXES["keys"][0][-1], dtype=PREDICTED):
         inside.setdefault(str(row.where["precision"]), set()).add(str(row.where["backend"]))
     classes = "; ".join(f"{', '.join(sorted(inside[name]))}: {name}" for name in sorted(inside))
-    told = [f"Errors in 16 bits tell what is rounded inside ({classes or 'none measured'})."]
+    told = [f"At logits of order 1 errors in 16 bits tell what is rounded ({classes or 'none measured'})."]
     low, high = AXES["logit_std"][0][0], AXES["logit_std"][0][-1]
     spans = []
     for backend in ("torch_eager", "torch_sdpa"):
@@ -275,17 +275,15 @@ def draw(finding: Finding) -> Figure:
 EXPERIMENT = Experiment(
     title="The growth of the error",
     question="How does the rounding error grow with n, d_k and the size of the logits?",
-    theory="Rounding to nearest has a relative error of root mean square 0.42 u, u being 2⁻²⁴ in float32, "
-    "2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits these roundings outweigh all others, and carried "
-    "through the softmax they predict the error of an implementation that rounds to its input's format only "
-    "the output (full precision inside), the weights as well, or the scores as well. A comparison there is "
-    "two-sided: the error must lie within five standard errors or a quarter of the nearest of the three "
-    "predictions; a quarter, because roundings of numbers with similar mantissas differ from the average "
-    "one by up to 1.36. The rounding of the output is no estimate but the exact output rounded: with large "
-    "logits one weight is near 1 and the output nearly a value, which the format holds already, so that it "
-    "is smaller there. In float32 the roundings inside count as much as the others, and the budget adds "
-    "them up as sums taken in order: a bound for the root mean square, which blocked or wider sums stay "
-    "below. In the worst case, which grows with n, all roundings would conspire: a bound for every element.",
+    theory="A number that is stored is off by 0.42 u in the root mean square, u being 2⁻²⁴ in float32, 2⁻¹¹ in "
+    "float16 and 2⁻⁸ in bfloat16. Carried through the softmax that predicts the error in 16 bits, where nothing else "
+    "counts, of an implementation that stores in its input's format the output alone (full precision inside), the "
+    "weights too, or the scores too. An error must lie within five standard errors, or a quarter, of the nearest of "
+    "the three: a quarter, because roundings of similar mantissas differ from the average one by up to 1.36. The three "
+    "lie apart where logits are of order 1. Small scores are rounded at little cost; with large ones a weight is near "
+    "1 and the output nearly a value, which the format holds already. In float32 the roundings of sums count as much; "
+    "the budget takes sums in order, and is a bound that blocked or wider sums stay below. The worst case, in which "
+    "all roundings conspire, bounds every element and grows with n.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -293,9 +291,8 @@ EXPERIMENT = Experiment(
     "of keys, the head dimension and the size of the logits; the truth is float64 on the inputs as cast. In "
     "16 bits the three upper lines are predictions; in float32 one line bounds all classes. The naive loop, "
     "where it is shown, computes in float64 and rounds once.",
-    lesson="A tolerance can be derived instead of chosen, and in 16 bits the error then tells what a backend "
-    "rounds. With large logits it matters: where the scores are rounded the predicted error grows with their "
-    "standard deviation, where the weights are it does not.",
+    lesson="A tolerance can be derived, up to the factor that an estimate needs. Where scores are rounded the error "
+    "grows with the standard deviation of the logits, where weights are it does not.",
     shown=(
         Shown(
             "relative error", {"axis": "keys", "value": 4096, "dtype": ("float16", "bfloat16")}, every=True

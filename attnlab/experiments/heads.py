@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-#: a row is frozen where one key holds more than this: then no other key can
+#: one key has a row to itself where it holds more than this: then no other key can
 FROZEN = 0.5
 #: a gradient is lost where the norm of the softmax's Jacobian is below this, as in the experiments
 LOST = 1e-3

@@ -12,7 +12,7 @@ from attnlab import theory
 from attnlab.experiments import panels
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import observe
-from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
+from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
 from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ def measure(survey: Survey) -> None:
 
 def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
     """Queries have length 1, so that the scale is β and the logits are iid N(0, β²)."""
-    ends: list[tuple[float, float, float]] = []
     for keys in LENGTHS:
         rng = generator(seed, 1000, keys)
         q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM), dtype=np.float32) for n in (_QUERIES, keys))
@@ -62,18 +61,20 @@ def _lengths(one: OpenBackend, seed: int) -> Iterator[Row]:
             where = {"rule": rule, "keys": keys}
             yield one.mean("entropy", where, seen.entropy[0], exact.entropy, _SLACK)
             yield one.mean("largest_weight", where, seen.largest_weight[0], exact.largest_weight, _SLACK)
-            if rule == _FIRST and keys in ENDS:
-                unit = math.log(keys)
-                ends.append((exact.entropy / unit, *mean_over_clusters(seen.entropy[0] / unit)))
-    (short, low, low_error), (long, high, high_error) = ends
-    error = high / low * math.hypot(low_error / low, high_error / high)
-    where = {"rule": _FIRST, "lengths": " and ".join(map(str, ENDS))}
-    quantity, room = "H/ln n of long rows over that of short ones", {"standard_error": error, "slack": _SLACK}
-    yield one.row(quantity, where, long / short, high / low, **room)
 
 
 def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
-    """Two values attain the bound: at the gap that a weight of .9 needs, at a fixed one, at those of soft caps."""
+    """Two values attain the bound: at the gap that a weight of .9 needs, at a fixed one, at those of soft caps.
+
+    And where among the others the key lies makes no difference.
+    """
+
+    def weight(keys: int, gap: float, place: int) -> float:
+        """Of the one key whose logit is the gap, all others being 0."""
+        q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
+        k[0, 0, place] = gap
+        return float(one.attend(q, k, (k > 0).astype(np.float64), causal=False, scale=1.0)[0, 0, 0, 0])
+
     for keys in GAP_LENGTHS:
         needed = theory.required_gap(keys, WEIGHT)
         for quantity, kind, value, gap in (
@@ -81,12 +82,11 @@ def bounds(one: OpenBackend, seed: int) -> Iterator[Row]:
             ("weight at a fixed gap", "fixed gap", FIXED_GAP, FIXED_GAP),
             *(("weight at the gap of a soft cap", "cap", cap, 2 * cap) for cap in CAPS),
         ):
-            # one key whose logit is the gap, all others being 0
-            q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
-            k[0, 0, keys // 2] = gap
-            weight = one.attend(q, k, (k > 0).astype(np.float64), causal=False, scale=1.0)[0, 0, 0, 0]
-            expected = theory.largest_possible_weight(keys, gap)
-            yield one.row(quantity, {"keys": keys, kind: value}, expected, float(weight), slack=1e-10)
+            found, expected = weight(keys, gap, keys // 2), theory.largest_possible_weight(keys, gap)
+            yield one.row(quantity, {"keys": keys, kind: value}, expected, found, slack=1e-10)
+        there = [weight(keys, FIXED_GAP, place) for place in (0, keys // 2, keys - 1)]
+        change, quantity = max(there) - min(there), "change of a weight with the distance of its key"
+        yield one.row(quantity, {"keys": keys}, 0.0, change, slack=1e-10)
 
 
 def conclusion(rows: Sequence[Row]) -> str:
@@ -162,8 +162,8 @@ EXPERIMENT = Experiment(
     question="Can a softmax stay sharp as the sequence grows?",
     theory="At a fixed standard deviation β of independent normal logits H approaches ln n − β²/2 as n "
     "grows, so that H/ln n tends to 1: the softmax disperses (Veličković et al. 2024). For a few keys to "
-    "keep a share of the weight at every n, β must grow at least as √(2 ln n). With β = s ln n (Nakanishi "
-    "2025) it passes that once ln n > 2/s². And whatever the logits are, no weight exceeds 1/(1 + (n − "
+    "keep a share of the weight at every n, β must grow at least as √(2 ln n). With β = a ln n (Nakanishi "
+    "2025) it passes that once ln n > 2/a². And whatever the logits are, no weight exceeds 1/(1 + (n − "
     "1)e^{−Δ}), Δ being the gap between the largest and the smallest.",
     measure=measure,
     conclusion=conclusion,

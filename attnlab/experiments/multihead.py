@@ -350,8 +350,9 @@ EXPERIMENT = Experiment(
     "Middle: E(q·k)²/d_k by layer, with bars of five standard errors. Right: operations and processor time "
     "of one call against the number of heads at the same d_model, over those of one full-width head. The "
     "times are of one thread in this process, without a prediction: a tendency, not a benchmark.",
-    lesson="Many heads do the same arithmetic as one; their time is another matter and differs by backend. And "
-    "the scale 1/√d_k alone does not make the logits start with variance 1; the initialisation decides.",
+    lesson="Many heads take the same matrix products as one of full width, and H times the exponentials; their time "
+    "is another matter and differs by backend. And the scale 1/√d_k alone does not make the logits start with "
+    "variance 1; the initialisation decides.",
     shown=(
         Shown("variance of the logits at initialisation"),
         Shown("Var(q·k) / d_k", {"layer": (1, 6)}),

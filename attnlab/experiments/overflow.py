@@ -69,11 +69,14 @@ def spacing(dtype: str, at: float) -> float:
 
 
 def textbook_overflow(dtype: str) -> Iterator[Row]:
-    """Where exp(s)/Σexp(s) of n equal logits fails, and with what: the sum overflows first, to weights of 0."""
+    """Where exp(s)/Σexp(s) of n equal logits fails, and with what.
+
+    The sum overflows first, to weights of 0; then each exponential does, to NaN, as where all are 0.
+    """
     limit, textbook = overflow_threshold(dtype), {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
 
     def weights(logit: float, keys: int) -> NDArray[Any]:
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             exponentials = np.exp(np.full(keys, logit).astype(dtype))
             return np.asarray(exponentials / exponentials.sum())
 
@@ -82,7 +85,8 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
         found = last_before(lambda logit, keys=keys: bool((weights(logit, keys) > 0).all()), 1.0, 4 * limit)  # type: ignore[misc]
         room = spacing(dtype, expected) + 2 * float_format(dtype).unit_roundoff
         yield Row.compare(LIMIT, where, expected, found, slack=room)
-    for logit, zero, nan in ((limit - math.log(keys) / 2, 1.0, 0.0), (limit + 1, 0.0, 1.0)):
+    low = -underflow_threshold(dtype) - 1
+    for logit, zero, nan in ((limit - math.log(keys) / 2, 1.0, 0.0), (limit + 1, 0.0, 1.0), (low, 0.0, 1.0)):
         failed, where = weights(logit, keys), {**where, "logit": logit}
         yield Row.compare("share of unshifted weights that are 0", where, zero, np.mean(failed == 0))
         yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
@@ -195,12 +199,12 @@ EXPERIMENT = Experiment(
     title="Overflow and underflow",
     question="Which backend overflows or underflows, in which format, at which logit?",
     theory="e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above "
-    "ln(max) − ln n: exp(s)/Σ exp(s) then gives 1/∞ = 0 for every key, and above ln(max) ∞/∞, a NaN. A "
-    "softmax that first subtracts the row's largest logit has no exponent above 0 and cannot overflow. It "
-    "underflows: a key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1), which is "
-    "rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses "
-    "it earlier: as soon as e^{−Δ} is below the smallest normal one, where it flushes the exponential, or "
-    "the weight itself, where it flushes that.",
+    "ln(max) − ln n: exp(s)/Σ exp(s) then gives 1/∞ = 0 for every key, above ln(max) ∞/∞ and, where all logits are "
+    "very negative (−110 in float32), 0/0, a NaN. A softmax that first subtracts the row's largest logit has a "
+    "largest exponent of 0 and meets neither. A single weight still underflows: a key whose logit lies Δ below n − "
+    "1 equal ones has the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A "
+    "kernel that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below the smallest normal one, "
+    "where it flushes the exponential, or the weight itself, where it flushes that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -210,8 +214,8 @@ EXPERIMENT = Experiment(
     "vectorised code and 64 are not, so that one kernel may do both. Without a mark: a backend that has not "
     "the format.",
     lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit "
-    "of 4.16, and with zeros instead of an error. Keep scores of float16 inputs in float32: q·k can pass 65504 "
-    "while the scaled logit is harmless, and then no subtraction helps.",
+    "of 4.16, with zeros instead of an error, and with NaN below −17.33. Keep scores of float16 inputs in float32: "
+    "q·k can pass 65504 while the scaled logit is harmless, and then no subtraction helps.",
     shown=(
         Shown("unshifted softmax overflows above"),
         Shown("share of unshifted weights that are 0"),

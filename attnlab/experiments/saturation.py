@@ -79,7 +79,7 @@ def _map_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 
 def _temperature_rows(one: OpenBackend, seed: int) -> Iterator[Row]:
-    """Entropy, largest weight, participation and the share of frozen rows across the freezing temperature."""
+    """Entropy, largest weight, participation and the share of rows with a weight above ½ across freezing."""
     critical = theory.critical_beta(_KEYS)
     for number, temperature in enumerate(TEMPERATURES):
         beta = critical / temperature
@@ -165,7 +165,7 @@ def _against_head_dim(axes: Sequence[Axes], rows: Sequence[Row]) -> None:
     shown: tuple[tuple[Any, ...], ...] = (
         ("entropy", "Unscaled, the entropy collapses", "entropy / ln n",
          lambda h: h / math.log(keys), 0.04, (4, 8), (4, -17)),
-        ("largest_weight", "Unscaled, one key takes the weight", "mean largest weight", float, 0.95, (12, -14), (4, 8)),
+        ("largest_weight", "Unscaled, few keys take the weight", "mean largest weight", float, 0.95, (12, -14), (4, 8)),
         ("participation", "How many keys take part", "effective number of keys, 1 / mean Σp²",
          lambda s: 1 / s, 0.6, (4, 8), (4, -17)),
     )  # fmt: skip
@@ -228,8 +228,8 @@ def _entropy(panel: Axes, rows: Sequence[Row]) -> None:
     panels.measured(panel, rows, _AT, BLUE, math.log(keys), linewidth=1.5, within=(0.0, 1.0))
     panel.set_ylim(-0.03, 1.03)
     _temperatures(panel)
-    note(panel, 2.3, 0.62, "limit far above:\nln n − β²/2 + …", GREEN)
-    note(panel, 0.12, 0.42, "limit far below:\nψ(1) − ψ(1 − m)", ORANGE)
+    note(panel, 2.3, 0.62, "limit, not frozen:\nln n − β²/2 + …", GREEN)
+    note(panel, 0.12, 0.42, "limit, frozen:\nψ(1) − ψ(1 − m)", ORANGE)
     note(panel, 1.15, 0.2, f"exact, n = {keys}", BLUE)
 
 
@@ -253,7 +253,7 @@ def _temperatures(panel: Axes) -> None:
 def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
     """Share of rows in which one key holds more than half of the weight."""
     weights, frozen = pick(rows, "largest_weight against temperature"), pick(rows, "frozen fraction")
-    entitle(panel, "Below freezing few keys hold the weight", _TEMPERATURE, "weight, or share of rows")
+    entitle(panel, "Frozen, few keys hold the weight", _TEMPERATURE, "weight, or share of rows")
     if not frozen:
         return
     keys, fine = int(weights[0].where["keys"]), _fine(weights)
@@ -271,24 +271,25 @@ def _frozen(panel: Axes, rows: Sequence[Row]) -> None:
 
 EXPERIMENT = Experiment(
     title="Saturation of the softmax",
-    question="Does one key take all the weight as d_k grows, and does 1/√d_k prevent it?",
+    question="Do few keys take the weight as d_k grows, and does 1/√d_k prevent it?",
     theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
     "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
     "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
     "fixed β/β_c, a few keys keep a fixed share of the weight however many keys there are. At a fixed β "
-    "they lose it again as n grows, since β_c grows. The curves are exact integrals at this n; at any "
-    "finite n the transition is a gradual one.",
+    "they lose it again as n grows, since β_c grows. The tails of the logits decide this: components of ±1, whose "
+    "products have shorter ones, freeze at d_k = 3.05 ln n. The curves are exact integrals at this n; at any finite "
+    "n the transition is a gradual one.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
     caption="Top: entropy, largest weight and effective number of keys 1/Σp² against d_k, unscaled and "
     "scaled; lines are exact, marks are measured through each backend. Bottom left: measured largest weight "
     "of unscaled attention over n and d_k, with the freezing line. Bottom middle and right: rows whose "
-    "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; dashed and "
-    "dotted lines are the limits far below and far above freezing, bars five standard errors.",
+    "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; the dashed "
+    "line is the limit of cold rows, which are frozen, the dotted one of hot rows; bars are five standard errors.",
     lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In "
     "this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
-    "through it alone.",
+    "through it alone. Nothing here was trained: whether a model needs the factor is asked in the last chapter.",
     shown=(
         Shown("largest_weight", {"keys": 1024, "head_dim": (4, 16, 64, 256)}),
         Shown("entropy", {"keys": 1024, "head_dim": (4, 64, 256)}),

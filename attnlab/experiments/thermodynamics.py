@@ -1,7 +1,8 @@
 """The identities of a Boltzmann distribution, tried through every backend.
 
-With p = softmax(βs) all identities hold for every row, whatever q and k, so that a backend which misses one is wrong,
-whatever its inputs were. Derivatives are differences of the backend's outputs.
+With p = e^{bs}/Z all identities hold for every row, whatever q and k, so that a backend which misses one is wrong,
+whatever its inputs were. They are tried at b = 1, where s are the logits, of standard deviation β, that attention has.
+Derivatives are differences of the backend's outputs.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ BETAS = (0.5, 2.0)
 SUM_KEYS, SUM_DTYPE = 49_152, "float32"
 SUM, SUM_SIZE = "|Σp − 1| in float32", "|Σp − 1| / √n·u in float32"
 CURVE_KEYS = 256
-#: inverse temperatures of the curves, in units of the freezing one
+#: β of the curves, in units of the freezing one
 CURVE = (0.1, 0.2, 0.3, 0.45, 0.6, 0.75, 0.9, 1.05, 1.25, 1.5, 1.8, 2.2, 2.8)
-_AT, _BETA = "beta / critical", "inverse temperature β / β_c"
-#: steps of differences, relative in β and absolute in a logit: error h⁴ against roundoff/h
+_AT, _BETA = "beta / critical", "standard deviation of the logits, β / β_c"
+#: steps of differences, relative in b and absolute in a logit: error h⁴ against roundoff/h
 _STEP = 2e-3
 #: largest violations that rounding and differences can make in float64 at logits of a few units
 ALGEBRAIC, DIFFERENTIAL = 1e-11, 1e-8
@@ -80,15 +81,15 @@ def violations(attend: Attend, q: Array, k: Array, v: Array, scale: float) -> It
     seen, logits = observe(attend, q, k, scale=scale), scale * (q @ k.swapaxes(-1, -2))
     weights, spread = (of(attend, q, k, scale=scale) for of in (weights_of, energy_variance))
 
-    def at(beta: float) -> Observables:
-        """With s at β = 1: βs is what a scale β times as large gives."""
-        return observe(attend, q, k, scale=beta * scale)
+    def at(b: float) -> Observables:
+        """With the logits bs, which a scale b times as large gives."""
+        return observe(attend, q, k, scale=b * scale)
 
     for identity, function, expected in (
-        ("d ln Z/dβ = ⟨s⟩", lambda beta: at(beta).log_partition, seen.mean_energy),
-        # observe gives β⟨s⟩, so that ⟨s⟩ at another β is that over β
-        ("d²ln Z/dβ² = Var_p(s)", lambda beta: at(beta).mean_energy / beta, spread),
-        ("dH/dβ = −β Var_p(s)", lambda beta: at(beta).entropy, -spread),
+        ("d ln Z/db = ⟨s⟩", lambda b: at(b).log_partition, seen.mean_energy),
+        # observe gives b⟨s⟩
+        ("d²ln Z/db² = Var_p(s)", lambda b: at(b).mean_energy / b, spread),
+        ("dH/db = −b Var_p(s)", lambda b: at(b).entropy, -spread),
         ("dH/dτ = Var_p(s)/τ³", lambda temperature: at(1 / temperature).entropy, spread),
     ):
         yield identity, _worst(derivative(function, 1.0, _STEP), expected), DIFFERENTIAL
@@ -122,9 +123,9 @@ def _sums(seen: Observables, weights: Array, logits: Array) -> Iterator[Violatio
     for identity, left, right in (
         ("p = e^s / Z", weights, boltzmann),
         ("Σp = 1", weights.sum(axis=-1), np.ones(1)),
-        ("H = ln Z − β⟨s⟩", seen.log_partition - seen.mean_energy, entropy),
-        ("Σp² = Z(2β)/Z(β)²", seen.participation, square),
-        ("‖J‖² from Z(β), Z(2β), Z(3β)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
+        ("H = ln Z − b⟨s⟩", seen.log_partition - seen.mean_energy, entropy),
+        ("Σp² = Z(2b)/Z(b)²", seen.participation, square),
+        ("‖J‖² from Z(b), Z(2b), Z(3b)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
     ):
         yield identity, _worst(left, right), ALGEBRAIC
 
@@ -138,13 +139,13 @@ def _responses(
     for key in range(0, k.shape[2], max(1, k.shape[2] // 4)):
         moved = response_to_logit(attend, q, k, v, key, scale=scale, step=_STEP)
         worst = max(worst, _worst(moved, exact[..., key, :]))
-    yield "∂o/∂s_j = p_j (v_j − o)", worst, DIFFERENTIAL
+    yield "∂o/∂s_j = b p_j (v_j − o)", worst, DIFFERENTIAL
 
-    def output(beta: float) -> Array:
-        return attend(q, k, v, causal=False, scale=beta * scale).astype(np.float64)
+    def output(b: float) -> Array:
+        return attend(q, k, v, causal=False, scale=b * scale).astype(np.float64)
 
     product = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
-    yield "do/dβ = Cov_p(v, s)", _worst(derivative(output, 1.0, _STEP), product), DIFFERENTIAL
+    yield "do/db = Cov_p(v, s)", _worst(derivative(output, 1.0, _STEP), product), DIFFERENTIAL
 
 
 def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Violation]:
@@ -179,7 +180,7 @@ def long_sums(one: OpenBackend, seed: int) -> Iterator[Row]:
 
 
 def _curves(one: OpenBackend, seed: int) -> Iterator[Row]:
-    """ln Z, ⟨s⟩, H and β²Var_p(s) of rows of iid N(0, β²) logits, against the random energy model."""
+    """ln Z, ⟨s⟩, H and Var_p(s) of rows of iid N(0, β²) logits s, against the random energy model."""
     for number, ratio in enumerate(CURVE):
         beta = ratio * theory.critical_beta(CURVE_KEYS)
         rng = generator(seed, 950, number)
@@ -240,11 +241,11 @@ def draw(finding: Finding) -> Figure:
 
 
 def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
-    y, unit = f"ln Z, β⟨s⟩ and H, over ln n, n = {CURVE_KEYS}", math.log(CURVE_KEYS)
+    y, unit = f"ln Z, ⟨s⟩ and H, over ln n, n = {CURVE_KEYS}", math.log(CURVE_KEYS)
     entitle(panel, "Above β_c ln Z grows linearly and H is small", _BETA, y)
     for quantity, label, colour, offset in (
         ("log_partition", "ln Z", BLUE, (-8, 9)),
-        ("mean_energy", "β⟨s⟩ = β d ln Z/dβ", ORANGE, (90, -30)),
+        ("mean_energy", "⟨s⟩ = d ln Z/db", ORANGE, (90, -30)),
         ("entropy", "H", GREEN, (-8, 9)),
     ):
         if mine := pick(rows, quantity):
@@ -256,7 +257,7 @@ def _potentials(panel: Axes, rows: Sequence[Row]) -> None:
 
 
 def _capacity(panel: Axes, rows: Sequence[Row]) -> None:
-    entitle(panel, "The heat capacity peaks near freezing", _BETA, "β² Var_p(s)")
+    entitle(panel, "The heat capacity peaks near freezing", _BETA, "Var_p(s)")
     if rows:
         panels.compared(panel, rows, _AT, RED, smooth=True)
         panels.boundary(panel, 1.0)
@@ -286,28 +287,29 @@ def _violations(panel: Axes, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     title="The softmax as thermodynamics",
     question="Do the identities of statistical mechanics hold for every row of every backend?",
-    theory="The weights p_j = e^{βs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature β "
-    "(τ = 1/β), Z the partition function. So d ln Z/dβ = ⟨s⟩, the mean under p; d² ln Z/dβ² = Var_p(s); the "
-    "entropy is H = ln Z − β⟨s⟩ and falls with β as dH/dβ = −β Var_p(s); and the output o answers to a "
-    "logit by a covariance, ∂o/∂s_j = p_j(v_j − o). These hold for every row. A backend can miss them only "
-    "by rounding (allowed: 1e-11) or by the difference quotient that stands for a derivative (1e-8).",
+    theory="The weights p_j = e^{bs_j}/Z are a Boltzmann distribution: energies −s_j, inverse temperature b = 1/τ, Z "
+    "the partition function. Of logits s attention takes b = 1; of products s = q·k it takes b = 1/√d_k, so that "
+    "√d_k is a temperature. Then d ln Z/db = ⟨s⟩, the mean under p; d² ln Z/db² = Var_p(s); the entropy is H = ln Z − "
+    "b⟨s⟩ and falls as dH/db = −b Var_p(s); and the output o answers by ∂o/∂s_j = b p_j(v_j − o). These hold for "
+    "every row. A backend can miss them only by rounding (allowed: 1e-11) or by the difference quotient that stands "
+    "for a derivative (1e-8).",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
-    caption="Left and middle: ln Z, β⟨s⟩, entropy and heat capacity of rows of normal logits; lines are "
+    caption="Left and middle: ln Z, ⟨s⟩, entropy and heat capacity Var_p(s) of rows of normal logits s; lines are "
     "exact, bars five standard errors, the dashed line the freezing point of infinitely many keys. Right: "
     "the largest violation of each identity through each backend; a violation of exactly 0 is drawn at the "
     "left edge.",
     lesson="ln Z, ⟨s⟩, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. "
     "The experiments on this page measure fused kernels that way.",
     shown=(
-        Shown("d ln Z/dβ = ⟨s⟩", {"beta": 2.0}),
-        Shown("d²ln Z/dβ² = Var_p(s)", {"beta": 2.0}),
-        Shown("H = ln Z − β⟨s⟩", {"beta": 2.0}),
-        Shown("dH/dβ = −β Var_p(s)", {"beta": 2.0}),
-        Shown("Σp² = Z(2β)/Z(β)²", {"beta": 2.0}),
-        Shown("∂o/∂s_j = p_j (v_j − o)", {"beta": 2.0}),
-        Shown("do/dβ = Cov_p(v, s)", {"beta": 2.0}),
+        Shown("d ln Z/db = ⟨s⟩", {"beta": 2.0}),
+        Shown("d²ln Z/db² = Var_p(s)", {"beta": 2.0}),
+        Shown("H = ln Z − b⟨s⟩", {"beta": 2.0}),
+        Shown("dH/db = −b Var_p(s)", {"beta": 2.0}),
+        Shown("Σp² = Z(2b)/Z(b)²", {"beta": 2.0}),
+        Shown("∂o/∂s_j = b p_j (v_j − o)", {"beta": 2.0}),
+        Shown("do/db = Cov_p(v, s)", {"beta": 2.0}),
         Shown("|Σp − 1| in float32", every=True),
         Shown("|Σp − 1| / √n·u in float32", every=True),
         Shown("log_partition", {"beta / critical": 0.75}),

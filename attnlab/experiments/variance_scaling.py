@@ -409,7 +409,9 @@ EXPERIMENT = Experiment(
     "their distribution is. Its kurtosis is 3 + (κ_q κ_k − 3)/d_k, κ being that of the components: it tends "
     "to the normal law's as d_k grows, and the product of normal queries with keys of ±1 is exactly normal "
     "at every d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the scale of μP, "
-    "leaves 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.",
+    "leaves 1/d_k. This is the variance over all pairs. A softmax sees one query's row, of variance d_k (σ_q² + μ_q²) "
+    "σ_k² unscaled: there a mean μ_k of the keys adds one number to all logits. Logits of one matrix share queries and "
+    "keys; the standard errors allow for that.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -418,8 +420,8 @@ EXPERIMENT = Experiment(
     "law has 0. Bottom: how far the law of q·k/√d_k is from the normal one, by its characteristic function "
     "and its distribution function, for normal components. Bars are five standard errors.",
     lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
-    "nothing else: components of standard deviation σ leave a variance of σ⁴, means that are not 0 add to it, and "
-    'components of unequal variance ("anisotropic") count for fewer dimensions than they are: where few of them '
+    "nothing else: components of standard deviation σ leave a variance of σ⁴, a mean of the queries spreads every row, "
+    'and components of unequal variance ("anisotropic") count for fewer dimensions than they are: where few of them '
     "dominate, as in the family shown, the law does not become normal however large d_k is.",
     shown=(
         Shown("variance", {"head_dim": (4, 64, 1024)}),

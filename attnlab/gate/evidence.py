@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 SLACK = 1.25
 #: standard deviations of the measured error's own scatter that are allowed on top
 SCATTERS = 6.0
-#: largest |error|/rms; a normal error passes it once in 10^11 components
+#: largest |error|/rms; a normal error passes it once in 10^13 components
 LARGEST = 7.5
 #: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
 #: independent errors that are as likely up as down, since z is normalised by their own scatter

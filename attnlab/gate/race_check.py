@@ -1,7 +1,7 @@
 """The gate before the clock: is the answer right, on the race's own inputs, against float64?
 
 The same evidence as the whole gate, on one workload and a sample of its query rows. What it allows follows from
-the workload's dtype and inputs (`attnlab.theory.error_budget`, `gradient_budgets`); no tolerance is chosen. Gradients
+the workload's dtype and inputs (`attnlab.theory.error_budget`, `gradient_budgets`). Gradients
 are those of an output gradient that is 0 but on the sampled rows (`attnlab.problem.inputs.checked_problem`): those of
 key and value are whole then, and cost no more than the rows.
 """

@@ -204,12 +204,12 @@ class WorkerProcess:
         self._restart(f"{when} {fault}")
         return True
 
-    def finish_start(self) -> Any:
+    def finish_start(self, excusing: bool = False) -> Any:
         """Wait for the answer to the first request, and return it; the process is stopped after it.
 
-        The deadline is one for all that start side by side: those that hang do not add up. A process that ends and has
-        an `excuse` is started afresh once: then it is still `starting`, and to be waited for again. None then, and
-        where it was waited for before.
+        The deadline is one for all that start side by side: those that hang do not add up. excusing : a process that
+        ends and has an `excuse` is started afresh: then it is still `starting`, and to be waited for again. None then,
+        and where it was waited for before.
         """
         if not self.starting:
             return None
@@ -217,7 +217,7 @@ class WorkerProcess:
         try:
             answer = self._answer(self._start_deadline)
         except (Died, Hung) as fault:
-            if self.afresh is not None or not self.excuse(fault, "at its start"):
+            if not excusing or not self.excuse(fault, "at its start"):
                 raise
             return None
         if isinstance(answer, dict) and "parts" in answer:
@@ -236,7 +236,7 @@ class WorkerProcess:
             raise Died("its process has ended before")
         self._process.go_on()
         self._begin(op, arguments, deadline)
-        self._forked = self._forked and op in ("declines", "prepare", "check")
+        self._forked = self._forked and op != "measure"
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:

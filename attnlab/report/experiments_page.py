@@ -43,10 +43,11 @@ _WORDS: Mapping[str, str] = {
     "largest_weight against temperature": "largest weight against temperature",
     "participation": "Σp²",
     "participation against temperature": "Σp² against temperature",
+    "frozen fraction": "share of rows with a weight above ½",
     "variance": "variance of the logits",
     "log_partition": "ln Z",
-    "mean_energy": "β⟨s⟩",
-    "heat_capacity": "heat capacity β² Var_p(s)",
+    "mean_energy": "⟨s⟩",
+    "heat_capacity": "heat capacity Var_p(s)",
     "keys": "n",
     "head_dim": "d_k",
     "rule": "logits",
@@ -85,6 +86,7 @@ def first_sentence(text: str) -> str:
 def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
     """What the templates show of it, with its picture and a link to its table."""
     good, of = passed(one)
+    told = f"{good} of {counted(of, 'comparison')} passed" if of else "Nothing was predicted of it"
     picture = pictures.get(f"finding-{one.experiment}")
     known = experiment(one.experiment) if one.experiment in EXPERIMENTS else None
     texts = {name: getattr(known, name, "") for name in ("theory", "caption", "lesson")}
@@ -95,7 +97,7 @@ def content(one: Finding, pictures: Mapping[str, Picture]) -> dict[str, Any]:
         "facts": conditions(one.facts),
         "chosen": table(picked(one.rows, known.shown if known else ())),
         "failed": table([row for row in one.rows if not row.passed][:_MOST_FAILED]),
-        "summary": f"{good} of {counted(of, 'comparison')} passed{'' if picture else ' (without a figure)'}",
+        "summary": f"{told}{'' if picture else ' (without a figure)'}",
         "link": linked("every row", f"{TABLES}/finding-{one.experiment}.csv"),
     }
 
@@ -222,6 +224,7 @@ def write(
     text = layout.fill(
         "experiments.md.j2",
         count=len(findings),
+        predicting=sum(passed(one)[1] > 0 for one in findings),
         missed=[one.title for one in findings if not one.passed],
         compared=compared(findings),
         seconds=sum(float(one.facts.get("seconds", 0.0)) for one in findings),
@@ -253,7 +256,10 @@ def compared(findings: Sequence[Finding]) -> str:
 
 def overview(findings: Sequence[Finding]) -> str:
     """A row an experiment: what was found, of which the chapter says all, and how many comparisons passed."""
-    rows = [[one.title, _found(one), "{} of {}".format(*passed(one))] for one in findings]
+    rows = [
+        [one.title, _found(one), "{} of {}".format(*counts) if (counts := passed(one))[1] else NONE]
+        for one in findings
+    ]
     return markdown(["experiment", "what was found", "passed"], rows, left=2, narrow=True)
 
 

@@ -100,7 +100,7 @@ def critical_beta(n: int) -> float:
 
 
 def freezing_head_dim(n: int) -> float:
-    """d_k = 2 ln n, above which unscaled unit-variance attention over n keys freezes (β = √d_k > β_c).
+    """d_k = 2 ln n, above which unscaled attention over n standard normal keys freezes (β = √d_k > β_c).
 
     Raises ValueError unless n is a whole number >= 2.
     """

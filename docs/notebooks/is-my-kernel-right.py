@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Is my kernel right?
 #
-# You wrote an attention, it is fast, and its output looks like PyTorch's. How close must it be? Whoever chooses a
-# tolerance chooses what passes: a loose one lets wrong kernels through, a tight one stops right ones. This page
-# derives what an honest error may be, and lets the *gate*, attnlab's check of correctness, find three mistakes.
+# You wrote an attention, and its output looks like PyTorch's. How close must it be? A loose tolerance lets wrong
+# kernels through, a tight one stops right ones. This page derives what an honest error may be, and lets the *gate*,
+# attnlab's check of correctness, find three mistakes.
 #
 # The **error** here is ‖out − truth‖ / ‖truth‖, the length of the difference over the length of the answer. The
 # **truth** is computed in float64 from the inputs as your kernel gets them.
@@ -30,14 +30,15 @@ def error(out):
 #
 # A number that is stored in a format is off by about 0.42 u of its size, where u is the format's *unit roundoff* (2⁻⁸
 # in bfloat16). Carried through the softmax, these roundings predict the error, depending on what is stored: only the
-# output, the weights too, or the scores as well.
+# output, the weights too, or the scores as well. Scores are stored once here: the scale, 1/8, is a power of two and
+# rounds nothing.
 
 # %%
 from attnlab.theory import classify, precision_classes
 
 inputs = [x.astype("bfloat16").astype(np.float32) for x in (q, k, v)]
 truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in inputs))
-budgets = precision_classes(*inputs, dtype="bfloat16")
+budgets = precision_classes(*inputs, dtype="bfloat16", score_roundings=1)
 for name, budget in budgets.items():
     print(f"{name:22} predicted error {budget.relative:.2e}")
 
@@ -47,7 +48,7 @@ for backend in ("torch_eager", "torch_sdpa", "torch_sdpa_math"):
     print(f"{backend:16} measured error {found:.2e}: {classify(found, budgets)}")
 
 # %% [markdown]
-# No tolerance was chosen. The error even tells what each implementation rounds.
+# At logits of order 1, as here, the error even tells what each implementation rounds.
 #
 # ## 2. A mistake that looks right
 #
@@ -95,8 +96,8 @@ print(found.passed, "|", found.reason)
 # %% [markdown]
 # ## 3. A mistake that only some inputs show
 #
-# A softmax without subtracting the largest score is right as long as no exponent overflows; a causal mask that is off
-# by one is wrong at once.
+# A softmax without subtracting the largest score is right as long as no exponential overflows and not all underflow;
+# a causal mask that is off by one is wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(
@@ -110,8 +111,7 @@ for name in ("no_maximum", "sees_ahead"):
 # %% [markdown]
 # ## 4. And the right one
 #
-# It passes, and is told how well it rounds. Masks, windows and further options that its signature does not name are
-# not asked of it; `declined` counts those questions.
+# It passes, and is told how well it rounds; `declined` counts questions on options that its signature does not name.
 
 # %%
 found = check("right_one", folders=[str(folder)], dtypes=["float32"])

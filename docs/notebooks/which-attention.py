@@ -2,11 +2,10 @@
 # # Which attention on my machine?
 #
 # Three ways to compute the same attention are raced on this machine: PyTorch's fused kernel, the formula in plain
-# PyTorch, and the formula in NumPy. The race is small, so that it takes a minute; a real choice takes more lengths
-# and more time.
+# PyTorch, and the formula in NumPy. The race is small and takes a minute.
 #
-# Words used: a **backend** is one implementation. A **workload** is one question, put to all of them: how long, how
-# many heads, which number format. A **verdict** is an answer with an interval.
+# A **backend** is one implementation. A **workload** is one question, put to all of them: how long, how many heads,
+# which number format. A **verdict** is an answer with an interval.
 
 # %%
 import matplotlib.pyplot as plt
@@ -42,12 +41,6 @@ latency = table[table.quantity == "latency"].pivot(
 )
 print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, median")
 
-# %%
-memory = table[table.quantity == "peak_memory"].pivot(
-    index="queries", columns="contender", values="value"
-)
-print((memory / 2**20).round(2).to_string(), "\nMiB beyond the inputs")
-
 # %% Time of a call against the length, one line for each backend, both axes logarithmic
 figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
 for name, colour in zip(
@@ -80,10 +73,9 @@ for length in (64, 256, 1024):
 
 # %% [markdown]
 # `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
-# and `undecided` that three processes are too few: let `attnlab compare` take more.
+# and `undecided` neither: too few processes, or, where it is [0.00, inf], other programs on the cores.
 #
-# What was asked and what came is in the folder `my-run`. `attnlab report my-run` makes the report of it, with the
-# figures, the accuracy of each backend and what it needs beside its time.
+# What was asked and what came is in the folder `my-run`; `attnlab report my-run` makes the report of it.
 
 # %%
 from attnlab.report import verdict_text

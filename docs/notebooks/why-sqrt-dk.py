@@ -2,8 +2,8 @@
 # # Why divide by √d_k?
 #
 # Attention weights the values by softmax(q·k / √d_k). Every paper writes the root; few say what happens without it.
-# This lecture predicts what happens, then measures it *through* PyTorch's own kernel, which never shows its weights,
-# and ends with what the root does not do. It needs no GPU and takes some seconds.
+# This lecture predicts that, then measures it *through* PyTorch's own kernel, which never shows its weights, and ends
+# with what the root does not do. It takes some seconds.
 #
 # Words used: a **query** q and **keys** $k_1 \dots k_n$ are vectors of d_k numbers (the *head dimension*). The
 # **logit** of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are
@@ -43,15 +43,14 @@ for d_k in (4, 16, 64, 256):
     )
 
 # %% [markdown]
-# So dividing by √d_k leaves a standard deviation of 1, whatever d_k is. But why should a *softmax* care how large its
-# inputs are?
+# So dividing by √d_k leaves a standard deviation of 1. But why should a *softmax* care how large its inputs are?
 #
 # ## 2. A softmax freezes
 #
 # Take n logits that are independent and normal with standard deviation β. Two things compete. A key far above the
 # others has an exponentially larger weight; but there are many more keys in the middle. For small β the many win, and
-# the weights are spread out. For large β the few win: one key takes nearly everything. In physics this is the *random
-# energy model* (Derrida 1981), and it changes from one regime to the other at β_c = √(2 ln n).
+# the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida 1981),
+# and a softmax is called **frozen** beyond β_c = √(2 ln n).
 
 # %%
 beta_c = attnlab.theory.critical_beta(N)
@@ -61,9 +60,9 @@ print(
 )
 
 # %% [markdown]
-# Without the root β is about √d_k, so that everything beyond 14 dimensions is frozen over 1024 keys. With it β is 1,
-# far on the other side, for every d_k. **That is the reason for the root**: not that large numbers are bad, but that
-# the softmax has a temperature at which it freezes, and common head dimensions lie beyond it.
+# Without the root β is about √d_k, so that over 1024 keys a softmax of more than 14 dimensions is frozen. With it β
+# is 1 for every d_k. **So the root keeps a softmax over random inputs from freezing.** Frozen, a few keys hold the
+# weight: the largest has .39 of it at β_c, .71 at β = 8, on average.
 #
 # ## 3. Seen through a fused kernel
 #
@@ -99,13 +98,12 @@ for axes, title in (
 left.legend()
 
 # %% [markdown]
-# The dotted line is d_k = 2 ln n. Lines are theory, points are measured through the kernel. The scaled softmax hardly
-# notices d_k.
+# The dotted line is d_k = 2 ln n. The scaled softmax hardly notices d_k.
 #
 # ## 4. What it does to learning
 #
-# The gradient that reaches the logits passes through the softmax's Jacobian J = diag p − p pᵀ. In a frozen row p is
-# nearly one 1 and zeros, J is nearly 0, and nothing is learned from that row. How small is it?
+# The gradient that reaches the logits passes through the softmax's Jacobian J = diag p − p pᵀ. If one key had all the
+# weight, J would be 0. Is it, in rows that are frozen?
 
 # %%
 for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
@@ -121,15 +119,16 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
     )
 
 # %% [markdown]
-# Look twice. On average the *unscaled* Jacobian is larger! What is often taught, "without the root the gradients
-# vanish", is true of a tail of rows: a few percent at d_k = 64, more with d_k, and the median row only from d_k of
-# about 1,600 on. The scaled rows have small Jacobians too, because their weight is spread over a thousand keys, but
-# none of them is dead.
+# On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
+# few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,600 on. Freezing means few keys;
+# J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys.
+# All this is before training: whether a model *learns* without the root is what `attnlab numerics training` asks.
 #
 # ## 5. What the root does not do
 #
-# It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴; a mean that is not
-# 0 adds to it; and training moves all of this. What counts in a trained model is β against √(2 ln n):
+# It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴; a mean of the
+# queries spreads every row (one of the keys shifts a row, which the softmax does not see); and training moves all of
+# this. What counts is β:
 
 # %%
 for sigma in (1.0, 2.0, 3.0):
@@ -139,25 +138,14 @@ for sigma in (1.0, 2.0, 3.0):
     )
 
 # %% [markdown]
-# Nor does a fixed scale follow the length of the sequence: β_c grows with n, so that a head that is sharp at 1,000
-# keys spreads out at 100,000.
-
-# %%
-for n in (1_000, 10_000, 100_000):
-    found = attnlab.theory.random_energy(n, beta=4.0)
-    limit = attnlab.theory.critical_beta(n)
-    print(
-        f"n = {n:7,}   β_c = {limit:.2f}   largest weight at β = 4: {found.largest_weight:.3f}"
-    )
-
-# %% [markdown]
+# Nor does a fixed scale follow the length: β_c grows with n, and at β = 4 the largest weight averages .43 over 1,000
+# keys, .22 over 100,000.
+#
 # ## Questions to take home
 #
 # 1. Predict before you run it: what is the largest weight over 1024 keys with the scale 1/d_k in place of 1/√d_k?
 #    Then ask `attnlab.theory.attention_under_random_inputs(1024, 64, 1 / 64)`.
-# 2. Run section 3 through another backend (`attnlab.backends()` lists them). Should the points move? Do they?
-# 3. Queries and keys of ±1 in place of normal numbers: which of the predictions change, and from which d_k on do you
-#    see it?
+# 2. Run section 3 through another backend (`attnlab.backends()` lists them). Should the points move?
+# 3. Queries and keys of ±1 in place of normal numbers: which predictions change? (Freezing, to d_k = 3.05 ln n.)
 #
-# [The theory](../theory.md) goes on from here, and `attnlab numerics` measures all of it through every backend of
-# your machine.
+# [The theory](../theory.md) goes on from here, and `attnlab numerics` measures it through every backend.

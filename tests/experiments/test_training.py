@@ -11,6 +11,7 @@ import torch
 from attnlab.experiments import figure, training
 from attnlab.experiments.finding import Finding, pick
 from attnlab.experiments.survey import Survey, one_thread
+from attnlab.report.experiments_page import passed
 
 SMALL = training.Grid((16, 64), (1e-2,), (0.1,), seeds=2, steps=60)
 
@@ -57,8 +58,18 @@ def test_a_learning_rate_is_chosen_on_other_seeds_than_it_is_judged_on() -> None
     assert runs.learned_at_best.tolist() == [0, 0, 0, 0] and runs.learned.mean() == 0.5
 
 
+def test_scores_start_as_large_as_theory_says_and_of_learning_nothing_is_predicted(finding: Finding) -> None:
+    ways = {(one.head_dim, one.name): one for dim in SMALL.head_dims for one in training.ways(dim)}
+    started = pick(finding.rows, training.START)
+    for row in started:
+        one = ways[row.where["head_dim"], row.where["scores"]]
+        expected = one.head_dim * one.scale**2 * one.shrunk**4
+        assert abs(row.measured - expected) < 5 * row.standard_error
+    assert len(started) == 8 and passed(finding) == (0, 0)
+
+
 def test_small_runs_differ_as_theory_says(finding: Finding) -> None:
-    assert finding.passed and "percent" in finding.conclusion
+    assert "percent" in finding.conclusion
     (alone,) = pick(finding.rows, training.SHARE, scores=training.UNIFORM)
     assert alone.measured == 0.0 and 0 < alone.standard_error < 0.5
     sizes = []

@@ -11,9 +11,9 @@ _IDS = {
     "heads-independent output-mixes-heads",
     ClaimVerdict.CONDITIONAL: "same-row-count value-dimension every-token-sees-every match-means-high-score "
     "magnitude-manageable scale-prevents-vanishing small-values-vanish heads-cut-cost scale-for-later-steps "
-    "memory-reasonable stable-learning typical-head-count bert-heads concatenation-is-output half-the-table",
-    ClaimVerdict.REFUTED: "score-of-own-key unnormalised-sum next-token no-information-loss "
-    "plain-exponentials variance-sigma-squared "
+    "memory-reasonable no-information-loss stable-learning typical-head-count bert-heads concatenation-is-output "
+    "half-the-table",
+    ClaimVerdict.REFUTED: "score-of-own-key unnormalised-sum next-token plain-exponentials variance-sigma-squared "
     "no-element-dominates neither-peaked-nor-flat "
     "dot-product-d-squared heads-see-chunks heads-after-sum",
     ClaimVerdict.NOT_MEASURABLE: "heads-learn-syntax separate-linears-slower",

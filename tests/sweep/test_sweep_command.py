@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,9 +138,9 @@ def test_an_estimate_is_learned_from_runs(tmp_path: Path, capsys: pytest.Capture
     """Hours, money, the time on so many machines, and how far such sums are off."""
     file, run = plan_file(tmp_path), tmp_path / "run"
     Fake(dict(HERE), (None, 0))(["", "", "", "", "run", "--plan", str(file), "", str(run)], [])
-    lines = (run / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    lines = [json.dumps({**json.loads(line), "race_seconds": 30.0}) for line in lines]
-    (run / "results.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = read_run(run)
+    (run / "results.jsonl").unlink()
+    found.append([replace(one, race_seconds=30.0) for one in found.results])
     words = ["sweep", str(file), "--estimate", "--from", str(run), "--price-per-hour", "2", "--shards", "3"]
     exit_status, printed, _ = said(capsys, *words)
     assert exit_status == 0 and "6 workloads in 3 shards: 0.05 machine hours, which cost 0.1 at 2" in printed

@@ -72,6 +72,19 @@ def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None
     assert theory.score_cdf(x, 2) == pytest.approx(laplace, rel=1e-12)
 
 
+@pytest.mark.parametrize(("mq", "mk"), [(0.0, 2.0), (2.0, 0.0), (1.0, -1.0)])
+def test_a_mean_of_the_keys_shifts_a_row_and_one_of_the_queries_spreads_it(mq: float, mk: float) -> None:
+    """Over all pairs both add to the variance of a scaled score; within a row, all that a softmax sees, one does."""
+    rng, draws, d = np.random.default_rng(5), 3000, 16
+    q, k = rng.standard_normal((draws, 1, d)) + mq, rng.standard_normal((draws, 40, d)) + mk
+    scores = (q * k).sum(axis=-1) / math.sqrt(d)
+    exact = theory.dot_product_moments(d, query_mean=mq, key_mean=mk, scale=d**-0.5)
+    assert exact.variance == pytest.approx(1 + mq**2 + mk**2)
+    pooled = ((scores - exact.mean) ** 2).mean(axis=1)
+    for found, expected in ((scores.var(axis=1, ddof=1), 1 + mq**2), (pooled, exact.variance)):
+        assert abs(found.mean() - expected) < 5 * found.std() / math.sqrt(draws)
+
+
 # -- random rows
 
 
@@ -117,7 +130,52 @@ def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere()
         assert n * math.exp(-(level**2) / 2) / math.sqrt(2 * math.pi) == pytest.approx(level, rel=1e-12)
 
 
+@pytest.mark.parametrize("n", [64, 1024, 10**6])
+def test_the_mean_of_z_is_that_of_a_row_below_freezing_and_of_none_beyond(n: int) -> None:
+    """n e^(β²/2) lies above the largest logit at every β; logits near β², of which it is made, are there up to β_c."""
+    critical = theory.critical_beta(n)
+    for ratio in (0.1, 0.5, 1.0, 2.0):
+        mean, largest = math.log(n) + (ratio * critical) ** 2 / 2, ratio * critical**2
+        assert mean - largest == pytest.approx((1 - ratio) ** 2 * math.log(n), abs=1e-9)
+        found = theory.random_energy(n, ratio * critical).log_partition
+        assert found < mean + 1e-12 and (mean - found < 0.25) is (ratio <= 0.5)
+    assert theory.random_energy(n, 2 * critical).log_partition < 2 * critical**2
+
+
+def test_a_few_keys_are_frozen_to_and_not_one() -> None:
+    """The figures that the pages name, at n = 1024."""
+    flat, edge, cold = (theory.random_energy(1024, beta) for beta in (1.0, theory.critical_beta(1024), 8.0))
+    assert flat.entropy / math.log(1024) == pytest.approx(0.93, abs=0.005)
+    assert edge.largest_weight == pytest.approx(0.39, abs=0.005)
+    assert math.sqrt(edge.jacobian_norm_squared) == pytest.approx(0.28, abs=0.005)
+    assert cold.largest_weight == pytest.approx(0.71, abs=0.005)
+
+
+@pytest.mark.parametrize(("per_log_n", "share"), [(2.5, 1 - 2.5 / 3.05), (12.0, 0.0)])
+def test_components_of_plus_and_minus_one_freeze_at_another_dimension(per_log_n: float, share: float) -> None:
+    """At d_k = ln n/(tanh 1 − ln cosh 1) = 3.05 ln n, where H/ln n has fallen to 0; 2^60 keys, counted by score."""
+    assert 1 / (math.tanh(1) - math.log(math.cosh(1))) == pytest.approx(3.05, abs=0.001)
+    n = 2**60
+    d = round(per_log_n * math.log(n))
+    scores = 2.0 * np.arange(d + 1) - d
+    expected = [n * math.comb(d, place) / 2**d for place in range(d + 1)]
+    keys = np.random.default_rng(2).poisson(expected, size=(50, d + 1))
+    log_z = logsumexp(scores, b=keys, axis=1)
+    energy = (keys * np.exp(scores - log_z[:, None]) * scores).sum(axis=1)
+    assert float(np.mean(log_z - energy)) / math.log(n) == pytest.approx(share, abs=0.06)
+
+
 # -- identities, thresholds and scales
+
+
+@pytest.mark.parametrize("b", [1.0, 2.0])
+def test_the_output_answers_to_a_score_by_b_times_a_covariance(b: float) -> None:
+    """Weights e^(bs)/Z: ∂o/∂s_j = b p_j (v_j − o), by differences."""
+    rng, step = np.random.default_rng(4), 1e-5
+    s, v = rng.standard_normal(5), rng.standard_normal((5, 2))
+    moved = [[softmax(b * (s + sign * step * np.eye(5)[j])) @ v for j in range(5)] for sign in (1, -1)]
+    expected = b * theory.output_response(softmax(b * s), v)
+    assert np.subtract(*moved) / (2 * step) == pytest.approx(expected, abs=1e-9)
 
 
 @given(rows, st.floats(0.05, 3), st.integers(0, 99))
