@@ -6,13 +6,18 @@ import os
 import sys
 from collections.abc import Sequence
 
+from attnlab.text import one_line
+
+#: of a mistake that is told: some name all backends
+_MOST_LETTERS = 2000
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
     try:
         status, mistake = _ended(arguments)
         if mistake:
-            print("attnlab: " + " ".join(mistake.split()), file=sys.stderr)
+            print("attnlab: " + one_line(mistake, _MOST_LETTERS), file=sys.stderr)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has had enough, as `| head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -48,7 +48,7 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "softcap": st.none() | st.floats(1e-9, 1e9),
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
-        "splits": st.integers(1, 4),
+        "splits": st.integers(1, min(4, keys)),
         "seed": st.integers(0, 2**32),
     }
     assert set(fields) == {field.name for field in dataclasses.fields(Workload)}

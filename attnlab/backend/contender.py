@@ -26,6 +26,7 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
 #: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+_MOST_THREADS = 4096
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
@@ -41,8 +42,8 @@ def _percent(value: str) -> float | None:
 #: settings that are no environment variables: what they have to be, and what reads them, None where they are not that
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "threads": (
-        "a whole number of at least 1",
-        lambda value: int(value) or None if value.isdecimal() else None,
+        f"a whole number from 1 to {_MOST_THREADS:,}",
+        {str(one): one for one in range(1, _MOST_THREADS + 1)}.get,
     ),
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
     "slowed": ("a percentage from 0 to 1000", _percent),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -11,11 +12,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from attnlab.problem.declaring import declaration, split_names
+from attnlab.problem.declaring import MOST, UTMOST_PROCESSES, declaration, split_names, within
 from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.problem.vocabulary import DEVICES
 from attnlab.problem.workload import Workload
-from attnlab.text import without_home
+from attnlab.text import one_line, without_home
 
 #: names, or what finds them
 Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
@@ -50,17 +51,15 @@ class Names(Name):
 
 
 class Positive(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A number above 0 of the kind `number`. Raises ValueError, naming the option, for one that is not."""
+    """A number above 0, of the kind `number`, at most `most`. Raises ValueError, naming the option, for others."""
 
-    def __init__(self, number: click.ParamType) -> None:  # type: ignore[type-arg]
-        self._number, self.name = number, number.name
+    def __init__(self, number: click.ParamType, most: int = MOST) -> None:  # type: ignore[type-arg]
+        self._number, self._most, self.name = number, most, number.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number."""
         found = self._number.convert(value, param, ctx)
-        if not found > 0:  # nor nan
-            raise ValueError(f"{param.opts[0] if param else self.name} must be above 0, got {found:g}")
-        return found
+        return within(param.opts[0] if param else self.name, found, self._most)
 
 
 def backends(context: click.Context) -> Iterable[str]:
@@ -94,8 +93,21 @@ def claims(context: click.Context) -> Iterable[str]:
     return [one.id for one in chosen(())]
 
 
-PATH = click.Path(path_type=Path)
-COUNT, AMOUNT = Positive(click.INT), Positive(click.FLOAT)
+class _Path(click.Path):
+    """A path that may be there or not. Raises ValueError, naming it, for one that cannot be looked at."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a `Path`."""
+        found = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            found.exists()
+        except OSError as fault:
+            raise ValueError(f"{one_line(str(found), 80)} cannot be looked at: {fault.strerror}") from None
+        return found
+
+
+PATH = _Path()
+COUNT, AMOUNT, PROCESSES = Positive(click.INT), Positive(click.FLOAT), Positive(click.INT, UTMOST_PROCESSES)
 
 folders = click.option(
     "--implementations",

@@ -130,7 +130,7 @@ def doctor(folder: Path, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("folders", metavar="RUN|DATASET...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("folders", metavar="RUN|DATASET...", nargs=-1, required=True, type=options.PATH)
 @click.option(
     "--out",
     metavar="FILE",
@@ -158,8 +158,8 @@ def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
 
 
 @click.command()
-@click.argument("runs", metavar="RUN_DIR...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--into", metavar="DATASET", required=True, type=click.Path(path_type=Path), help="Its folder.")
+@click.argument("runs", metavar="RUN_DIR...", nargs=-1, required=True, type=options.PATH)
+@click.option("--into", metavar="DATASET", required=True, type=options.PATH, help="Its folder.")
 def collect(runs: tuple[Path, ...], into: Path) -> int:
     """Add what runs hold to a dataset of Parquet files, which is made where there is none.
 
@@ -181,7 +181,7 @@ def collect(runs: tuple[Path, ...], into: Path) -> int:
 
 
 @click.command()
-@click.argument("dataset", metavar="DATASET", type=click.Path(path_type=Path))
+@click.argument("dataset", metavar="DATASET", type=options.PATH)
 @click.argument("sql", metavar="SQL")
 @click.option(
     "--format",

@@ -22,6 +22,7 @@ from attnlab.backend.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.experiments.finding import Array, Row, Where
 from attnlab.experiments.observables import Attend, black_box, gradients
+from attnlab.problem.declaring import MOST_SEED
 from attnlab.problem.problem import Problem
 
 #: the row that stands for a backend which raised an error
@@ -179,10 +180,10 @@ def agreement(rows: Sequence[Row], prediction: str) -> str:
 def generator(seed: int, *stream: int) -> np.random.Generator:
     """A random stream of its own for every part of an experiment, so that parts do not move each other.
 
-    Raises ValueError for a seed that is not a whole number of at least 0.
+    Raises ValueError for a seed that is no whole number from 0 to `MOST_SEED`.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number of at least 0, got {seed!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
+        raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {seed!r}")
     return np.random.default_rng([seed, *stream])
 
 

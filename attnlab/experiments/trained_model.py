@@ -14,9 +14,12 @@ from typing import Any
 
 from attnlab.libraries.host import required
 from attnlab.text import one_line
+from attnlab.text import read_text as text_of
 
 #: tokens of a text that are taken where nothing is said
 LENGTH = 512
+#: of a text
+_MOST_BYTES = 2**26
 #: one of them holds a tokenizer
 _TOKENIZER = (
     "tokenizer.json",
@@ -87,11 +90,13 @@ def load(folder: Path) -> tuple[Any, Any]:
 def read_text(file: Path) -> str:
     """The text of a file. Raises ValueError, in one line, for one that cannot be read or is empty."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = text_of(file, _MOST_BYTES)
     except OSError as fault:
         raise ValueError(f"the text {file} cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"the text {file} cannot be read: it is not UTF-8") from None
+    except ValueError as fault:
+        raise ValueError(f"the text {file} cannot be read: {fault}") from None
     if not text.strip():
         raise ValueError(f"the text {file} is empty")
     return text

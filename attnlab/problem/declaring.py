@@ -10,6 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 Reader = Callable[[str], Any]
+#: what a seed may be at most: what stored tables hold
+MOST_SEED = 2**63 - 1
+#: what seconds, hours and numbers of things may be at most: longer than anybody waits, within what clocks can wait
+MOST = 10**6
+#: what processes of one contender may be at most, in one race
+UTMOST_PROCESSES = 1000
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Declared:
     help : one line for a person. read : from text to the value, by default that of its type (`reader`). brief : its
     part of a label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a
     label says it at its default too. several : the plural under which a grid takes many values of it. also : a second
-    name of its option. names : the values that it may have, where they are names.
+    name of its option. names : the values that it may have, where they are names. most : what a size may be at most.
     """
 
     help: str
@@ -29,6 +35,7 @@ class Declared:
     several: str | None = None
     also: str | None = None
     names: tuple[str, ...] = ()
+    most: int | None = None
 
 
 def declared(default: Any, help: str, **rest: Any) -> Any:
@@ -81,6 +88,13 @@ def number(text: str) -> float:
     if not math.isfinite(found):
         raise ValueError(f"must be a finite number, got {text!r}")
     return found
+
+
+def within(name: str, value: float, most: int = MOST) -> float:
+    """`value`, where it is above 0 and at most `most`. Raises ValueError otherwise."""
+    if not 0 < value <= most:  # nor nan
+        raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value}")
+    return value
 
 
 def numbers(text: str) -> tuple[int, ...]:

@@ -249,6 +249,8 @@ def _drawn(
 # -- inputs that a model computed --------------------------------------------------------------------
 
 SUFFIX = ".safetensors"
+#: the folder from which the path of a file is meant: a worker process, which has one of its own, sets it
+started_in = Path()
 #: what stands in a path of a file, so that it can be shown and typed as it is
 _TEXT = re.compile(
     rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
@@ -431,7 +433,7 @@ def save(file: Path, problems: Mapping[str, Problem], about: Mapping[str, str] |
 def digest_of(file: str) -> str:
     """The first 64 bits of a file's SHA-256; ValueError where it cannot be read."""
     try:
-        found = Path(file).stat()
+        found = (started_in / file).stat()
         return _digest(file, found.st_size, found.st_mtime_ns)
     except OSError as fault:
         raise ValueError(f"the file of inputs {file} cannot be read: {fault.strerror}") from None
@@ -439,7 +441,7 @@ def digest_of(file: str) -> str:
 
 @lru_cache(maxsize=64)
 def _digest(file: str, size: int, changed: int) -> str:
-    with Path(file).open("rb") as opened:
+    with (started_in / file).open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
@@ -455,7 +457,7 @@ def _opened(file: str) -> Iterator[tuple[Any, dict[str, str]]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        opened = safe_open(file, "np")
+        opened = safe_open(started_in / file, "np")
     except OSError as fault:
         why = fault.strerror or "no such file"
         raise ValueError(f"the file of inputs {file} cannot be read: {why}") from None

@@ -23,6 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Positions = NDArray[np.intp]
+#: pairs of a mask that are drawn one by one
+_MOST_DRAWN = 2**30
 ALIGNMENTS = ("top_left", "bottom_right")
 #: an open side of a window, as it is written
 OPEN = -1
@@ -295,6 +297,11 @@ class Prefix(Part):
         """Columns of the prefix, and up to the diagonal."""
         return np.asarray((place.columns < self.length) | (place.columns <= place.diagonal("top_left")))
 
+    def spans(self, shape: Shape) -> tuple[Positions, Positions]:
+        """From the first key."""
+        end = np.clip(np.arange(1, shape.queries + 1)[None], self.length, shape.keys)
+        return np.zeros_like(end), end
+
     def check(self, shape: Shape) -> None:
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
@@ -325,6 +332,14 @@ class Random(Part):
         shape = place.shape
         kept = _drawn_pairs(self.share, self.seed, shape.queries, shape.keys)
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
+
+    def check(self, shape: Shape) -> None:
+        """Its array, and the numbers it is drawn from, take some GB at most."""
+        if shape.queries * shape.keys > _MOST_DRAWN:
+            raise ValueError(
+                f"the mask random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key, "
+                f"got {shape.queries:,} x {shape.keys:,}"
+            )
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Random:

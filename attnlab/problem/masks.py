@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -106,6 +107,9 @@ class Mask:
 
     def counts(self, shape: Shape) -> Counts:
         """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
+        if not self.parts:
+            batch, _, queries, keys = shape
+            return Counts(math.prod(shape), queries * keys, batch * queries, batch * keys)
         spans = self._spans(shape)
         if spans is None:
             return self._counted(shape)

@@ -27,6 +27,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,8 @@ PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bia
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "packed", "loop")
 _BASE = 10000.0
+#: a scale is at most so large, and a soft cap larger than this: what is computed with their squares is finite
+_MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
 #: what a block is beside its arrays
 WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
 
@@ -146,7 +149,7 @@ class Problem:
             scale=1 / math.sqrt(q.shape[-1]) if scale is None else checked_number("scale", scale),
             mask=masked,
             bias=added,
-            softcap=None if softcap is None else checked_number("softcap", softcap, above=0),
+            softcap=None if softcap is None else checked_number("softcap", softcap, above=LEAST_CAP),
             sinks=_fitting("sinks", sinks, (shape.heads,)),
             output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
@@ -274,10 +277,13 @@ def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
 
-def derived(sizes: Mapping[str, Any], rotary: Any = False) -> dict[str, int]:
+def derived(
+    sizes: Mapping[str, Any], rotary: Any = False, most: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
     """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
 
-    Raises ValueError for one that is no whole number of at least 1, and for sizes that do not fit each other.
+    Raises ValueError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
+    sizes that do not fit each other.
     """
     found = dict(sizes)
     for name in found:
@@ -292,6 +298,8 @@ def derived(sizes: Mapping[str, Any], rotary: Any = False) -> dict[str, int]:
             continue
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if size > most.get(name, size):
+            raise ValueError(f"{name} must be at most {most[name]:,}, got {size!r}")
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
         raise ValueError(f"kv_heads must divide the {found['heads']} heads, got {found['kv_heads']}")
@@ -471,11 +479,11 @@ def digest(problem: Problem) -> str:
 
 
 def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:
-    """`value` as a float. Raises ValueError for what is no finite number, or none above `above`."""
+    """`value` as a float. Raises ValueError for what is no number up to 1e30, positive or negative, above `above`."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not (number and above < value < math.inf):
+    if not (number and above < value and abs(value) <= _MOST_FACTOR):
         wanted = "a finite number" if above == -math.inf else f"a number above {above:g}"
-        raise ValueError(f"{name} must be {wanted} or None, got {value!r}")
+        raise ValueError(f"{name} must be {wanted} up to {_MOST_FACTOR:g} or None, got {value!r}")
     return float(value)
 
 

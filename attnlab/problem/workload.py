@@ -17,6 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.problem.declaring import (
+    MOST_SEED,
     declaration,
     declared,
     in_label,
@@ -27,7 +28,7 @@ from attnlab.problem.declaring import (
 from attnlab.problem.inputs import DISTRIBUTIONS, Captured, is_captured
 from attnlab.problem.mask_kinds import ALIGNMENTS, Shape
 from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
-from attnlab.problem.problem import Alibi, Problem, checked_number, derived, projected, shapes
+from attnlab.problem.problem import LEAST_CAP, Alibi, Problem, checked_number, derived, projected, shapes
 from attnlab.problem.vocabulary import (
     CONTIGUOUS,
     DEVICES,
@@ -50,6 +51,8 @@ _OF_BLOCKS = {
     "distribution": "x is standard normal, as after a layer norm",
     "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
 }
+#: positions of all batch elements, at which a mask is counted; and multiplications, so that all counts have 63 bits
+_MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
 #: what fields were called in results that are stored
 _FORMER = {"regime": "distribution"}
 
@@ -72,23 +75,26 @@ class Workload:
     to the output: (batch, queries, d_model) (`attnlab.problem.problem`). What a field means its declaration says; None
     and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
 
-    Raises ValueError, in one line, for what cannot be: an empty size, kv_heads that do not divide heads, a window or
-    lengths beyond the keys, an unknown name.
+    Raises ValueError, in one line, for what cannot be: a size that is empty or beyond all use, kv_heads that do not
+    divide heads, a window, lengths or splits beyond the keys, an unknown name.
     """
 
-    batch: int = declared(1, "Batch size.", brief="b{}", always=True)
-    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True)
+    batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20)
+    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True, most=2**16)
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]"
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", several="lengths")
-    keys: int = declared(512, "Keys, where they differ from the length.", several="lengths")
-    head_dim: int = declared(None, "Dimension of one head. [default: 64, of a block d_model / heads]")
-    value_dim: int = declared(None, "Dimension of a value. [default: the head's]")
+    queries: int = declared(512, "Queries, where they differ from the length.", several="lengths", most=2**24)
+    keys: int = declared(512, "Keys, where they differ from the length.", several="lengths", most=2**24)
+    head_dim: int = declared(
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", most=2**16
+    )
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", most=2**16)
     d_model: int | None = declared(
         None,
         "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
         brief="d_model={}",
+        most=2**20,
     )
     rotary: bool = declared(False, "Rotary positions of query and key, in a block.", brief="rotary")
     dtype: str = declared(
@@ -163,10 +169,11 @@ class Workload:
     seed: int = declared(0, "Seed of the inputs.", read=whole(0), brief="seed={}")
 
     def __post_init__(self) -> None:
-        self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary))
+        self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary, _MOST))
+        self._check_size()
         causal = "top_left" if self.causal is True else False if self.causal is None else self.causal
         scale = 1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale)
-        softcap = None if self.softcap is None else checked_number("softcap", self.softcap, above=0)
+        softcap = None if self.softcap is None else checked_number("softcap", self.softcap, above=LEAST_CAP)
         self._write({"causal": causal, "scale": scale, "softcap": softcap})
         self._check_values()
         self._check_block()
@@ -179,6 +186,21 @@ class Workload:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    def _check_size(self) -> None:
+        """Raises ValueError for more parts than keys, and for sizes that are too large together."""
+        if self.splits > self.keys:
+            raise ValueError(f"splits must be at most the {self.keys} keys, got {self.splits}")
+        shorter, longer = sorted((self.queries, self.keys))
+        positions = self.batch * longer
+        products = positions * self.heads * (self.head_dim + self.value_dim) * max(shorter, self.d_model or 1)
+        told = ("positions", positions, _MOST_POSITIONS), ("multiplications", products, _MOST_PRODUCTS)
+        for name, size, most in told:
+            if size > most:
+                raise ValueError(
+                    f"a workload has at most {most:,} {name} in all, got {size:,}: "
+                    "take a smaller batch, fewer heads, queries or keys"
+                )
+
     def _check_values(self) -> None:
         """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
         for one in fields(self):
@@ -190,8 +212,8 @@ class Workload:
                 raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {value!r}")
             if one.default is False and not names and not isinstance(value, bool):
                 raise ValueError(f"{one.name} must be true or false, got {value!r}")
-        if type(self.seed) is not int or self.seed < 0:
-            raise ValueError(f"seed must be a whole number of at least 0, got {self.seed!r}")
+        if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {self.seed!r}")
         if not isinstance(self.mask, str):
             raise ValueError(
                 f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
@@ -417,6 +439,10 @@ class Workload:
         if unknown:
             raise ValueError(f"unknown workload field {unknown[0]!r}; known: {', '.join(sorted(known))}")
         return cls(**given)
+
+
+#: what sizes may be at most, by name
+_MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}
 
 
 @lru_cache(maxsize=512)

@@ -39,7 +39,7 @@ import pytest
 
 from attnlab.backend.contender import Contender
 from attnlab.experiments.finding import Finding, Row
-from attnlab.problem.declaring import split_names
+from attnlab.problem.declaring import split_names, within
 from attnlab.problem.grid import by_option, choices, read_options, workloads
 from attnlab.problem.result import Accuracy, Outcome, Result
 from attnlab.problem.vocabulary import DTYPES
@@ -91,6 +91,7 @@ class Settings:
     def of(cls, config: pytest.Config) -> Settings:
         """The settings of this session. Raises ValueError for a user's mistake."""
         option = config.getoption
+        within("--benchmark-max-time", float(option("--benchmark-max-time")))
         given = {choice.name: option(choice.option) for choice in choices(grid=True)}
         said = read_options({**given, **_after_bare(config)}, grid=True)
         preset, names = option("--preset"), option("--backends")

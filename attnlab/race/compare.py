@@ -17,6 +17,7 @@ from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, 
 from attnlab.backend.library import huge_page_variables
 from attnlab.judge.replication import Speed, speeds
 from attnlab.judge.verdicts import Verdict, pay_off, precision_apart, sentence, verdicts_against
+from attnlab.problem.declaring import UTMOST_PROCESSES, within
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
@@ -141,9 +142,11 @@ def compare(
     """Race the contenders on `workload`; the first is the baseline.
 
     seconds : for the rounds of the first five processes, 2.5 for each contender by default. processes : of each
-    contender, at most. limits : all of it, instead. Raises ValueError for fewer than two contenders, broken notation or
-    an unknown backend.
+    contender, at most. limits : all of it, instead. Raises ValueError for a number of no use, fewer than two
+    contenders, broken notation or an unknown backend.
     """
+    within("seconds", SECONDS if seconds is None else seconds)
+    within("processes", processes, UTMOST_PROCESSES)
     contenders = parse_all(texts)
     if len(contenders) < 2:
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")

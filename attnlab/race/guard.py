@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import psutil
 
@@ -56,11 +59,18 @@ GUARD = Guard()
 
 
 def guard(channel: Channel) -> None:
-    """In the guard's process: sweep when the conductor is gone."""
+    """In the guard's process: sweep when the conductor is gone, and remove the folders of its workers."""
     mark = channel.receive()
     with contextlib.suppress(Closed):
         channel.receive()
     sweep(mark)
+    for left in Path(tempfile.gettempdir()).glob(f"{place_of(mark)}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def place_of(mark: str) -> str:
+    """How the names of the folders begin, among the temporary ones, in which processes with this mark are."""
+    return f"attnlab-{mark}-"
 
 
 def sweep(mark: str) -> None:

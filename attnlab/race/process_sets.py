@@ -86,7 +86,7 @@ class ProcessSets:
                 for number, worker in started:
                     if worker.alive and (worker.starting or not again):
                         with self._noting(worker, number):
-                            worker.finish_start()
+                            worker.finish_start(excusing=not again)
 
     def _begin(
         self, family: Sequence[WorkerProcess], number: int, modules: tuple[str, ...] | None

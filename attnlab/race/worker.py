@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +24,7 @@ from attnlab.backend.contender import Contender
 from attnlab.backend.library import Library, half_installed, import_listeners, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
+from attnlab.problem import inputs
 from attnlab.problem.inputs import checked_problem, problem_of
 from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
@@ -313,7 +316,7 @@ def refusal(fault: BaseException) -> tuple[str, str]:
 
 
 def serve(channel: Channel) -> None:
-    """Answer requests, (number, method, arguments), until the channel closes.
+    """Answer requests, (number, method, arguments), until the channel closes, in the folder that is told first.
 
     An answer is (number, "answer", value), or the number and what `refusal` tells.
     """
@@ -323,6 +326,8 @@ def serve(channel: Channel) -> None:
     worker = Worker()
     import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
     with contextlib.suppress(Closed):
+        inputs.started_in = Path.cwd()  # from where paths that users give are meant
+        os.chdir(channel.receive())
         while True:
             number, op, arguments = channel.receive()
             try:

@@ -24,7 +24,7 @@ from attnlab import system
 from attnlab.backend.contender import Contender, huge_pages_refused
 from attnlab.backend.library import Import
 from attnlab.problem.result import Outcome
-from attnlab.race.guard import GUARD, MARK
+from attnlab.race.guard import GUARD, MARK, place_of
 from attnlab.subprocesses import Closed, Garbled, Late, Subprocess
 from attnlab.text import one_line
 
@@ -119,6 +119,8 @@ class WorkerProcess:
         self._folders = [str(Path(folder).resolve()) for folder in folders]
         self._process: Subprocess | None = None
         self.log: IO[bytes] | None = None
+        #: where its process is, and nothing else
+        self._place: tempfile.TemporaryDirectory[str] | None = None
         #: whether its process was forked and has not been timed yet; whether it may be forked at all
         self._forked, self.forks = False, True
         #: why its process was started afresh
@@ -161,14 +163,16 @@ class WorkerProcess:
         self._first(op, arguments, self.start_seconds)
 
     def open(self) -> dict[str, str]:
-        """Open its log; the environment that its process has to have. Raises Refused."""
+        """Open its log, and an empty folder; the environment that its process has to have. Raises Refused."""
         refused = huge_pages_refused() if self.contender.pages == "huge" else None
         if refused:
             raise Refused("unavailable", refused)
         # appended to from wherever its end is: it is cut between requests
         log = tempfile.TemporaryFile("a+b", prefix="attnlab-worker-")  # noqa: SIM115 (`end` closes it)
         self.log = log
-        return {**self.contender.environment(os.environ), **_padding(), MARK: GUARD.watch(self)}
+        mark = GUARD.watch(self)
+        self._place = tempfile.TemporaryDirectory(prefix=place_of(mark), ignore_cleanup_errors=True)
+        return {**self.contender.environment(os.environ), **_padding(), MARK: mark}
 
     def adopt(self, process: Subprocess | str) -> None:
         """Go on with a process that was forked for it, after `open`, as after `start`; with a fresh one where that says
@@ -186,7 +190,8 @@ class WorkerProcess:
         if op == "load":
             arguments = {"contender": self.contender, "folders": self._folders}
         self._start_deadline, self.starting = time.monotonic() + seconds, True
-        self._begin(op, arguments, self._start_deadline)
+        assert self._place is not None, "open comes first"
+        self._begin(op, arguments, self._start_deadline, self._place.name)
 
     def _restart(self, why: str) -> None:
         self.afresh = why
@@ -204,12 +209,12 @@ class WorkerProcess:
         self._restart(f"{when} {fault}")
         return True
 
-    def finish_start(self) -> Any:
+    def finish_start(self, excusing: bool = False) -> Any:
         """Wait for the answer to the first request, and return it; the process is stopped after it.
 
-        The deadline is one for all that start side by side: those that hang do not add up. A process that ends and has
-        an `excuse` is started afresh once: then it is still `starting`, and to be waited for again. None then, and
-        where it was waited for before.
+        The deadline is one for all that start side by side: those that hang do not add up. excusing : a process that
+        ends and has an `excuse` is started afresh: then it is still `starting`, and to be waited for again. None then,
+        and where it was waited for before.
         """
         if not self.starting:
             return None
@@ -217,7 +222,7 @@ class WorkerProcess:
         try:
             answer = self._answer(self._start_deadline)
         except (Died, Hung) as fault:
-            if self.afresh is not None or not self.excuse(fault, "at its start"):
+            if not excusing or not self.excuse(fault, "at its start"):
                 raise
             return None
         if isinstance(answer, dict) and "parts" in answer:
@@ -236,7 +241,7 @@ class WorkerProcess:
             raise Died("its process has ended before")
         self._process.go_on()
         self._begin(op, arguments, deadline)
-        self._forked = self._forked and op in ("declines", "prepare", "check")
+        self._forked = self._forked and op != "measure"
         return lambda: self._answer(deadline)
 
     def answered(self) -> bool:
@@ -251,14 +256,17 @@ class WorkerProcess:
         if self.log is not None:
             GUARD.leave(self)
             self.log.close()
-        self._process = self.log = None
+        if self._place is not None:
+            self._place.cleanup()
+        self._process = self.log = self._place = None
 
-    def _begin(self, op: str, arguments: dict[str, Any], deadline: float) -> None:
+    def _begin(self, op: str, arguments: dict[str, Any], deadline: float, *before: Any) -> None:
         assert self._process is not None
         self._number, self._asked = self._number + 1, time.monotonic()
         try:
             with contextlib.suppress(Closed):  # how it ended is told when it is asked for the answer
-                self._process.channel.send((self._number, op, arguments), deadline)
+                for message in (*before, (self._number, op, arguments)):
+                    self._process.channel.send(message, deadline)
         except Late:
             raise self._ended(Hung, "it took in no request before the deadline and was killed") from None
 

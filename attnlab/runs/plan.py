@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -15,6 +16,7 @@ import msgspec
 from attnlab.backend.contender import parse_all
 from attnlab.experiments import CHAPTER, chosen_experiments
 from attnlab.plain import decode
+from attnlab.problem.declaring import MOST, UTMOST_PROCESSES
 from attnlab.problem.grid import GRID, choices, workloads
 from attnlab.problem.inputs import is_captured
 from attnlab.problem.workload import Workload
@@ -25,7 +27,9 @@ from attnlab.text import read_text
 #: stands for every backend, those that race only where they are named included
 EVERYBODY = "all"
 #: of a plan file: a sweep lists its workloads one by one, some hundred bytes each
-_MOST_BYTES = 2**25
+_MOST_BYTES = 2**23
+#: of one plan: some ten hours of races at least
+_MOST_WORKLOADS = 20_000
 #: what a plan file calls the fields of `Plan` that have another name there
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
@@ -44,6 +48,7 @@ class Plan:
     folders : hold users' backends.
     self_test : enter the baseline twice.
     memory, ceilings : measure peak memory; and the machine's limits, which the share of the ceiling is told against.
+    afresh : measure the machine's limits, and ask for the same bits, also where they are remembered.
     experiments : those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
     limits : when to stop measuring, in seconds.
 
@@ -58,12 +63,14 @@ class Plan:
     self_test: bool = True
     memory: bool = True
     ceilings: bool = True
+    afresh: bool = False
     experiments: tuple[str, ...] = CHAPTER
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
+        _require_few(len(self.workloads))
         if self.origins and len(self.origins) != len(self.workloads):
             raise ValueError(
                 f"origins must be one a workload, {len(self.workloads)}, or none, got {len(self.origins)}"
@@ -94,13 +101,14 @@ class Plan:
         `preset` is written as in `attnlab.runs.presets`; what is said beside it goes before what it says. A plan
         that lists its `workloads`, as plain data or as they are, has no grid beside.
         """
-        said = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
+        said: dict[str, Any] = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
         said = {name: value for name, value in said.items() if value is not None}
         if "workloads" in rest:
             beside = [*said, *(["preset"] if preset else [])]
             if beside:
                 raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
+            _require_few(len(rest["workloads"]))
             listed = [
                 one if isinstance(one, Workload) else Workload.from_dict(one) for one in rest.pop("workloads")
             ]
@@ -109,8 +117,11 @@ class Plan:
         if not of_file:
             on_gpu = said.get("device") == "cuda"
             said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
+        if preset is None and not of_file:
+            said = {**GRID, **said}
+        _require_few(math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several))
         if preset is None:
-            return cls(workloads=workloads(said if of_file else {**GRID, **said}), **rest)
+            return cls(workloads=workloads(said), **rest)
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
 
@@ -124,6 +135,14 @@ class Plan:
         """The inverse of `to_dict`. Raises ValueError for what is no plan."""
         stored = tuple(map(Workload.from_dict, data.get("workloads", ())))  # which knows former names
         return decode({**data, "workloads": stored}, cls, "the plan")
+
+
+def _require_few(workloads: int) -> None:
+    """Raises ValueError for more workloads than a plan may have."""
+    if workloads > _MOST_WORKLOADS:
+        raise ValueError(
+            f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {workloads:,}: make several plans, each a run"
+        )
 
 
 def read_plan(file: Path) -> dict[str, Any]:
@@ -157,7 +176,7 @@ def plan_text(plan: Plan) -> str:
         "backends": plan.contenders,
         "baseline": plan.baseline,
         "implementations": [str(Path(one).resolve()) for one in plan.folders],
-        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings")},
+        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings", "afresh")},
         "experiments": plan.experiments or ("none",),
         "origins": plan.origins,
     }
@@ -182,7 +201,11 @@ def _toml(value: Any) -> str:
 
 def _plan_file() -> type:
     """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
-    positive = {name: Annotated[kind, msgspec.Meta(gt=0)] for name, kind in get_type_hints(Limits).items()}
+    most = {"processes": UTMOST_PROCESSES, "most_processes": UTMOST_PROCESSES}
+    positive = {
+        name: Annotated[kind, msgspec.Meta(gt=0, le=most.get(name, MOST))]
+        for name, kind in get_type_hints(Limits).items()
+    }
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
     kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
     kinds["workloads"] = Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]

@@ -50,6 +50,14 @@ MISTAKES = {
     "compare a b --preset llama3-8b/decode": "--length",
     "backends --json": "--matrix",
     # numbers of a command
+    "run --seconds inf": "at most 1,000,000",
+    "run --processes 1001": "at most 1,000",
+    "compare a b --seconds nan": "--seconds",
+    "compare a b --length 1000000000000": "--length must be at most 16,777,216",
+    "compare a b --heads 1000000000000": "--heads must be at most 65,536",
+    "compare a b --length 64 --splits 65": "--splits must be at most the 64 keys",
+    "compare torch_sdpa torch_eager[threads=99999999999]": "threads must be a whole number from 1 to 4,096",
+    "numerics saturation --seed 99999999999999999999": "seed",
     "run --seconds 0": "--seconds",
     "compare a b --processes 0": "--processes",
     "numerics saturation --seed -1": "-1",
@@ -72,6 +80,7 @@ MISTAKES = {
     "run --resume later --quiet --seconds 1": "--resume",
     "sweep --status --out full plan.toml": "--status",
     "report missing": "run.json",
+    f"show {'a' * 5000}": "File name too long",
     "report later": "format",
     "report later --format csv --page": "--page",
     "report later --summary --out x": "--out",
@@ -79,6 +88,7 @@ MISTAKES = {
     "query missing 'select 1'": "missing",
     "diagnose missing --text missing.txt": "missing.txt",
     "diagnose full --text bad.toml": "full",
+    "diagnose full --text endless.toml": "endless.toml",
 }
 
 
@@ -122,6 +132,11 @@ SLIPS = {
     "limits = 3": "limits must be a table, got 3",
     "[limits]\nrounds = 3": "limits: unknown key 'rounds'; did you mean min_rounds or max_rounds?",
     "[limits]\ncall_seconds = 0": "limits.call_seconds",
+    "[limits]\nworkload_seconds = inf": "limits.workload_seconds must be float <= 1000000",
+    "[limits]\nprocesses = 1_000_000_000_000": "limits.processes must be int <= 1000",
+    f"lengths = {list(range(1, 20_002))}\nheads = [1]": "at most 20,000 workloads, got 20,001: make several",
+    "[[workloads]]\n" * 20_001: "at most 20,000 workloads, got 20,001",
+    f"lengths = {[1000] * 2_000_000}": "8,388,608 bytes",
     "lengths = [8]\n[[workloads]]\nheads = 2": "lengths",
     "[[workloads]]\ncolour = 2": "colour",
 }

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import strategies
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
@@ -18,10 +19,12 @@ from attnlab.problem.vocabulary import DIRECTIONS, GRADIENTS, ITEM_BYTES, LOG_SU
 from attnlab.problem.workload import Workload
 
 workloads = strategies.workloads()
+SIZES = ("batch", "heads", "queries", "keys", "head_dim", "value_dim", "d_model")
 BAD: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("batch", "heads", "queries", "keys", "head_dim", "splits"), (0, -1, 2.0, True, "8")),
+    **dict.fromkeys(("batch", "heads", "queries", "keys", "head_dim"), (0, -1, 2.0, True, "8", 10**12)),
+    "splits": (0, -1, 2.0, True, "8", 513),
     "kv_heads": (3, 0),
-    "d_model": (0, True),
+    "d_model": (0, True, 10**12),
     "dtype": ("int8", None),
     "device": ("gpu",),
     "causal": (1, "bottom-right", "yes"),
@@ -29,14 +32,14 @@ BAD: dict[str, tuple[Any, ...]] = {
     "key_lengths": ((513,), (-1,), (3, 3)),
     "mask": ("strange", "random(2)", "prefix(513)", "prefix(x)", "prefix(1,2)"),
     "bias": ("strange",),
-    "softcap": (0.0, -1.0),
+    "softcap": (0.0, -1.0, 1e-320, 1e300),
     "sinks": (1,),
     "layout": ("sbhd",),
     "storage": ("strange", None),
     "direction": ("sideways",),
-    "scale": (float("nan"), float("inf"), True, "1"),
+    "scale": (float("nan"), float("inf"), True, "1", 1e300, -1e300),
     "distribution": ("strange",),
-    "seed": (-1, 1.5, False),
+    "seed": (-1, 1.5, False, 10**30),
 }
 
 
@@ -49,9 +52,26 @@ def test_a_malformed_field_is_refused_in_one_line_by_name_with_what_came(name: s
     assert "\n" not in shown
 
 
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(SIZES, st.integers(0, 70).map(lambda bits: 2**bits))))
+@settings(max_examples=300, deadline=None)
+def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict[str, int]) -> None:
+    """However large, alone and together: nothing of that size is taken meanwhile."""
+    try:
+        workload = Workload(**asked)
+    except ValueError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    for each in (workload, workload.with_(direction="training") if workload.d_model is None else workload):
+        assert max(each.flops, each.least_bytes, each.score_bytes) < 2**63
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
+        (
+            {"queries": 2**17, "keys": 2**17, "mask": "random(0.5)"},
+            "random is drawn for at most 1,073,741,824 pairs",
+        ),
         ({"d_model": 770, "heads": 12}, "d_model must be divisible by heads, got 770 and 12; take 11 heads"),
         ({"rotary": True}, "rotary positions belong to a multi-head block, got no d_model"),
         ({"rotary": 1, "d_model": 64}, "rotary must be true or false, got 1"),

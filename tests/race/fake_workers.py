@@ -112,7 +112,7 @@ class FakeWorker:
         self.asked["start"] += 1
         self.alive = True
 
-    def finish_start(self) -> dict[str, Any]:
+    def finish_start(self, excusing: bool) -> dict[str, Any]:
         self._fault("load")
         return {}
 

@@ -17,6 +17,8 @@ import pytest
 from fake_workers import QUICK
 
 from attnlab.backend.contender import parse_all
+from attnlab.problem.grid import workloads
+from attnlab.problem.inputs import problem_of, save
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race import process_sets
@@ -151,6 +153,44 @@ def test_where_processes_cannot_be_forked_they_start_by_themselves(
     assert all(said in (result.reason or "") and "(2 times)" in (result.reason or "") for result in results)
 
 
+@pytest.mark.parametrize("forked", [True, False])
+def test_what_a_backend_does_where_it_is_leaves_the_users_files_alone(
+    forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an empty folder of its own, gone afterwards."""
+    written(tmp_path, "sweeping", f"sweep(); {RIGHT}")
+    with (tmp_path / "sweeping.py").open("a", encoding="utf-8") as file:
+        file.write(
+            "\ndef sweep():\n    [os.remove(one) for one in os.listdir()]\n    open('mine', 'w').close()\n"
+        )
+        file.write("    open(__file__ + '.log', 'a').write(os.getcwd() + os.linesep)\nsweep()\n")
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis").write_text("all of it")
+    monkeypatch.chdir(mine)
+    if not forked:
+        monkeypatch.setattr(process_sets, "before_fork", lambda name, folders: None)
+    (result,) = race(Path(".."), "sweeping")
+    assert result.outcome is Outcome.MEASURED, result.reason
+    assert [one.name for one in mine.iterdir()] == ["thesis"]
+    places = set((tmp_path / "sweeping.py.log").read_text().split())
+    assert len(places) == QUICK.processes
+    assert not any(Path(place).exists() for place in places)
+
+
+def test_the_path_of_a_file_of_inputs_is_meant_from_where_the_user_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its reader is elsewhere."""
+    pytest.importorskip("safetensors", reason="safetensors is not installed; pip install 'attnlab[diagnose]'")
+    monkeypatch.chdir(tmp_path)
+    save(Path("qkv.safetensors"), {"layer": problem_of(SMALL)})
+    (workload,) = workloads({"distribution": "qkv.safetensors"}, grid=False)
+    with conducting(folder, "good") as conductor:
+        (result,) = conductor.race(workload)
+    assert result.outcome is Outcome.MEASURED, result.reason
+
+
 # -- only one is runnable -------------------------------------------------------------------------------
 
 
@@ -229,7 +269,7 @@ def test_peak_memory_is_exact_for_an_allocation_that_is_known(tmp_path: Path) ->
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> None:
-    """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe."""
+    """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe. Their folders go too."""
     script = textwrap.dedent(f"""
         import signal
         from attnlab.backend.contender import parse_all
@@ -243,10 +283,14 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         assert conductor.stdout is not None
         workers = [psutil.Process(int(pid)) for pid in conductor.stdout.readline().split()]
         assert [worker.status() for worker in workers] == [psutil.STATUS_STOPPED] * 2
+        places = [Path(worker.cwd()) for worker in workers]
+        assert all(place.is_dir() for place in places)
+        guards = [one for one in psutil.Process(conductor.pid).children() if one not in workers]
     finally:
         conductor.kill()
         conductor.communicate()
-    _, alive = psutil.wait_procs(workers, timeout=30)
+    _, alive = psutil.wait_procs([*workers, *guards], timeout=30)
+    assert not any(place.exists() for place in places)
     assert all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive), (
         "an orphan stays stopped for ever"
     )
