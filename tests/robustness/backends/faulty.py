@@ -279,5 +279,5 @@ def attend(query, key, value, *, causal, scale):
     return weights / weights.sum(-1, keepdims=True) @ value
 
 
-if WHEN == "start":
+if WHEN == "start" and __name__ != "faulty":  # as a parent imports it
     strike("start")
