@@ -24,7 +24,7 @@ from attnlab.race.worker_process import NoAnswer, Refused, WorkerProcess
 from attnlab.remembered import Remembered
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
-from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
+from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run, torn_text
 from attnlab.subprocesses import Aside
 from attnlab.system import cores, terminable
 
@@ -101,9 +101,12 @@ def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
             )
         _, contenders = resolve(record.plan)
         unchanged(record.environment, environment())
+        progress = progress or Progress()
+        for text in torn_text(record):
+            progress.detail(f"{text} It is set aside, and measured again.")
         record.set_aside()
         record.complete = False
-        _carry_out(record, contenders, progress or Progress())
+        _carry_out(record, contenders, progress)
     return record
 
 
