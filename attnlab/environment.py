@@ -29,7 +29,7 @@ _NEVER = (
     "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
 )  # fmt: skip
 #: what must be as it was for a run to go on: entries of `environment`
-_CONDITIONS = (
+CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
     "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
@@ -63,9 +63,9 @@ def environment() -> dict[str, Any]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "attnlab": importlib.metadata.version("attnlab"),
         "variables": _variables(),
-        "governor": _read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
+        "governor": read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": _turbo(),
-        "huge_pages": _read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "huge_pages": read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "switch_interval_s": sys.getswitchinterval(),
@@ -101,7 +101,7 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """
     different = [
         f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
-        for name in _CONDITIONS
+        for name in CONDITIONS
         if name in before and before[name] != now.get(name)
     ]
     for contender, facts in before.get("contenders", {}).items():
@@ -140,14 +140,15 @@ def _gpus() -> list[str]:
 
 
 def _turbo() -> str | None:
-    no_turbo = _read(_SYS_CPU / "intel_pstate/no_turbo")
+    no_turbo = read(_SYS_CPU / "intel_pstate/no_turbo")
     if no_turbo is not None:
         return "off" if no_turbo == "1" else "on"
-    boost = _read(_SYS_CPU / "cpufreq/boost")
+    boost = read(_SYS_CPU / "cpufreq/boost")
     return None if boost is None else ("on" if boost == "1" else "off")
 
 
-def _read(file: Path) -> str | None:
+def read(file: Path) -> str | None:
+    """What a file of the system says, in one text; None where it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -24,6 +24,7 @@ from common import HOME, REPOSITORY, alike, command_line, publish, say, table
 from random_damage import Figures, damage, fuzz, soak
 
 from attnlab.backend.contender import parse_all
+from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
@@ -32,7 +33,7 @@ from attnlab.runs.store import read_run, require_run
 
 sys.path.extend([str(REPOSITORY / "tests" / name) for name in ("robustness", "report")])
 
-from matrix import DEADLINE, FAULTS, GOOD, PHASES, contender, expected, race
+from matrix import DEADLINE, FAULTS, GOOD, PHASES, QUICK, contender, expected, race, race_killed
 
 #: results of the run that is gone on with
 RESULTS = 10_000
@@ -40,7 +41,7 @@ STORE = HOME / "robustness.json"
 
 
 def matrix(asked: Namespace) -> Iterator[Figures]:
-    """A worker that fails, in every phase"""
+    """A worker that fails, or the parent that it is forked from, in every phase"""
     rows: dict[str, dict[str, str]] = {fault: {} for fault in FAULTS}
     harmed, left = [], 0
     for phase in PHASES:
@@ -51,9 +52,16 @@ def matrix(asked: Namespace) -> Iterator[Figures]:
         for fault in FAULTS:
             result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
             right = result.outcome == outcome and words in (result.reason or "")
-            noted = " (noted)" if outcome == "measured" and words else ""
-            rows[fault][phase] = f"{result.outcome}{noted}" if right else f"**{result.outcome}**"
+            rows[fault][phase] = _noted(result) if right else f"**{result.outcome}**"
+    with tempfile.TemporaryDirectory(prefix="attnlab-killed-") as folder:
+        found, still = race_killed(Path(folder), QUICK)
+    rows["killed, by somebody else, once"] = {phase: _noted(one) for phase, one in found.items()}
+    left += still
     yield {"rows": rows, "harmed": harmed, "left": left, "deadline_s": DEADLINE}
+
+
+def _noted(result: Result) -> str:
+    return f"{result.outcome} (noted)" if result.outcome == "measured" and result.reason else result.outcome
 
 
 def leaks(asked: Namespace) -> Iterator[Figures]:

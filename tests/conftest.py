@@ -14,6 +14,8 @@ from threadpoolctl import threadpool_limits
 # Threads that wait for each other on shared cores wait for seconds. PyTorch and the processes that tests start
 # read the variable; NumPy's pool may be there already. A test that is about threads sets them itself
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# nothing is remembered from test to test, nor from what the user has measured
+os.environ["ATTNLAB_CACHE"] = os.devnull
 threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
 settings.register_profile("attnlab", deadline=None)

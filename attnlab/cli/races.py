@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Fresh processes of each contender; five by default.",
 )
+@click.option("--afresh", is_flag=True, default=None, help="Ask again for ceilings and the same bits.")
 @options.out("A new folder for the run; reports/latest by default, where the run before is moved aside.")
 @options.quiet
 def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int:
@@ -120,7 +121,7 @@ def plan_of(
         limits |= {"processes": processes, "most_processes": processes}
     if limits:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
-    beside = {name: given.get(name) for name in ("preset", "baseline", "experiments")}
+    beside = {name: given.get(name) for name in ("preset", "baseline", "experiments", "afresh")}
     beside |= {"contenders": backends, "folders": folders or None}
     chosen |= {name: value for name, value in beside.items() if value is not None} | typed
     try:

@@ -145,8 +145,13 @@ def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
     The page is one file without any link to the network: send it, keep it, open it from disk.
     """
     from attnlab.report.explore_page import PAGE, write
+    from attnlab.runs.store import torn_text
 
-    file = write([run for folder in folders for run in stored_runs(folder)], out or folders[0] / PAGE)
+    runs = [run for folder in folders for run in stored_runs(folder)]
+    for run in runs:
+        for text in torn_text(run):
+            click.echo(f"attnlab: {run.folder}: {text}", err=True)
+    file = write(runs, out or folders[0] / PAGE)
     unopened = "" if closed else _open(file)
     click.echo(f"The page: {file}" + (f" ({unopened}: open it in a browser)" if unopened else ""))
     return 0

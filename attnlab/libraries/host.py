@@ -63,9 +63,9 @@ def required(*modules: str, extra: str) -> Any:
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
-    for module in (one.partition(".")[0] for one in modules):
-        if not _is_there(module):
-            raise Unavailable(f"{module} is not installed; {mend}")
+    for module in modules:
+        if not is_there(module):
+            raise Unavailable(f"{module.partition('.')[0]} is not installed; {mend}")
     too_old = _too_old(extra)
     if too_old:
         raise Unavailable(f"{too_old}; {mend}")
@@ -79,9 +79,10 @@ def required(*modules: str, extra: str) -> Any:
     return found
 
 
-def _is_there(module: str) -> bool:
+def is_there(module: str) -> bool:
+    """Whether the package that holds `module` is installed; nothing is imported."""
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):  # what holds it cannot be imported, or it is there without a spec
         return False
 

@@ -168,6 +168,7 @@ class TorchRanks(HostLibrary):
     name = "torch_ranks"
     thread_variables = Torch.thread_variables
     without_gradients = None
+    arrays_of = "torch"
     in_place = False
     peak_method = "sum of the ranks' own peaks"
 

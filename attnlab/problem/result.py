@@ -211,6 +211,11 @@ class Result:
         return self.measurement("latency")
 
     @property
+    def uncounted(self) -> bool:
+        """Whether it has a latency, and other programs disturbed every turn of it: nothing may rest on that."""
+        return self.latency is not None and not self.latency.counted
+
+    @property
     def setup_seconds(self) -> float | None:
         """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
         found = self.measurement("setup")
@@ -333,7 +338,7 @@ SAME_BITS = (
 class Invariance:
     """Whether `contender` gave the same bits in `dtype`, by what was asked of `SAME_BITS`, as far as it could be asked.
 
-    queries, keys : of the problem. reason : why not all of it was asked.
+    queries, keys : of the problem. reason : why not all of it was asked. remembered : as of `Ceiling`.
     """
 
     contender: str
@@ -342,13 +347,15 @@ class Invariance:
     keys: int = 0
     same: dict[str, bool] = field(default_factory=dict)
     reason: str | None = None
+    remembered: str | None = None
 
 
 @dataclass(frozen=True)
 class Ceiling:
     """The best rate seen for one number format on one device, and the library that reached it.
 
-    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written).
+    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written). `remembered` is the UTC day and time
+    when it was found, where that was before the run.
     """
 
     device: str
@@ -357,3 +364,4 @@ class Ceiling:
     matmul_library: str
     copy_bytes: float
     copy_library: str
+    remembered: str | None = None

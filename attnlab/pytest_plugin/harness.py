@@ -23,6 +23,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.remembered import Remembered
 from attnlab.runs.execute import measure_ceiling
 from attnlab.text import seconds_text
 
@@ -168,7 +169,7 @@ class Harness:
             return None
         key = result.workload.device, result.computes_in or result.workload.dtype
         if key not in self._ceilings:
-            self._ceilings[key] = measure_ceiling(*key)
+            self._ceilings[key] = measure_ceiling(*key, Remembered(afresh=True))
         ceiling = self._ceilings[key]
         if ceiling is None:
             return None

@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import require
 from attnlab.errors import Declined
 from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry
@@ -44,6 +45,7 @@ from attnlab.race.participant import Participant
 from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import FAR_SETS, Race
 from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, WorkerProcess
+from attnlab.remembered import Remembered, digest
 
 _WARMUP_SECONDS = 0.015
 #: who gave no answer on so many workloads is not asked again for one that is no smaller: each costs a whole deadline
@@ -216,32 +218,44 @@ class Conductor:
                     found[name] = {"unknown": str(fault)}
         return found
 
-    def invariance(self, names: Collection[str], dtypes: Sequence[str], device: str) -> list[Invariance]:
+    def invariance(
+        self, names: Collection[str], dtypes: Sequence[str], device: str, afresh: bool = False
+    ) -> list[Invariance]:
         """Which of the contenders `names` give the same bits again, in each of `dtypes`; see `Invariance`.
 
-        Asked after the races: it takes a process of each with another number of threads.
+        Asked after the races: it takes a process of each with another number of threads. What was found of a contender
+        before is remembered, where nothing kept it from a full answer; `afresh` asks everyone.
         """
-        found: list[Invariance] = []
         with self._activity("same bits"):
+            remembered = Remembered(afresh=afresh)
             running = {
                 name: worker
                 for name, worker in self.sets.running(0, names).items()
                 if name in names and worker.alive and not is_second_entry(name)
             }
+            asked = {"asked": "same bits", "dtypes": dtypes, "device": device}
+            questions = {}
+            for name, worker in running.items():
+                beside = require(worker.contender.backend, self._folders).parent.glob("*.py")
+                questions[name] = {**asked, **asdict(worker.contender), "source": digest(beside)}
+            found = {name: remembered.recall(one, Invariance) for name, one in questions.items()}
             cores = system.cores()
-            other_threads = [with_other_threads(one.contender, cores) for one in running.values()]
+            unknown = {name: worker for name, worker in running.items() if found[name] is None}
+            other_threads = [with_other_threads(one.contender, cores) for one in unknown.values()]
             others = ProcessSets(other_threads, self._folders, self._on_event)
             try:
                 by_threads = others.running(0)
-                for name, worker in running.items():
+                for name, worker in unknown.items():
                     self._on_event(f"same bits again: {name}")
                     seconds = self.limits.deadline_seconds
-                    found += invariance_of(
-                        worker.contender, worker, by_threads[name], dtypes, device, seconds
-                    )
+                    other = by_threads[name]
+                    now = invariance_of(worker.contender, worker, other, dtypes, device, seconds)
+                    found[name] = now
+                    if not any(one.reason for one in now):
+                        remembered.keep(questions[name], now)
             finally:
                 others.end()
-        return found
+        return [one for known in found.values() for one in known or ()]
 
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""

@@ -60,7 +60,13 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
         "contenders": contenders(analysis),
         "setup": setups(analysis),
         "same_bits": (
-            {"contender": one.contender, "dtype": one.dtype, **one.same, "reason": one.reason}
+            {
+                "contender": one.contender,
+                "dtype": one.dtype,
+                **one.same,
+                "reason": one.reason,
+                "remembered": one.remembered,
+            }
             for name in analysis.names
             for one in run.invariance
             if one.contender == name

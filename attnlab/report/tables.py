@@ -12,7 +12,7 @@ from typing import Any
 from attnlab.judge.analysis import Cell, Group
 from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.problem.result import Accuracy, Ceiling, Outcome
+from attnlab.problem.result import Accuracy, Ceiling, Invariance, Outcome
 from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
@@ -234,13 +234,22 @@ def ceilings(found: Sequence[Ceiling]) -> str:
     """What the machine reached in a run."""
     rows = [
         [
-            f"{one.dtype} on {one.device}",
+            f"{one.dtype} on {one.device}{f', of {one.remembered}' if one.remembered else ''}",
             f"{flops_text(one.matmul_flops)} ({one.matmul_library})",
             f"{bytes_text(one.copy_bytes)}/s ({one.copy_library})",
         ]
         for one in found
     ]
     return markdown(["", "best matrix product", "best copy"], rows)
+
+
+def remembered(what: str, found: Sequence[Ceiling] | Sequence[Invariance]) -> str:
+    """A sentence about those that were found before the run, on which days; empty where there are none."""
+    days = [one.remembered.partition(" ")[0] for one in found if one.remembered]
+    when = (
+        f"{len(days)} of {len(found)} are remembered, found on {listed(sorted(set(days)))}, not in this run"
+    )
+    return f"{what}: {when}; `attnlab run --afresh` asks again." if days else ""
 
 
 # -- who ran, who did not, and on what ---------------------------------------------------------------

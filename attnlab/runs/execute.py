@@ -11,21 +11,26 @@ from pathlib import Path
 
 from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import backends, block_only, on_request
-from attnlab.backend.library import products
+from attnlab.backend.library import libraries, products
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
 from attnlab.experiments import run_experiment
+from attnlab.libraries.host import is_there
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.conductor import Conductor
-from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
+from attnlab.race.disturbance import Watch
+from attnlab.race.worker_process import NoAnswer, Refused, WorkerProcess
+from attnlab.remembered import Remembered
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
-from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run
+from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run, torn_text
 from attnlab.subprocesses import Aside
 from attnlab.system import cores, terminable
 
 DEFAULT_FOLDER = Path("reports/latest")
+#: others who take less of the machine, in cores, leave gaps in which its best is found
+_GAPS = 0.5
 
 
 class Progress:
@@ -96,9 +101,12 @@ def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
             )
         _, contenders = resolve(record.plan)
         unchanged(record.environment, environment())
+        progress = progress or Progress()
+        for text in torn_text(record):
+            progress.detail(f"{text} It is set aside, and measured again.")
         record.set_aside()
         record.complete = False
-        _carry_out(record, contenders, progress or Progress())
+        _carry_out(record, contenders, progress)
     return record
 
 
@@ -181,7 +189,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             progress.stage("the same bits again", done=total, total=total)
             names = dict.fromkeys(one.contender for one in record.results if one.outcome is Outcome.MEASURED)
             dtypes = dict.fromkeys(one.dtype for one in plan.workloads)
-            record.invariance = conductor.invariance(list(names), list(dtypes), plan.workloads[0].device)
+            device = plan.workloads[0].device
+            record.invariance = conductor.invariance(list(names), list(dtypes), device, plan.afresh)
             record.save()
     finally:
         for activity, seconds in conductor.account.items():
@@ -195,7 +204,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             formats = {(one.device, one.dtype) for one in plan.workloads}
             formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
             known = {(one.device, one.dtype) for one in record.ceilings}
-            found_now = [measure_ceiling(device, dtype) for device, dtype in sorted(formats - known)]
+            remembered = Remembered(afresh=plan.afresh)
+            found_now = [measure_ceiling(*one, remembered) for one in sorted(formats - known)]
             record.ceilings += filter(None, found_now)
         record.save()
     # the numerical chapter, through every backend that was found right and in working order, but for those that compute
@@ -216,19 +226,31 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             record.save()
 
 
-def measure_ceiling(device: str, dtype: str) -> Ceiling | None:
-    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker."""
+def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling | None:
+    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker.
+
+    Or what is `remembered`; kept is what was measured while nobody else took much of the machine and no worker failed.
+    """
+    question = {"asked": "ceiling", "device": device, "dtype": dtype}
+    for known in remembered.recall(question, Ceiling) or ():
+        return known
     found: dict[str, dict[str, float] | None] = {}
+    watch, failed = Watch(), False
     for library in products():
+        if not all(map(is_there, libraries()[library].modules)):
+            continue  # a library that is not here sets no ceiling
         worker = WorkerProcess(Contender(library, library))
         try:
             worker.start("ceiling", library=library, device=device, dtype=dtype)
             found[library] = worker.finish_start()
-        except (Refused, Died, Hung):
-            continue  # a library that is not here sets no ceiling
+        except NoAnswer as fault:
+            failed = failed or not isinstance(fault, Refused)
         finally:
             worker.end()
-    return ceilings.best(device, dtype, found)
+    best = ceilings.best(device, dtype, found)
+    if best is not None and not failed and watch.others(()).cores < _GAPS:
+        remembered.keep(question, [best])
+    return best
 
 
 @contextmanager

@@ -48,6 +48,7 @@ class Plan:
     folders : hold users' backends.
     self_test : enter the baseline twice.
     memory, ceilings : measure peak memory; and the machine's limits, which the share of the ceiling is told against.
+    afresh : measure the machine's limits, and ask for the same bits, also where they are remembered.
     experiments : those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
     limits : when to stop measuring, in seconds.
 
@@ -62,6 +63,7 @@ class Plan:
     self_test: bool = True
     memory: bool = True
     ceilings: bool = True
+    afresh: bool = False
     experiments: tuple[str, ...] = CHAPTER
     limits: Limits = field(default_factory=Limits)
 
@@ -174,7 +176,7 @@ def plan_text(plan: Plan) -> str:
         "backends": plan.contenders,
         "baseline": plan.baseline,
         "implementations": [str(Path(one).resolve()) for one in plan.folders],
-        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings")},
+        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings", "afresh")},
         "experiments": plan.experiments or ("none",),
         "origins": plan.origins,
     }

@@ -35,7 +35,7 @@ from attnlab.problem.result import Ceiling, Invariance, Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.lock import LOCK, held, is_held
 from attnlab.runs.plan import Plan
-from attnlab.text import listed, one_line, read_text
+from attnlab.text import one_line, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,9 +153,9 @@ class Run:
         return [one for one in self.plan.workloads if one not in done]
 
     def judged(self) -> Analysis:
-        """What its results say: see `attnlab.judge.analysis.analyse`."""
+        """What its results say, without those of which no turn counts: see `attnlab.judge.analysis.analyse`."""
         return analyse(
-            self.results,
+            [one for one in self.results if not one.uncounted],
             baseline=self.baseline,
             workloads=self.plan.workloads,
             origins=self.plan.origins,
@@ -260,8 +260,8 @@ def torn_text(run: Run) -> list[str]:
     """A sentence for each file of `run` that is not whole: what is left out of it, and why."""
     told = []
     for name, faults in run.torn.items():
-        more = [f"{len(faults) - _NAMED} more"] if len(faults) > _NAMED else []
-        shown = listed([*(one_line(one, _LETTERS) for one in faults[:_NAMED]), *more])
+        more = [f"and {len(faults) - _NAMED} more"] if len(faults) > _NAMED else []
+        shown = "; ".join([*(one_line(one, _LETTERS) for one in faults[:_NAMED]), *more])
         told.append(f"{name} is not whole, and what is damaged is left out: {shown}.")
     return told
 
@@ -321,6 +321,8 @@ def _lines(file: Path, sealed: bool) -> Iterator[tuple[int, bytes, Result | str]
                 yield number, line, "its checksum is that of another text"
             else:
                 yield number, line, Result.from_json(line.decode())
+        except UnicodeDecodeError:
+            yield number, line, "it is no text"
         except ValueError as fault:
             yield number, line, str(fault)
 

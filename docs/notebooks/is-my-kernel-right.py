@@ -124,6 +124,5 @@ print(
 )
 
 # %% [markdown]
-# From the command line the same is `attnlab check right_one --implementations my_backends`, in all number formats,
-# and with gradients where the library can differentiate. [What the gate catches](../faults.md); [how the tolerance is
-# derived](../ideas/tolerance.md).
+# From the command line the same is `attnlab check right_one --implementations my_backends`. [What the gate
+# catches](../faults.md); [how the tolerance is derived](../ideas/tolerance.md).

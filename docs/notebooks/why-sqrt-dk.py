@@ -66,9 +66,8 @@ print(
 #
 # ## 3. Seen through a fused kernel
 #
-# `attnlab.observe` reads entropy, largest weight and more of every row out of any backend. PyTorch's
-# `scaled_dot_product_attention` returns outputs only; cleverly chosen keys and values make these outputs tell the
-# rest. The curves are exact integrals of the theory, drawn before anything was measured.
+# PyTorch's `scaled_dot_product_attention` returns outputs only; with keys and values chosen for it, `attnlab.observe`
+# reads entropy and largest weight of every row out of them. The curves are exact integrals of the theory.
 
 # %% Largest weight and entropy of a row against d_k, unscaled and scaled: measured points lie on the predicted curves
 dims = (2, 4, 8, 16, 32, 64, 128)
@@ -81,14 +80,10 @@ for name, scale, colour in (
         attnlab.theory.attention_under_random_inputs(N, d, scale(d)) for d in dims
     ]
     rows = [attnlab.observe("torch_sdpa", *drawn(d), scale=scale(d)) for d in dims]
-    left.plot(dims, [one.largest_weight for one in theory], color=colour)
-    left.plot(
-        dims, [one.largest_weight.mean() for one in rows], "o", color=colour, label=name
-    )
-    right.plot(dims, [one.entropy for one in theory], color=colour)
-    right.plot(
-        dims, [one.entropy.mean() for one in rows], "o", color=colour, label=name
-    )
+    for axes, what in ((left, "largest_weight"), (right, "entropy")):
+        measured = [getattr(one, what).mean() for one in rows]
+        axes.plot(dims, [getattr(one, what) for one in theory], color=colour)
+        axes.plot(dims, measured, "o", color=colour, label=name)
 for axes, title in (
     (left, "largest weight of a row"),
     (right, "entropy of a row, in nats"),

@@ -61,7 +61,7 @@ def test_a_version_older_than_the_extra_asks_for_is_unavailable(monkeypatch: pyt
     """Before it is imported: a causal mask may have been another one."""
     monkeypatch.setattr(host, "_too_old", host._too_old.__wrapped__)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1")
-    monkeypatch.setattr(host, "_is_there", lambda module: True)
+    monkeypatch.setattr(host, "is_there", lambda module: True)
     with pytest.raises(
         Unavailable, match=r"numba 0.1 is installed, attnlab needs numba>=[\d.]+; pip install"
     ):

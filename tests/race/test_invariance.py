@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,17 @@ def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ
 def test_what_it_raises_is_told(tmp_path: Path) -> None:
     (found,) = asked(tmp_path, "query.shape[0] == 1 and [][0]")
     assert found.same == {} and "IndexError" in str(found.reason)
+
+
+def test_it_is_remembered_until_a_text_or_what_was_asked_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file beside a backend may be read by it."""
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    (first,), (second,) = (asked(tmp_path, "False") for _ in range(2))
+    assert second.remembered and second == replace(first, remembered=second.remembered)
+    (tmp_path / "_beside.py").write_text("x = 1")
+    assert asked(tmp_path, "False")[0].remembered is None
+    assert [one.remembered for one in asked(tmp_path, "False", ("float32", "float16"))] == [None, None]
+    # what could not all be asked is not remembered
+    assert [asked(tmp_path, "query.shape[0] == 1 and [][0]")[0].remembered for _ in range(2)] == [None, None]

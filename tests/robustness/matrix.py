@@ -128,6 +128,13 @@ def race_all(phases: Mapping[str, str], limits: Limits = QUICK) -> Trial:
     return race_of([*names, *(one for one in names if one.endswith("WHEN=parent]"))], limits)
 
 
+def race_killed(folder: Path, limits: Limits) -> tuple[dict[str, Result], int]:
+    """The result, by phase, of who is killed there once (a file in `folder` tells that it was), and what is left."""
+    names = {phase: f"faulty[FAULT=killed,ONCE={folder / phase},WHEN={phase}]" for phase in PHASES}
+    trial = race_of(list(names.values()), limits)
+    return {phase: trial.results[name] for phase, name in names.items()}, trial.left
+
+
 def race_of(names: Sequence[str], limits: Limits) -> Trial:
     """Race these contenders beside good ones; the parents of faulty ones import what may strike there."""
     started, all_of_it = time.monotonic(), parse_all([*GOOD, *names])

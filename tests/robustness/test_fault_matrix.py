@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matrix import FAULTS, GOOD, MEASURED, PATIENT, PHASES, QUICK, contender, expected, race_all, race_of
+from matrix import (
+    FAULTS,
+    GOOD,
+    MEASURED,
+    PATIENT,
+    PHASES,
+    QUICK,
+    contender,
+    expected,
+    race_all,
+    race_killed,
+)
 
 #: a fault in one phase, by turns in all of them, is asked in every run of the tests where it ends by itself: what hangs
 #: has to be waited for, and all faults in all phases take minutes
@@ -40,13 +51,11 @@ def test_every_fault_has_its_outcome_and_harms_nobody(case: str) -> None:
 
 def test_one_kill_from_outside_costs_a_process_and_not_the_contender(tmp_path: Path) -> None:
     """In its first second, on its way to the clock, or on it: the result says so, and has all the rest."""
-    names = [f"faulty[FAULT=killed,ONCE={tmp_path / phase},WHEN={phase}]" for phase in PHASES]
-    trial = race_of(names, PATIENT)
-    found = {phase: trial.results[name] for phase, name in zip(PHASES, names, strict=True)}
+    found, left = race_killed(tmp_path, PATIENT)
     assert {one.outcome for one in found.values()} == {MEASURED}
     said = {"time": "it went on without a process: ", "memory": "its peak memory could not be measured: "}
     for phase, one in found.items():
         reason = one.reason or ""
         assert reason.startswith(said.get(phase, "a process of it was started afresh: ")), (phase, reason)
         assert reason.count("was killed by SIGKILL") == 1
-    assert trial.left == 0
+    assert left == 0

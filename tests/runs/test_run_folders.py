@@ -20,6 +20,7 @@ from attnlab.environment import unchanged
 from attnlab.errors import NotStored
 from attnlab.problem.result import Outcome, Result
 from attnlab.race.limits import Limits
+from attnlab.report import write
 from attnlab.report.analysis import analyse
 from attnlab.report.sentences import warnings
 from attnlab.runs.execute import Progress, resume, run
@@ -143,6 +144,13 @@ def test_a_run_of_before_checksums_is_read_and_its_figures_are_looked_at(tmp_pat
     (tmp_path / "results.jsonl").write_text(f"{bad}\n{good}\n")
     found = read_run(tmp_path)
     assert found.results == run.results[:1] and "the latency of numpy_vectorized" in torn_text(found)[0]
+
+
+def test_a_report_says_of_what_day_it_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    texts = [write(run(plan(afresh=again), tmp_path / str(again))).read_text() for again in (True, False)]
+    said = "The same bits: 1 of 1 are remembered, found on 20"
+    assert [said in text for text in texts] == [False, True]
 
 
 # -- interrupted, and gone on with -----------------------------------------------------------------

@@ -82,11 +82,12 @@ def test_a_plan_survives_as_a_plan_file(
         self_test=data.draw(st.booleans()),
         memory=data.draw(st.booleans()),
         ceilings=data.draw(st.booleans()),
+        afresh=data.draw(st.booleans()),
         experiments=data.draw(st.sampled_from([(), ("formula",)])),
         limits=Limits(workload_seconds=data.draw(st.floats(1e-3, 1e3)), processes=3),
     )
     usual = {one.name: one.default for one in dataclasses.fields(Plan)}
-    told = usual.keys() - {"experiments", "self_test", "memory", "ceilings"}
+    told = usual.keys() - {"experiments", "self_test", "memory", "ceilings", "afresh"}
     assert all(getattr(plan, name) != usual[name] for name in told), "a field that is added is written too"
     file = tmp_path_factory.mktemp("plan") / "plan.toml"
     file.write_text(plan_text(plan), encoding="utf-8")
