@@ -143,7 +143,7 @@ def sweep(
         costs = _costs(whole, learned_from, out, sample)
         seconds = costs.of_plan(whole)
         if hours_per_shard is not None:
-            shards = max(1, math.ceil(sum(seconds) / (3600 * hours_per_shard)))
+            shards = math.ceil(max(1, min(len(whole.workloads), sum(seconds) / (3600 * hours_per_shard))))
         if only_estimate:
             return _estimated(whole, costs, seconds, shards, machines, price_per_hour, as_json)
     found = new_sweep(whole, out, shards, seconds)

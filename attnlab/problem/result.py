@@ -211,6 +211,11 @@ class Result:
         return self.measurement("latency")
 
     @property
+    def uncounted(self) -> bool:
+        """Whether it has a latency, and other programs disturbed every turn of it: nothing may rest on that."""
+        return self.latency is not None and not self.latency.counted
+
+    @property
     def setup_seconds(self) -> float | None:
         """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
         found = self.measurement("setup")

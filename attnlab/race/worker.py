@@ -326,7 +326,8 @@ def serve(channel: Channel) -> None:
     worker = Worker()
     import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
     with contextlib.suppress(Closed):
-        inputs.started_in = Path.cwd()  # from where paths that users give are meant
+        with contextlib.suppress(OSError):  # it may have been removed: then no path is meant from there
+            inputs.started_in = Path.cwd()
         os.chdir(channel.receive())
         while True:
             number, op, arguments = channel.receive()

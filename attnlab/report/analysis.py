@@ -122,13 +122,7 @@ def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:
     A measurement of which no turn counts is not judged: it is one that is not believed.
     """
     run = safe(run)
-    lost = [
-        one
-        for one in run.results
-        if one.latency and one.latency.disturbed_rounds >= one.latency.by_round().keys()
-    ]
-    which = set(map(id, lost))
-    judged = replace(run, results=[one for one in run.results if id(one) not in which]).judged()
+    judged, lost = run.judged(), [one for one in run.results if one.uncounted]
     groups = [
         replace(one, cells={at: _told(cell, lost) for at, cell in one.cells.items()}) for one in judged.groups
     ]

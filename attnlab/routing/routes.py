@@ -223,7 +223,7 @@ class Routes:
         own, why_own, by_memory = ranking.of(OWN), None, False
         order, first = ([one.contender for one in of] for of in (ranking.standings, ranking.first))
         if OWN not in cell.answers:
-            why_own = f"{OWN}, PyTorch's own, did not race there: nothing is known to be faster"
+            why_own = f"{OWN}, PyTorch's own, did not race there undisturbed: nothing is known to be faster"
         elif own is not None and own is not ranking.best and own.against_best is None:
             why_own = "too few undisturbed processes raced there to say that anything is faster"
         elif all(usable[name].peak_bytes is not None for name in first):

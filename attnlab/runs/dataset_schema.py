@@ -230,7 +230,7 @@ def row_of(result: Result, race: Mapping[str, Any], place: int) -> dict[str, Any
         **{name: getattr(result, name) for name in _PLAIN},
         "backend": result.backend,
         "outcome": str(result.outcome),
-        "latency": None if latency is None else latency.median,
+        "latency": None if latency is None or result.uncounted else latency.median,
         "setup": result.setup_seconds,
         "peak_memory": None if peak is None else float(peak),
         "accuracy": None if result.accuracy is None else asdict(result.accuracy),

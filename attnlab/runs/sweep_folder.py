@@ -192,7 +192,8 @@ def read_sweep(folder: Path | str) -> Sweep:
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no sweep: there is no {SWEEP_FILE} in it") from None
     except (OSError, ValueError, RecursionError) as fault:
-        raise ValueError(f"{file} cannot be read: {fault}") from None
+        why = fault.strerror if isinstance(fault, OSError) else fault
+        raise ValueError(f"{file} cannot be read: {why}") from None
     require_format(data, file, FORMAT, "cut the plan again with this version")
     return Sweep(Path(folder), decode(data, Told, str(file), known_only=False))
 

@@ -147,6 +147,8 @@ def test_an_estimate_is_learned_from_runs(tmp_path: Path, capsys: pytest.Capture
     found = json.loads(said(capsys, *words, "--json")[1])
     assert found["hours"] == pytest.approx(0.05) and found["wall_hours"] == pytest.approx(0.05 / 3)
     assert len(found["seconds"]) == 6 and len(found["shard_seconds"]) == found["machines"] == 3
+    shortest = [*words[:-2], "--hours-per-shard", "1e-320"]
+    assert "6 workloads in 6 shards" in said(capsys, *shortest)[1]
 
 
 def test_another_version_is_refused_with_both(
