@@ -1,9 +1,9 @@
 """Are verdicts true? False claims, differences found, and whether more time would have said the same.
 
-``python benchmarks verdicts [aa power agreement] [--beside idle|cpu|memory] [--passes 2] [--trials 30] [--out DIR]``,
-on a machine that does nothing else. Every result is appended to DIR/verdicts.jsonl as soon as it is there, and an
-interrupted benchmark goes on where it stopped; DIR/verdicts.md is written whole from that file. `aa` takes about six
-minutes a pass, `power` fifteen seconds a trial, `agreement` about twelve minutes; beside background load twice that.
+``python benchmarks verdicts [aa power leads agreement] [--beside idle|cpu|memory] [--passes 1] [--trials 40]``, on a
+machine that does nothing else. Every result is appended to DIR/verdicts.jsonl as soon as it is there, and an
+interrupted benchmark goes on where it stopped; DIR/verdicts.md is written whole from that file. `aa` takes about eight
+minutes a pass, a trial of `power` or `leads` ten seconds, `agreement` about twelve minutes; beside load twice that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pandas as pd
 from common import HOME, Store, command_line, publish, table
 
 from attnlab.backend.contender import parse_all
-from attnlab.backend.discovery import backends
 from attnlab.judge.verdicts import Kind, verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
@@ -32,18 +31,23 @@ from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
+#: entered six times each: fifteen pairs that must not be told apart
+TWINS = ("numpy_blocked", "numpy_vectorized", "torch_eager", "torch_sdpa", "torch_sdpa_math")
+#: pairs of which the second is slower by far more than a fifth, also where both are disturbed alike
+LEADS = [("torch_sdpa", "torch_eager", n) for n in (64, 256, 512, 1024)] + [
+    ("torch_sdpa", "numpy_vectorized", 256)
+]
 #: about 3 ms a call on two cores of 2026
 THREE_MS = Workload(batch=1, heads=8, queries=512, keys=512, head_dim=64)
 POWER_BACKEND, POWER_PERCENT = "torch_sdpa", 3.0
 
 
 def aa(store: Store, beside: str, passes: int) -> None:
-    """Every backend entered three times, six lengths, fresh processes for every backend and pass."""
+    """Backends entered six times, six lengths, fresh processes for every backend and pass."""
     limits = Limits(workload_seconds=4.0, most_processes=8, further_above=0.0)
-    for key in ({"pass": number, "backend": name} for number in range(passes) for name in backends()):
+    for key in ({"pass": number, "backend": name} for number in range(passes) for name in TWINS):
         if store.lacks(section="aa", beside=beside, **key):
-            # three pairs that must not be told apart
-            names = parse_all([str(key["backend"])] * 3)
+            names = parse_all([str(key["backend"])] * 6)
             with Conductor(names, limits=limits, memory=False) as conductor:
                 for length in LENGTHS:
                     started = time.monotonic()
@@ -71,6 +75,26 @@ def power(store: Store, beside: str, trials: int) -> None:
             verdict = compare([POWER_BACKEND, slowed], THREE_MS).verdicts.get(slowed)
             kind, ratio = (str(verdict.kind), verdict.ratio) if verdict else (None, None)
             store.add(**key, seconds=time.monotonic() - started, kind=kind, ratio=ratio)
+
+
+def leads(store: Store, beside: str, trials: int) -> None:
+    """Pairs whose order is known, fresh processes for every trial."""
+    for number in range(trials):
+        for base, other, length in LEADS:
+            key = {
+                "section": "leads",
+                "beside": beside,
+                "trial": number,
+                "backend": f"{other} over {base}",
+                "n": length,
+            }
+            if store.lacks(**key):
+                started = time.monotonic()
+                verdict = compare([base, other], Workload(heads=8, queries=length, keys=length)).verdicts[
+                    other
+                ]
+                seconds = time.monotonic() - started
+                store.add(**key, seconds=seconds, kind=str(verdict.kind), ratio=verdict.ratio)
 
 
 def agreement(store: Store, beside: str, times: int) -> None:
@@ -106,6 +130,17 @@ def told(store: Store) -> Iterator[str]:
             share = f"{found} ({found / len(some):.0%})"
             rows.append((beside, len(some), share, wrong, f"{some.ratio.median():.3f}", *seconds))
         head = ("condition", "trials", "found", "wrong sign", "ratio, median", "seconds, median", "longest")
+        yield table(head, rows)
+    if "leads" in sections:
+        yield "## A lead of far more than 20 %: who is slower by `attnlab compare`, 8 heads"
+        rows = []
+        for (beside, pair, n), some in sections["leads"].groupby(["beside", "backend", "n"], sort=False):
+            found, wrong = ((some.kind == kind).sum() for kind in (Kind.SLOWER, Kind.FASTER))
+            ratio = f"{some.ratio[some.kind == Kind.SLOWER].median():.2f}"
+            rows.append(
+                (beside, pair, int(n), len(some), found, wrong, ratio, f"{some.seconds.median():.0f}")
+            )
+        head = ("condition", "pair", "n", "trials", "found", "wrong sign", "ratio, median", "seconds, median")
         yield table(head, rows)
     if "agreement" in sections:
         idle = sections["agreement"].query("beside == 'idle'").sort_values("factor")
@@ -159,15 +194,15 @@ def _agreement_told(short: list[Any], long: list[Any]) -> Iterator[str]:
 
 def main() -> None:
     """Measure the sections asked for and write the page."""
-    measures = {"aa": aa, "power": power, "agreement": agreement}
+    measures = {"aa": aa, "power": power, "leads": leads, "agreement": agreement}
     parser = command_line(__doc__, out=HOME / "verdicts")
     parser.add_argument("sections", nargs="*", choices=measures, default=list(measures))
     parser.add_argument("--beside", choices=("idle", "cpu", "memory"), default="idle")
-    parser.add_argument("--passes", type=int, default=2)
-    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=40)
     chosen = parser.parse_args()
     store = Store(chosen.out / "verdicts.jsonl")
-    counts = {"aa": chosen.passes, "power": chosen.trials, "agreement": 4}
+    counts = {"aa": chosen.passes, "power": chosen.trials, "leads": chosen.trials // 8, "agreement": 4}
     with background_load(chosen.beside, 7200.0):
         for section in chosen.sections:
             measures[section](store, chosen.beside, counts[section])

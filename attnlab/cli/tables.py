@@ -24,6 +24,7 @@ from attnlab.race.compare import Comparison
 from attnlab.race.selftest import Report
 from attnlab.report.layout import plain
 from attnlab.report.selftest_page import COLUMNS
+from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
@@ -236,7 +237,7 @@ def _row(cell: Cell) -> list[str]:
         takes = f"{ratio_text(lead.ratio)}{span} ×"
     return [
         label,
-        " ≈ ".join(cell.won.first),
+        f" {MARKS[cell.won.sure]} ".join(cell.won.first),
         seconds_text(cell.won.seconds),
         "" if lead is None else lead.over,
         takes,

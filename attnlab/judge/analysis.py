@@ -157,6 +157,14 @@ class Cell:
         kernels = {one.implementation for one in standings if one.contender in self.won.first}
         return frozenset(one.contender for one in standings if one.implementation in kernels)
 
+    @cached_property
+    def near(self) -> frozenset[str]:
+        """The fastest, and those known to be hardly slower, under every name of a kernel."""
+        if self.ranking is None:
+            return frozenset()
+        kernels = {one.implementation for one in self.ranking.near}
+        return frozenset(one.contender for one in self.ranking.standings if one.implementation in kernels)
+
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
         mine = self.peer(name)
@@ -324,8 +332,8 @@ def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
 class Choice:
     """The contender to run where one is to do for all `places`, at each of which somebody was measured.
 
-    It is decidedly the fastest at `won` and tied for it at `tied`; at `behind` another is faster, and at `absent` it
-    has no time.
+    It is decidedly the fastest at `won`, hardly slower than that if at all at `close`, and perhaps the fastest at
+    `tied`; at `behind` another is faster, and at `absent` it has no time.
     """
 
     name: str
@@ -338,8 +346,13 @@ class Choice:
 
     @cached_property
     def tied(self) -> list[Cell]:
-        """Where it shares the first place."""
+        """Where the run cannot tell whether it is first."""
         return self._sure(Sure.TIE)
+
+    @cached_property
+    def close(self) -> list[Cell]:
+        """Where others may be as fast, and all of them are at most 5 % apart from the fastest."""
+        return self._sure(Sure.CLOSE)
 
     def _sure(self, sure: Sure) -> list[Cell]:
         return [one for one in self.places if one.won.sure is sure and self.name in one.first]
@@ -360,12 +373,12 @@ class Choice:
 
 
 def choose(found: Sequence[Cell], names: Sequence[str]) -> Choice | None:
-    """Whom of `names` to run at all of `found`: who is first or tied for it at most of them; None without any.
+    """Whom of `names` to run at all of `found`: who is fastest, or hardly slower, at most of them; None without any.
 
     Of several such the one that needs the least memory at the largest workload, and of those that need about as much
     the first of `names`.
     """
-    counts = Counter(name for one in found for name in one.first)
+    counts = Counter(name for one in found for name in one.near)
     best = [name for name in names if name in counts and counts[name] == max(counts.values())]
     if not best:
         return None

@@ -97,6 +97,11 @@ class Ranking:
             if one is self.best or (one.against_best is not None and one.against_best.kind is not Kind.SLOWER)
         )
 
+    @cached_property
+    def near(self) -> tuple[Standing, ...]:
+        """The best, and those that are known to be hardly slower: between these other things may decide."""
+        return tuple(one for one in self.first if one.against_best is None or one.against_best.close)
+
     @property
     def decided(self) -> bool:
         """Whether there was anything to compare the best with, and processes enough to do it."""
@@ -194,12 +199,13 @@ def _reference(
 class Sure(StrEnum):
     """How sure the first place is.
 
-    DECIDED: every other implementation that was compared is slower with its whole interval. TIE: some are not.
-    NO_INTERVAL: too few undisturbed processes to compare anybody. ALONE: nothing else was
-    measured. NOBODY: nothing was.
+    DECIDED: every other implementation that was compared is slower with its whole interval. CLOSE: some are not, and
+    these are at most 5 % slower. TIE: of some not even that is known. NO_INTERVAL: too few undisturbed processes to
+    compare anybody. ALONE: nothing else was measured. NOBODY: nothing was.
     """
 
     DECIDED = "decided"
+    CLOSE = "close"
     TIE = "tie"
     NO_INTERVAL = "no interval"
     ALONE = "alone"
@@ -262,7 +268,8 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     elif not compared:
         sure = Sure.NO_INTERVAL
     else:
-        sure = Sure.TIE if len(shown) > 1 else Sure.DECIDED
+        unclear = Sure.CLOSE if ranking.near == ranking.first else Sure.TIE
+        sure = unclear if len(shown) > 1 else Sure.DECIDED
     ahead = min(compared, key=_ratio) if compared else next(iter(others), None)
     return Winner(
         sure,

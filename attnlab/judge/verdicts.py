@@ -20,7 +20,7 @@ import bisect
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -33,6 +33,8 @@ ALPHA = 0.05
 LOOK_ALPHA = 0.0294
 #: differences up to this are called equivalent
 MARGIN = 0.01
+#: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
+CLOSE = 0.05
 #: more pairs than this are not proposed: a machine on which so many are needed cannot decide it
 _MOST_PAIRS = 200
 
@@ -52,7 +54,8 @@ class Verdict:
 
     `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval over `processes` pairs; `rounds`
     were compared and `disturbed` left out. `spread` is the standard deviation of the pairs' log ratios, nan for fewer
-    than two. `processes_needed` estimates how many pairs would decide it, where it is undecided.
+    than two. `processes_needed` estimates how many pairs would decide it, where it is undecided. `margin` is the
+    relative difference that counts as none.
     """
 
     kind: Kind
@@ -64,6 +67,18 @@ class Verdict:
     processes: int = 1
     spread: float = math.nan
     processes_needed: int | None = None
+    margin: float = MARGIN
+
+    @property
+    def apart(self) -> float:
+        """The largest difference that the interval allows, as a fraction: inf where there is no interval."""
+        return max(self.high, 1 / self.low) - 1 if self.low > 0 else math.inf
+
+    @property
+    def close(self) -> bool:
+        """Whether neither is decidedly faster and the two are at most `CLOSE` apart."""
+        undecided = self.kind not in (Kind.FASTER, Kind.SLOWER)
+        return undecided and max(self.apart, self.margin) <= CLOSE
 
 
 def compare(
@@ -90,15 +105,32 @@ def compare(
     figures = [statistics.median(logs) for logs in pairs.values()]
     center = statistics.fmean(figures)
     ratio, left_out = math.exp(center), len(shared) - kept
-    if len(figures) < 2:
-        return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, kept, left_out, len(figures))
-    spread = deviation(figures, center)
-    alpha = LOOK_ALPHA / max(1, comparisons)
-    half = half_width(spread, len(figures), alpha)
+    spread = deviation(figures, center) if len(figures) > 1 else math.nan
+    found = Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, kept, left_out, len(figures), spread)
+    return _at_level(found, LOOK_ALPHA / max(1, comparisons), margin)
+
+
+def _at_level(found: Verdict, alpha: float, margin: float) -> Verdict:
+    """The same comparison with the interval that misses with probability `alpha`, and what follows from it."""
+    if found.processes < 2:
+        return found
+    center, half = math.log(found.ratio), half_width(found.spread, found.processes, alpha)
     low, high = math.exp(center - half), math.exp(min(center + half, 700.0))
-    kind = _kind(low, high, margin)
-    needed = _pairs_needed(center, spread, len(figures), alpha, margin) if kind is Kind.UNDECIDED else None
-    return Verdict(kind, ratio, low, high, kept, left_out, len(figures), spread, needed)
+    kind, needed = _kind(low, high, margin), None
+    if kind is Kind.UNDECIDED:
+        needed = _pairs_needed(center, found.spread, found.processes, alpha, margin)
+    return replace(found, kind=kind, low=low, high=high, processes_needed=needed, margin=margin)
+
+
+def _chance(found: Verdict, margin: float) -> float:
+    """The level at which the verdict would just be decided: its p-value, 1 where it has no interval."""
+    from scipy.special import stdtr
+
+    if found.processes < 2:
+        return 1.0
+    room = abs(abs(math.log(found.ratio)) - math.log1p(margin))
+    error = found.spread / math.sqrt(found.processes)
+    return 2 * float(stdtr(found.processes - 1, -room / error)) if error > 0 else float(room == 0)
 
 
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
@@ -168,22 +200,29 @@ def verdicts_against(
 ) -> dict[str, Verdict]:
     """The verdict on every other measured contender of one workload against `baseline`, by contender.
 
-    Empty where the baseline was not measured; a contender that shares no round with it is left out.
-    The chance of 5 % that any interval misses its
-    true ratio is shared among `comparisons`, by default as many as there are other contenders. A verdict with `low` 0
-    rests on fewer than two pairs of processes and has no interval.
+    Empty where the baseline was not measured; a contender that shares no round with it is left out. A verdict with
+    `low` 0 rests on fewer than two pairs of processes and has no interval.
+
+    The chance of 5 % that any verdict is wrong is shared among `comparisons`, by default as many as there are other
+    contenders, step by step: the clearest is held against its part of it, and where it is decided the next against a
+    part of as many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So who is far
+    behind does not widen the interval of who is near. Each interval by itself misses in 5 % at most.
     """
     results = list(results)
     times = latencies(results)
     if baseline not in times:
         return {}
-    shared = comparisons if comparisons is not None else len(times) - 1
+    left = max(1, comparisons if comparisons is not None else len(times) - 1)
     base = times.pop(baseline)
-    verdicts = {}
-    for name, latency in times.items():
-        if not base.by_round().keys().isdisjoint(latency.by_round()):
-            verdicts[name] = compare(base, latency, comparisons=shared, margin=margin)
-    return verdicts
+    found = {
+        name: compare(base, latency, comparisons=left, margin=margin)
+        for name, latency in times.items()
+        if not base.by_round().keys().isdisjoint(latency.by_round())
+    }
+    for name in sorted(found, key=lambda name: _chance(found[name], margin)):
+        found[name] = _at_level(found[name], LOOK_ALPHA / left, margin)
+        left = max(1, left - (found[name].kind is not Kind.UNDECIDED))
+    return found
 
 
 def sentence(
@@ -213,6 +252,9 @@ def sentence(
             f"{name} against {baseline} is undecided: one pair of processes has no interval "
             f"(time ratio so far {verdict.ratio:.3g}); allow more processes."
         )
+    if verdict.close:
+        within = f"{name} and {baseline} are at most {verdict.apart:.1%} apart{precision}"
+        return f"{within} (time ratio {verdict.ratio:.3g}, {span})."
     more = f"; about {verdict.processes_needed} pairs would decide it" if verdict.processes_needed else ""
     return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."
 

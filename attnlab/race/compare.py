@@ -158,6 +158,7 @@ def compare(
         processes=min(PROCESSES, processes),
         most_processes=processes,
         further_above=0.0,
+        far_behind=8.0,
     )
     started = time.monotonic()
     with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:

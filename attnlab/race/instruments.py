@@ -11,6 +11,7 @@ conductor, its readings are a further measurement of each result.
 from __future__ import annotations
 
 import gc
+import math
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -101,11 +102,17 @@ class Latency(Instrument):
         call: Call,
         *,
         iterations: int = 1,
+        groups: int = 1,
+        run_delay: float = math.inf,
         settle_seconds: float | None = None,
         placed: bool = False,
         **options: Any,
     ) -> Readings:
         """One turn of the race: the mean over `iterations` calls, after untimed calls for `settle_seconds`.
+
+        They are timed in so many `groups`. Of one whose threads waited for a core for more than the part `run_delay` of
+        its time nothing counts, unless all did: ``iterations`` notes how many calls count, ``least_s`` the fastest
+        group's mean, and ``whole_s`` and ``waited`` the mean and the part waited of all.
 
         Before its turn the process was stopped while the other contenders computed: the untimed calls bring the
         caches back (None: no such calls). Where its arrays were `placed` since the turn before, they go on until calls
@@ -123,12 +130,28 @@ class Latency(Instrument):
                     library.time_calls(call, 1)
                 while (settled := time.perf_counter() - start) < settle_seconds:
                     library.time_calls(call, 1)
-            before = {name: count() for name, count in COUNTERS.items()}
-            seconds = library.time_calls(call, iterations)
-            noted = {name: (float(count() - before[name]),) for name, count in COUNTERS.items()}
+            timed = [
+                self._group(library, call, iterations // groups + (number < iterations % groups))
+                for number in range(groups)
+            ]
         finally:
             gc.enable()
-        return Readings((seconds,), {"settled_s": (settled,), **noted})
+        whole = sum(one["seconds"] for one in timed)
+        kept = [one for one in timed if not one["run_delay_s"] > run_delay * one["seconds"]] or timed
+        noted = {name: sum(one[name] for one in kept) for name in ("iterations", *COUNTERS)}
+        noted |= {"settled_s": settled, "whole_s": whole / iterations}
+        noted["least_s"] = min(one["seconds"] / one["iterations"] for one in timed)
+        noted["waited"] = sum(one["run_delay_s"] for one in timed) / whole
+        seconds = sum(one["seconds"] for one in kept) / noted["iterations"]
+        return Readings((seconds,), {name: (value,) for name, value in noted.items()})
+
+    @staticmethod
+    def _group(library: Library, call: Call, iterations: int) -> dict[str, float]:
+        """Calls in a row: their seconds in all, and the growth of the counters."""
+        before = {name: count() for name, count in COUNTERS.items()}
+        seconds = library.time_calls(call, iterations) * iterations
+        grown = {name: float(count() - before[name]) for name, count in COUNTERS.items()}
+        return {"iterations": iterations, "seconds": seconds, **grown}
 
     @staticmethod
     def _reside(library: Library, call: Call) -> None:
@@ -161,14 +184,11 @@ class PeakMemory(Instrument):
     def measure(self, library: Library, call: Call, **options: Any) -> Readings:
         """The peak of a call, twice where it is short; the least of the samples counts.
 
-        Calls once untraced first: a cold call carries workspaces that are kept (33 MB for one BLAS).
+        It is asked of a call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS).
         """
-        started = time.perf_counter()
-        call()
-        library.finish()
-        repeats = self._repeats if time.perf_counter() - started < self._long else 1
         peaks, beside = [], []
-        for _ in range(repeats):
+        started = time.perf_counter()
+        while not peaks or (len(peaks) < self._repeats and time.perf_counter() - started < self._long):
             peak, method = self._peak(library, call)
             peaks.append(float(peak))
             beside.append(library.beside_peak() if hasattr(library, "beside_peak") else {})

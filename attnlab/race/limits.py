@@ -17,22 +17,25 @@ _CALLS = 5
 class Limits:
     """When to stop measuring. Seconds throughout.
 
-    A workload is raced in `processes` fresh processes of each contender, one set after the other, and in more, up to
+    A workload is raced in `processes` processes of each contender, one in each set of processes, and in more, up to
     `most_processes` if these are more, where those leave something undecided: with `further_above` 0 a verdict against
     the baseline, else the lead of the fastest over the next implementation that may be as fast, where it is of more
     than that part. It has at least `min_rounds` rounds in all and at most `max_rounds`, shared by the planned
     processes, but no more than fit into `workload_seconds`; where that leaves less than two rounds a process, up to
-    `extra_seconds` more. A contender whose call is predicted to take over `longest_call` is not tried: over
+    `extra_seconds` more. Who takes over `far_behind` times as long as the fastest has one round in three of the sets,
+    beside that time. A contender whose call is predicted to take over `longest_call` is not tried: over
     `call_seconds`, or more where the time of a workload has room for that. One whose answer does not come within
     `deadline_seconds` is killed, and one whose process has not loaded its backend within `start_seconds`.
-    A turn is timed for at least `turn_seconds`, after untimed calls for `settle_seconds`, which a call of over
-    `settle_below_seconds` does without. A turn whose threads waited for a core for more than the part `run_delay` of
-    its time does not count and is taken again. Differences up to `noise_margin` count as none.
+    A turn is timed for at least `turn_seconds` and two calls, after untimed calls for `settle_seconds`; a call of over
+    `settle_below_seconds` does without these, and is timed alone. Calls whose threads waited for a core for more than
+    the part `run_delay` of their time do not count; a turn of such calls alone is taken again. Differences up to
+    `noise_margin` count as none.
     """
 
     processes: int = 5
     most_processes: int = 8
     further_above: float = 0.15
+    far_behind: float = 4.0
     min_rounds: int = 30
     max_rounds: int = 300
     workload_seconds: float = 3.0

@@ -1,8 +1,9 @@
-"""The worker processes of a run: a set has one of each contender, and a race has several sets, one after the other.
+"""The worker processes of a run: a set has one of each contender, and a race goes over several sets at once.
 
-Every set is a fresh draw of what a process draws when it starts: addresses, heap, environment. Sets are kept from
-workload to workload, stopped, because starting a process costs more than racing it; where the machine has no room
-for so many, the last are ended and started anew for every workload.
+Every set is a fresh draw of what a process draws when it starts: addresses, heap, environment. Contenders of one
+library and environment are forked from a fresh process of their set that has imported the library, where it bears that.
+Sets are kept from workload to workload, stopped; where the machine has no room for so many, the last are ended and
+started anew for every workload.
 """
 
 from __future__ import annotations

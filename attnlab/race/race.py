@@ -12,36 +12,56 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from attnlab import system
 from attnlab.judge.ranking import implementation_of
-from attnlab.judge.verdicts import Kind, Verdict, compare
+from attnlab.judge.verdicts import Kind, Verdict, verdicts_against
 from attnlab.race import disturbance
 from attnlab.race.instruments import LATENCY
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.race.participant import Participant
 
 T = TypeVar("T")
-#: a contender whose calls take so many times as long as the fastest's has so many rounds, in so many sets
-FAR, FAR_ROUNDS, FAR_SETS = 8.0, 1, 3
+#: who is far behind has so many rounds, in so many sets
+FAR_ROUNDS, FAR_SETS = 1, 3
 #: a calibrated call that takes longer is believed
 _SURE_SECONDS = 5e-3
 #: the rounds of a set at which verdicts are looked at
-_LOOKS = (10, 30)
+_LOOKS = (6, 12, 24, 48)
 #: an interval of a ratio that reaches no further than this is narrow enough
 _NARROW = 0.03
-#: rounds that a placement of the arrays is raced for
-_PLACED_FOR = 4
+#: rounds that a placement of the arrays is raced for, at least; and turns of so many times the seconds that it cost
+_PLACED_FOR, _PLACED_WORTH = 4, 2.0
+#: calls of a turn that others came before, at least: half of what such a turn takes would else be untimed
+_LEAST_CALLS = 2
+#: calls of a turn are timed in groups of so many seconds, at least: each tells whether its threads had their cores
+_GROUP_SECONDS = 2e-3
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
 #: a disturbed turn is taken again so often, ...
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
 _RETAKEN_SHARE = 0.5
+
+
+@dataclass
+class _Placement:
+    """Where the arrays of a set lie for some rounds: what it cost to put them there, and seconds timed since."""
+
+    number: int = 0
+    rounds: int = 0
+    cost: float = 0.0
+    timed: float = 0.0
+
+    @property
+    def paid_off(self) -> bool:
+        """Whether it has been raced for long enough that another one may be drawn."""
+        return self.rounds >= _PLACED_FOR and self.timed >= _PLACED_WORTH * self.cost
 
 
 @dataclass(kw_only=True)
@@ -63,6 +83,9 @@ class Race:
     _rounds: int = 0
     _retaken: float = 0.0
     _calibration: float = 0.0
+    #: how wide the widest interval is that is still asked for, in words, once that is known
+    _widest: str = ""
+    _placements: dict[int, _Placement] = field(default_factory=lambda: defaultdict(_Placement))
 
     @property
     def racing(self) -> list[Participant]:
@@ -91,9 +114,14 @@ class Race:
             for number in numbers:
                 if self.spent > limits.utmost_seconds:
                     break
+                left = max(0.0, share - (self.spent - began))
+                self.on_event(
+                    f"{racing[0].workload.label}: round {count + 1}, process {number + 1}; {self._widest}at most "
+                    f"{left:.0f} s more"
+                )
                 self._round(number, count)
         for number in numbers:
-            self._hold_against_others(number)
+            self._look_back(number)
 
     def over(self, sets: int) -> bool:
         """Whether nothing is left to find out after so many sets, or no time is left for another."""
@@ -129,7 +157,7 @@ class Race:
         fastest = min((one.call_seconds for one in self.racing), default=0.0)
         for one in self.racing:
             sure = one.turns or one.call_seconds > _SURE_SECONDS
-            one.far = bool(sure) and one.call_seconds > FAR * fastest
+            one.far = bool(sure) and one.call_seconds > self.limits.far_behind * fastest
 
     # -- rounds and turns --------------------------------------------------------------------------
 
@@ -139,22 +167,23 @@ class Race:
         racing = [one for one in racing if not one.far or (count < FAR_ROUNDS and number < FAR_SETS)]
         if not racing:
             return
-        self.on_event(f"{racing[0].workload.label}: round {count + 1}, process {number + 1}")
-        fresh = count % _PLACED_FOR == 0
-        if fresh and count:
+        placement = self._placements[number]
+        if placement.paid_off:
             started = time.monotonic()
             for one in racing:
                 if one.placeable:
                     self._counted(one, partial(_place, number=number))
-            self.account["placing"] += time.monotonic() - started
+            elapsed = time.monotonic() - started
+            self.account["placing"] += elapsed
+            placement = self._placements[number] = _Placement(placement.number + 1, cost=elapsed)
+        fresh = placement.rounds == 0
         self._calibration = disturbance.calibration_seconds()
         for one in in_turn(racing, count, seed=racing[0].workload.seed + number):
             if one.ended is None:
                 # of a long call the check before the race was the first on fresh pages
                 unused = fresh and (count > 0 or one.call_seconds < self.limits.settle_below_seconds)
-                self._counted(
-                    one, partial(self._turn, number=number, placement=count // _PLACED_FOR, fresh=unused)
-                )
+                self._counted(one, partial(self._turn, number=number, placement=placement, fresh=unused))
+        placement.rounds += 1
         self._rounds += 1
 
     def _counted(self, participant: Participant, step: Callable[[Participant], None]) -> None:
@@ -164,13 +193,13 @@ class Race:
         if participant.ended is None and not participant.far:
             self.spent += time.monotonic() - began
 
-    def _turn(self, participant: Participant, number: int, placement: int, fresh: bool) -> None:
+    def _turn(self, participant: Participant, number: int, placement: _Placement, fresh: bool) -> None:
         """One turn, taken again while it is disturbed and there is time for that."""
         for attempt in range(_RETAKES + 1):
             started = time.monotonic()
-            taken = self._take(participant, number, fresh and attempt == 0)
-            taken |= {"process": number, "placement": placement, "retaken": attempt}
-            lost = taken["waited"], _fault_share(participant, taken)
+            taken = self._take(participant, number, placement, fresh and attempt == 0)
+            taken |= {"process": number, "placement": placement.number, "retaken": attempt}
+            lost = taken.pop("delayed"), _fault_share(participant, taken)
             taken["disturbed"] = float(any(part > self.limits.run_delay for part in lost))
             # of a long call another round is as good, and draws more; a crowded one would wait again
             last = participant.call_seconds >= self.limits.settle_below_seconds or participant.crowded
@@ -182,56 +211,74 @@ class Race:
     def _may_retake(self) -> bool:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
 
-    def _take(self, participant: Participant, number: int, fresh: bool) -> dict[str, float]:
+    def _take(
+        self, participant: Participant, number: int, placement: _Placement, fresh: bool
+    ) -> dict[str, float]:
         limits = self.limits
         long = participant.call_seconds >= limits.settle_below_seconds
         # the first call on fresh pages is never timed, however long it is
         settle = None if long and not fresh else 0.0 if long else limits.settle_seconds
-        iterations = max(1, math.ceil(limits.turn_seconds / participant.call_seconds))
+        least = 1 if settle is None or participant.far else _LEAST_CALLS
+        iterations = max(least, math.ceil(limits.turn_seconds / participant.call_seconds))
+        groups = 1  # a device's calls are queued, and timed as a whole
+        if participant.workload.device == "cpu":
+            groups = min(iterations, max(1, int(iterations * participant.call_seconds / _GROUP_SECONDS)))
         stolen, pressed = disturbance.steal_seconds(), system.pressure_seconds()
         started = time.monotonic()
         found = participant.measure(
-            LATENCY, number, iterations=iterations, settle_seconds=settle, placed=fresh
+            LATENCY,
+            number,
+            iterations=iterations,
+            groups=groups,
+            run_delay=math.inf if participant.crowded else limits.run_delay,
+            settle_seconds=settle,
+            placed=fresh,
         )
         elapsed = time.monotonic() - started
         pressed = system.pressure_seconds() - pressed
         (seconds,), noted = found.samples, {name: column[0] for name, column in found.columns.items()}
-        timed = min(elapsed, seconds * iterations)
+        timed = min(elapsed, noted["whole_s"] * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
         self.account["timed"] += timed
         self.account["warm-up"] += settled
+        placement.timed += timed
+        placement.cost += settled if fresh else 0.0
         self.account["waking and stopping"] += elapsed - timed - settled
         # a calibration that fell into a bad moment must not shorten every turn that follows
         participant.call_seconds = min(participant.call_seconds, seconds)
-        delay = noted["run_delay_s"]
+        if math.isnan(noted["run_delay_s"]):
+            # where threads do not tell, the whole system may: settling included, and others' waiting too
+            noted["waited"] = noted["delayed"] = pressed / elapsed
+        else:
+            noted["delayed"] = noted["run_delay_s"] / (seconds * noted["iterations"])
         return {
             "seconds": seconds,
             "round": self._rounds,
-            "iterations": iterations,
             **noted,
-            # where threads do not tell, the whole system may: settling included, and others' waiting too
-            "waited": pressed / elapsed if math.isnan(delay) else delay / (seconds * iterations),
             "steal_s": disturbance.steal_seconds() - stolen,
             "calibration_s": self._calibration,
         }
 
-    def _hold_against_others(self, number: int) -> None:
-        """Who waited in most turns, though others took next to nothing of the machine, waited for itself.
+    def _look_back(self, number: int) -> None:
+        """Judge the turns of a set again, now that all are known.
 
-        Threads of JAX do, and the ranks of attention over processes: that is part of their time, and no disturbance.
+        One that went into fresh pages, which later turns did without, is disturbed. Who waited in most turns, though
+        others took next to nothing of the machine, waited for itself: threads of JAX do, and the ranks of attention
+        over processes. That is part of their time, and no disturbance.
         """
-        waiting = {}
+        alone = None
         for one in self.participants:
             mine = [turn for turn in one.turns if turn["process"] == number]
-            waited = [turn for turn in mine if turn["waited"] > self.limits.run_delay]
-            if 2 * len(waited) > len(mine):
-                waiting[one.name] = one, waited
-        if not waiting or self.others().notable:
-            return
-        for one, waited in waiting.values():
-            one.crowded = True
-            for turn in waited:
-                turn["disturbed"] = float(_fault_share(one, turn) > self.limits.run_delay)
+            waited = sum(turn["waited"] > self.limits.run_delay for turn in mine)
+            most = 2 * waited > len(mine)
+            if most and alone is None:
+                alone = not self.others().notable
+            one.crowded = one.crowded or bool(most and alone)
+            for turn in mine:
+                if most and alone:
+                    turn["seconds"], turn["disturbed"] = turn["whole_s"], 0.0
+                if _fault_share(one, turn) > self.limits.run_delay:
+                    turn["disturbed"] = 1.0
 
     # -- what is still to be found out -------------------------------------------------------------
 
@@ -256,11 +303,12 @@ class Race:
         base = fastest if above else self._base()
         if base is None:
             return False
-        asked = [one for one in running if one is not base and one.racing and not one.far]
-        found = {one.name: self._verdict(one, base) for one in asked}
-        ran = {one.name: implementation_of(one.result()) for one in running} if above else {}
+        results = {one.name: one.result() for one in running}
+        asked = {one.name for one in running if one is not base and one.racing and not one.far}
+        verdicts = verdicts_against(results.values(), base.name, margin=self.limits.noise_margin)
+        ran = {name: implementation_of(one) for name, one in results.items()} if above else {}
         names = {name for name in ran if ran[name] == ran[base.name]}
-        rivals = {name: one for name, one in found.items() if one is not None and name not in names}
+        rivals = {name: one for name, one in verdicts.items() if name in asked - names}
         wanted = {name for name, one in rivals.items() if _open(one, narrow)}
         if above and rivals:
             slower = [name for name, one in rivals.items() if one.kind is Kind.SLOWER]
@@ -273,21 +321,12 @@ class Race:
                 wanted &= {*beside, *([] if beside else [nearest])}
         if not wanted:
             return False
+        wide = [math.sqrt(rivals[name].high / rivals[name].low) - 1 for name in wanted if rivals[name].low]
+        if len(wide) == len(wanted):
+            self._widest = f"intervals up to ± {max(wide):.0%}, ± {_NARROW:.0%} is enough, "
         for one in running:
             one.racing = one.racing and (one is base or one.name in wanted or one.name in names)
         return True
-
-    def _verdict(self, participant: Participant, base: Participant) -> Verdict | None:
-        """The participant against `base`, or None where the two share no round."""
-        if not {turn["round"] for turn in base.turns} & {turn["round"] for turn in participant.turns}:
-            return None
-        running = sum(one.ended is None for one in self.participants)
-        return compare(
-            base.latency(),
-            participant.latency(),
-            comparisons=max(1, running - 1),
-            margin=self.limits.noise_margin,
-        )
 
 
 def _open(verdict: Verdict, narrow: float | None) -> bool:

@@ -130,7 +130,11 @@ def selftest(
     chosen = list(names) or unasked()
     for one in parse_all(chosen):
         one.require()
-    bench = _Bench(workload, Limits(workload_seconds=seconds, most_processes=8, further_above=0.0), on_event)
+    bench = _Bench(
+        workload,
+        Limits(workload_seconds=seconds, most_processes=8, further_above=0.0, far_behind=8.0),
+        on_event,
+    )
     started, begun = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     where = environment()
     trials: list[Trial] = []

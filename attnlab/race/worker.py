@@ -167,8 +167,9 @@ class Worker:
     def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
         """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
 
-        ``first_call_s`` is the seconds of the first of them. The second shows a backend that writes into its inputs:
-        the timed calls would compute something else. Gradients are those of `checked_problem`.
+        ``first_call_s`` is the seconds of the first of them, and ``last_call_s`` of the last. The second shows a
+        backend that writes into its inputs: the timed calls would compute something else. Gradients are those of
+        `checked_problem`.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:
@@ -187,7 +188,7 @@ class Worker:
             named = self._named(workload, returned)
             answers.append({name: np.array(workload.cut(name, one, rows)) for name, one in named.items()})
             del returned, named
-        return {"answers": answers, "first_call_s": seconds[0]}
+        return {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
 
     def answer(
         self,

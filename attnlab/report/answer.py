@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
@@ -80,16 +80,16 @@ def _line(analysis: Analysis, chosen: Choice | None) -> str:
             f"**Only `{first}` has a time**: there is nothing to compare it with. Name a second contender with "
             "`--backends`."
         )
-    if not sure & {Sure.DECIDED, Sure.TIE}:
+    if not sure & {Sure.DECIDED, Sure.CLOSE, Sure.TIE}:
         return f"**No verdict yet**; `{chosen.name}` has the least median at most sizes."
     count = len(chosen.places)
-    at = "it" if count == 1 else f"{_part([*chosen.won, *chosen.tied], count)} it"
+    at = "it" if count == 1 else f"{_part([*chosen.won, *chosen.close, *chosen.tied], count)} it"
     if not chosen.won:
-        return f"**No single winner.** Use `{chosen.name}`: at {at} is tied for first."
+        return f"**No single winner.** Use `{chosen.name}`: at {at} may be the fastest."
     if not chosen.behind and not chosen.absent:
         every = "here" if count == 1 else f"at any of {_sizes(count)}"
         return f"**Use `{chosen.name}`**: nothing is decidedly faster {every}."
-    return f"**Use `{chosen.name}`**: at {at} is the fastest or tied with it."
+    return f"**Use `{chosen.name}`**: at {at} is the fastest, or not told apart from it."
 
 
 def _nothing(analysis: Analysis) -> str:
@@ -113,26 +113,32 @@ def _nothing(analysis: Analysis) -> str:
 
 
 def _how_sure(chosen: Choice) -> Iterator[str]:
-    """Where it is alone in first place, by how much, and where others share it."""
-    won, tied, count = chosen.won, chosen.tied, len(chosen.places)
+    """Where it is alone in first place, by how much, and where others may be as fast."""
+    won, count = chosen.won, len(chosen.places)
+    shared = []
+    if chosen.close:
+        rivals = _rivals(chosen, chosen.close)
+        shared.append(
+            f"at {_part(chosen.close, count)} {rivals} differs from it by 5 % at most: choose by memory there"
+        )
+    if chosen.tied:
+        rivals = _rivals(chosen, chosen.tied)
+        shared.append(
+            f"at {_part(chosen.tied, count)} this run cannot tell it from {rivals}: measure longer there"
+        )
     if won:
         span = _span([one.won.ahead.ratio for one in won if one.won.ahead is not None])
-        shared = f"; at {len(tied)} more it is tied with {_rivals(chosen)}, so choose by memory there"
-        yield (
-            f"`{chosen.name}` is decidedly the fastest at {_part(won, count)}, {span} times as fast as the next"
-            f"{shared if tied else ''}."
-        )
-    elif tied:
-        yield (
-            f"`{chosen.name}` is tied for first at {_part(tied, count)}, with {_rivals(chosen)}: what differs there is "
-            "less than this run can tell, so choose by memory or by what is installed."
-        )
+        first = f"`{chosen.name}` is decidedly the fastest at {_part(won, count)}, {span} times as fast as the next"
+        shared = [first, *shared]
+    if shared:
+        said = "; ".join(shared)
+        yield f"{said[0].upper()}{said[1:]}."
 
 
-def _rivals(chosen: Choice) -> str:
-    """Those tied with it, who is so most often first."""
+def _rivals(chosen: Choice, places: Collection[Cell]) -> str:
+    """Those that may be as fast there, who is so most often first."""
     counts = Counter[str]()
-    for one in chosen.tied:
+    for one in places:
         for name in one.won.first:
             mine, other = one.peer(chosen.name), one.peer(name)
             counts[name] += bool(mine and other and mine.implementation != other.implementation)

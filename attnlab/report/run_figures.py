@@ -16,7 +16,7 @@ from attnlab.judge.groups import place_text
 from attnlab.judge.ranking import Lead, Ranking, Sure
 from attnlab.judge.verdicts import Verdict
 from attnlab.report.analysis import Analysis
-from attnlab.report.tables import first_names, lead_text, part_of, part_of_heads, readable
+from attnlab.report.tables import MARKS, first_names, lead_text, part_of, part_of_heads, readable
 from attnlab.text import bytes_text, counted, listed, number_text, percent, seconds_text
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
 
 def _winners(analysis: Analysis, group: Group, part: str) -> Drawn:
     styles = styles_of(analysis.names)
-    figure, axes = _map(group, "The fastest: full colour is decided, pale is a tie")
+    figure, axes = _map(group, "The fastest: full colour is decided, pale is not")
     counts: dict[str, list[int]] = {}
     for one in group.won:
         won, colour = one.won, styles[one.won.name].colour
@@ -70,8 +70,8 @@ def _winners(analysis: Analysis, group: Group, part: str) -> Drawn:
         counts.setdefault(won.name, [0, 0])[not decided] += 1
         if decided:
             lead = "" if won.ahead is None else lead_text(won.ahead)
-        elif won.sure is Sure.TIE:
-            lead = f"≈ {first_names(won, skip=1)}"
+        elif won.sure in (Sure.CLOSE, Sure.TIE):
+            lead = f"{MARKS[won.sure]} {first_names(won, skip=1)}"
         else:
             lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
         ground = colour if decided else _mixed(colour, _PALE)

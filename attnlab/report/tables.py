@@ -34,10 +34,11 @@ from attnlab.text import (
 MOST_HEADS, MOST_LENGTHS = 6, 10
 #: rows of a table of blocks or storages
 _MOST_ROWS = 100
-MARKS = {Sure.DECIDED: "●", Sure.TIE: "≈", Sure.NO_INTERVAL: "?", Sure.ALONE: "·"}
+MARKS = {Sure.DECIDED: "●", Sure.CLOSE: "≈", Sure.TIE: "≟", Sure.NO_INTERVAL: "?", Sure.ALONE: "·"}
 _LEGEND = {
     Sure.DECIDED: "● decidedly the fastest",
-    Sure.TIE: "≈ tied: this run cannot tell those named apart",
+    Sure.CLOSE: "≈ those named are at most 5 % apart",
+    Sure.TIE: "≟ this run cannot tell those named apart: measure longer",
     Sure.NO_INTERVAL: "? too few undisturbed processes to tell",
     Sure.ALONE: "· nothing else was measured",
 }

@@ -306,8 +306,12 @@ def _place(route: Route, chosen: str) -> str:
     others = [name for name in first if name != chosen]
     if not others:
         return "the fastest that is right"
-    why = ", chosen of them by memory" if route.by_memory and route.order[0] == chosen else ""
-    return f"right, shares the first place with {listed(others)}{why}"
+    why = (
+        ", chosen by memory of those at most 5 % apart"
+        if route.by_memory and route.order[0] == chosen
+        else ""
+    )
+    return f"right, not told apart from {listed(others)}{why}"
 
 
 def _not_here(run: Run) -> str | None:

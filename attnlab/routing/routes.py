@@ -1,10 +1,10 @@
 """What a call asks, and who may answer it at each measured workload, in which order, and why the others may not.
 
 A call and a measured workload are brought into the same form, so that they can be held against each other: what must be
-equal, and what need only be near. The order is that of the report: those that were measured, believed and right; who
-shares the first place goes by memory. Only backends on PyTorch's tensors take part. To call another library, arrays
-would have to be converted, and its threads would spin beside PyTorch's in one process, which alone makes a call up to
-twice as long (decision 1): what was measured in a process of its own would not hold.
+equal, and what need only be near. The order is that of the report: those that were measured, believed and right; of
+those known to be hardly slower than the fastest the leanest goes first. Only backends on PyTorch's tensors take part.
+To call another library, arrays would have to be converted, and its threads would spin beside PyTorch's in one process,
+which alone makes a call up to twice as long (decision 1): what was measured in a process of its own would not hold.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Route:
     """One measured workload: `order` are the contenders that a call may be sent to, best first.
 
     `left_out` says why not of those that were measured and may not; `why_own` why the run does not say that anything
-    is faster than PyTorch's own, where that is so. `by_memory` : some that share the first place need more.
+    is faster than PyTorch's own, where that is so. `by_memory` : some that are at most 5 % apart need more.
     """
 
     cell: Cell
@@ -221,7 +221,7 @@ class Routes:
         if ranking is None:
             return Route(cell, (), left_out, "no backend on tensors was measured there", None)
         own, why_own, by_memory = ranking.of(OWN), None, False
-        order, first = ([one.contender for one in of] for of in (ranking.standings, ranking.first))
+        order, first = ([one.contender for one in of] for of in (ranking.standings, ranking.near))
         if OWN not in cell.answers:
             why_own = f"{OWN}, PyTorch's own, did not race there undisturbed: nothing is known to be faster"
         elif own is not None and own is not ranking.best and own.against_best is None:

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 from process_sets import PLACED_FOR, ROUNDS, in_sets
 
 from attnlab.judge.replication import speeds
-from attnlab.judge.verdicts import ALPHA, MARGIN, Kind, Verdict, compare
+from attnlab.judge.verdicts import ALPHA, MARGIN, Kind, Verdict, compare, verdicts_against
+from attnlab.problem.result import Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders in so many rounds, so many of them in each process
 Noise = Callable[[np.random.Generator, int, int], tuple[Array, Array]]
 #: rounds of a process at which a race ends if its interval is narrow, and the most; processes, and the most
-LOOKS, MOST, PROCESSES, MOST_PROCESSES = (10, 30), 60, 5, 8
+LOOKS, MOST, PROCESSES, MOST_PROCESSES = (6, 12, 24, 48), 60, 5, 8
 NARROW = 0.03
 #: standard deviation of the noise of a turn, and the one difference that is built in
 SCATTER, DIFFERENCE = 0.03, 1.03
@@ -127,6 +129,38 @@ def test_a_race_claims_what_is_not_so_less_often_than_its_level(noise: Noise, ra
     found = rates(noise, ratio)
     assert found.false <= allowed(ALPHA)
     assert found.missed <= allowed(ALPHA)
+
+
+@pytest.mark.parametrize(
+    "slower", [(0.0, 0.0, 0.0), (0.0, 0.05, 2.0), (0.02, 0.02, 0.02, 0.02, 1.0, 1.0, 1.0)]
+)
+def test_all_verdicts_of_one_workload_err_together_less_often_than_their_level(
+    slower: tuple[float, ...],
+) -> None:
+    """Step by step: who is far behind is decided first, and leaves its part of the error to the others."""
+    generator, trials, false, missed = np.random.default_rng(3), 400, 0, 0
+    logs = dict(zip("abcdefg", slower, strict=False))
+    for _ in range(trials):
+        results = [
+            measured(name, in_sets(np.exp(log + generator.normal(0, SCATTER, 5 * ROUNDS)).tolist()))
+            for name, log in {"base": 0.0, **logs}.items()
+        ]
+        found = verdicts_against(results, "base")
+        true = {
+            name: Kind.SLOWER if log > math.log1p(MARGIN) else Kind.EQUIVALENT for name, log in logs.items()
+        }
+        false += any(one.kind not in (true[name], Kind.UNDECIDED) for name, one in found.items())
+        missed += any(not one.low <= math.exp(logs[name]) <= one.high for name, one in found.items())
+        assert all(one.kind is Kind.SLOWER for name, one in found.items() if logs[name] >= 1)
+    assert false / trials <= allowed(ALPHA, trials)
+    assert missed / trials <= allowed(2 * ALPHA, trials), (
+        "each by itself misses in 5 % at most, not all together"
+    )
+
+
+def measured(name: str, latency: Measurement) -> Result:
+    """A result of these seconds a call."""
+    return Result(name, Workload(heads=1, queries=4, keys=4), Outcome.MEASURED, measurements=(latency,))
 
 
 def test_a_difference_far_above_the_noise_is_always_told() -> None:

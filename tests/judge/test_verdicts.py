@@ -32,6 +32,25 @@ def both(race: list[list[tuple[float, float]]]) -> list[Measurement]:
     return [latency([[turn[side] for turn in process] for process in race]) for side in (0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("figures", "close"),
+    [
+        pytest.param((0.010, 0.014, 0.018, 0.014, 0.010), True, id="near, and its side unknown"),
+        pytest.param((0.000, 0.001, -0.001, 0.001, 0.0), True, id="equivalent"),
+        pytest.param((0.2, -0.2, 0.1, -0.1, 0.0), False, id="anything is possible"),
+        pytest.param((0.030, 0.031, 0.030, 0.031, 0.030), False, id="small, but decided"),
+        pytest.param((0.0,), False, id="no interval"),
+    ],
+)
+def test_two_are_close_where_the_interval_shows_that_they_differ_little(
+    figures: tuple[float, ...], close: bool
+) -> None:
+    """Not where it is merely unknown who is faster."""
+    verdict = compare(latency([[1.0]] * len(figures)), latency([[math.exp(figure)] for figure in figures]))
+    assert verdict.close == close
+    assert verdict.low == 0 or verdict.apart == pytest.approx(max(verdict.high, 1 / verdict.low) - 1)
+
+
 def test_two_looks_at_their_level_err_together_as_often_as_one_at_the_nominal() -> None:
     """Of a normal mean, seen at half its data and at all of it (Pocock 1977, table 1)."""
     from scipy.stats import multivariate_normal, norm

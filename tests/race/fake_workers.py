@@ -22,6 +22,7 @@ FIXED = {
     "processes": 5,
     "most_processes": 10,
     "further_above": 0.0,
+    "far_behind": 8.0,
     "min_rounds": 30,
     "max_rounds": 30,
     "workload_seconds": 6.0,
@@ -142,7 +143,7 @@ class FakeWorker:
         return seconds
 
     def _check(self, rows: Sequence[int], calls: int) -> dict[str, Any]:
-        self._call()
+        seconds = self._call()
         format = lower(self.workload.dtype, self.computes_in)
         references = race_check.references(self.workload, tuple(rows), format)
         names, factor = self.workload.results, self.spoils(self.process)
@@ -150,7 +151,11 @@ class FakeWorker:
         if LOG_SUM in shaped:  # without the axis that its reference has for components
             shaped[LOG_SUM] = shaped[LOG_SUM][..., 0]
         answers = {name: factor * shaped[name] for name in names}
-        return {"answers": [answers] * calls, "first_call_s": self.first_call(self.process)}
+        return {
+            "answers": [answers] * calls,
+            "first_call_s": self.first_call(self.process),
+            "last_call_s": seconds,
+        }
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         assert self.alive
@@ -176,14 +181,15 @@ class FakeWorker:
             return self.free
         return {"bind_s": self.binding(self.process), "fresh": float(self.process > 0), "cache": "warm"}
 
-    def _turn(self, iterations: int, settle_seconds: float | None, placed: bool) -> Readings:
+    def _turn(self, iterations: int, settle_seconds: float | None, **options: Any) -> Readings:
         seconds, turn = self._call(), self.asked["Latency"]
         settled = 0.0 if settle_seconds is None else max(settle_seconds, seconds)
         self.clock.now += settled + (iterations - 1) * seconds
         told = seconds * self.noise(turn, self.process)
         delay = self.delay(turn) * told * iterations
-        columns = {"settled_s": (settled,), "run_delay_s": (delay,), "minor_faults": (0,)}
-        return Readings((told,), columns)
+        noted = {"settled_s": settled, "run_delay_s": delay, "minor_faults": 0, "iterations": iterations}
+        noted |= {"whole_s": told, "waited": delay / (told * iterations)}
+        return Readings((told,), {name: (value,) for name, value in noted.items()})
 
 
 def conductor_of(workers: Sequence[FakeWorker], **limits: Any) -> Conductor:

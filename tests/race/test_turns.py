@@ -1,11 +1,13 @@
-"""What a slowed contender's call costs, on a clock that the call moves."""
+"""What a turn times, and what a slowed contender's call costs, on a clock that the call moves."""
 
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
 
+from attnlab.race.instruments import COUNTERS, LATENCY
 from attnlab.race.worker import slowed
 
 
@@ -36,4 +38,28 @@ def test_a_slowed_call_takes_so_much_longer_and_returns_the_same(
     assert len(finished) == 1, "a device's work is done before the wait is measured"
 
 
-# -- answers of the gate: what is set-up, and what is pace ------------------------------------------
+@pytest.mark.parametrize(
+    ("waits", "seconds", "kept"),
+    [
+        pytest.param((0.0, 0.5, 0.0), (1.0 + 1.5) / 2, 4, id="one group waited"),
+        pytest.param((0.0, 0.0, 0.0), (1.0 + 1.25 + 1.5) / 3, 6, id="none waited"),
+        pytest.param((0.5, 0.5, 0.5), (1.0 + 1.25 + 1.5) / 3, 6, id="all waited"),
+        pytest.param((math.nan,) * 3, (1.0 + 1.25 + 1.5) / 3, 6, id="not told"),
+    ],
+)
+def test_of_a_turn_count_the_groups_of_calls_that_had_their_cores(
+    monkeypatch: pytest.MonkeyPatch, waits: tuple[float, ...], seconds: float, kept: int
+) -> None:
+    """Where none had, all count, and the turn says that it waited."""
+    told, costs = iter([at for wait in waits for at in (0.0, wait)]), iter((1.0, 1.25, 1.5))
+    monkeypatch.setitem(COUNTERS, "run_delay_s", lambda: next(told))  # type: ignore[arg-type]
+
+    class Timed:
+        def time_calls(self, call: object, iterations: int) -> float:
+            return next(costs)
+
+    found = LATENCY.measure(Timed(), lambda: None, iterations=6, groups=3, run_delay=0.02)  # type: ignore[arg-type]
+    noted = {name: column[0] for name, column in found.columns.items()}
+    assert found.samples == pytest.approx((seconds,))
+    assert (noted["iterations"], noted["least_s"], noted["whole_s"]) == (kept, 1.0, pytest.approx(1.25))
+    assert noted["waited"] == pytest.approx(sum(waits) / 7.5, nan_ok=True)

@@ -11,7 +11,7 @@ function heatMap(host, some, width) {
   const cell = Math.min(220, (width - 60) / across.length);
   const words = cell >= 60;
   const first = some.map((one) => ({ contender: contenders.get(one.first) })).filter((one) => one.contender);
-  const more = { tie: "≈ ", "no interval": "? ", alone: "alone " };
+  const more = { close: "≈ ", tie: "≟ ", "no interval": "? ", alone: "alone " };
   const text = (one) => {
     const ratio = one[`${state.than}_ratio`];
     const name = cut(one.first ?? "nobody", Math.floor(cell / 7.6));
