@@ -201,7 +201,7 @@ class Backend:
             array = name.partition(" ")[0]
             raise ValueError(f"no {name} arrived: the output does not depend on the {array}")
         arrays, what = array_type(library), "" if name == OUTPUT else f" as {name}"
-        if not isinstance(result, arrays):
+        if type(result) is not arrays:  # a subclass may compute when it is read, after the clock has stopped
             raise ValueError(
                 f"{self.name} returned a {_kind(type(result))}, expected a {_kind(arrays)}, as its LIBRARY says"
             )

@@ -255,13 +255,15 @@ def analyse(
 ) -> Analysis:
     """Judge `results`: believe or refuse each measurement, hold the self-test, rank every workload.
 
+    Those of which no turn counts are left out.
+
     workloads, contenders : those asked for, in the order in which they are shown; those of results come after them
     origins : of each of `workloads`, the parts of presets that asked for it; none for a run without presets
     """
     asked = dict(zip(workloads, origins, strict=True)) if origins else {}
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in asked or workloads}
     raced = dict.fromkeys(contenders)
-    for result in results:
+    for result in (one for one in results if not one.uncounted):
         answers.setdefault(result.workload, {})[result.contender] = result
         raced[result.contender] = None
     names = tuple(dict.fromkeys(map(entered_once, raced)))

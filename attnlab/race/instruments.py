@@ -27,6 +27,8 @@ from attnlab.problem.result import Measurement
 from attnlab.problem.workload import Workload
 
 Column = tuple[float, ...]
+#: as it was before any backend was imported
+_clock = time.perf_counter
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Latency(Instrument):
         run_delay: float = math.inf,
         settle_seconds: float | None = None,
         placed: bool = False,
+        change: Callable[[], None] | None = None,
         **options: Any,
     ) -> Readings:
         """One turn of the race: the mean over `iterations` calls, after untimed calls for `settle_seconds`.
@@ -116,20 +119,26 @@ class Latency(Instrument):
 
         Before its turn the process was stopped while the other contenders computed: the untimed calls bring the
         caches back (None: no such calls). Where its arrays were `placed` since the turn before, they go on until calls
-        take no more fresh pages from the system: that is paid once and not by every call. ``settled_s`` notes the
-        seconds that they took. Garbage is not collected.
+        take no more fresh pages from the system: that is paid once and not by every call. `change` then gives it other
+        inputs: ``first_s`` notes the seconds of a call on these by itself, nan where that waited or is the one timed.
+        ``settled_s`` notes the seconds of all of this. Garbage is not collected.
         """
         gc.disable()
         try:
-            settled = 0.0
+            first, start = math.nan, _clock()
             if settle_seconds is not None:
-                start = time.perf_counter()
                 if placed:
                     self._reside(library, call)
-                else:
+                elif change is None:
                     library.time_calls(call, 1)
-                while (settled := time.perf_counter() - start) < settle_seconds:
+                while _clock() - start < settle_seconds:
                     library.time_calls(call, 1)
+            if change is not None:
+                change()
+            if change is not None and settle_seconds is not None:
+                alone = self._group(library, call, 1)
+                first = math.nan if alone["run_delay_s"] > run_delay * alone["seconds"] else alone["seconds"]
+            settled = _clock() - start
             timed = [
                 self._group(library, call, iterations // groups + (number < iterations % groups))
                 for number in range(groups)
@@ -140,6 +149,7 @@ class Latency(Instrument):
         kept = [one for one in timed if not one["run_delay_s"] > run_delay * one["seconds"]] or timed
         noted = {name: sum(one[name] for one in kept) for name in ("iterations", *COUNTERS)}
         noted |= {"settled_s": settled, "whole_s": whole / iterations}
+        noted["first_s"] = first
         noted["least_s"] = min(one["seconds"] / one["iterations"] for one in timed)
         noted["waited"] = sum(one["run_delay_s"] for one in timed) / whole
         seconds = sum(one["seconds"] for one in kept) / noted["iterations"]
@@ -156,12 +166,12 @@ class Latency(Instrument):
     @staticmethod
     def _reside(library: Library, call: Call) -> None:
         """Call until calls in a row took no fresh pages to speak of; a backend whose every call does is left at it."""
-        faults, quiet, start = COUNTERS["minor_faults"], 0, time.perf_counter()
+        faults, quiet, start = COUNTERS["minor_faults"], 0, _clock()
         for _ in range(_RESIDE_CALLS):
             before = faults()
             library.time_calls(call, 1)
             quiet = quiet + 1 if faults() - before <= _RESIDE_FAULTS else 0
-            elapsed = time.perf_counter() - start
+            elapsed = _clock() - start
             resident = quiet == _RESIDE_QUIET or (quiet and elapsed > _RESIDE_SECONDS / 10)
             if resident or elapsed > _RESIDE_SECONDS:
                 return
@@ -186,9 +196,10 @@ class PeakMemory(Instrument):
 
         It is asked of a call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS).
         """
-        peaks, beside = [], []
-        started = time.perf_counter()
-        while not peaks or (len(peaks) < self._repeats and time.perf_counter() - started < self._long):
+        peaks: list[float] = []
+        beside: list[dict[str, float]] = []
+        started = _clock()
+        while not peaks or (len(peaks) < self._repeats and _clock() - started < self._long):
             peak, method = self._peak(library, call)
             peaks.append(float(peak))
             beside.append(library.beside_peak() if hasattr(library, "beside_peak") else {})
@@ -239,14 +250,14 @@ class BlockParts(Instrument):
             iterations[name] = max(1, round(self._turn_seconds / max(library.time_calls(part, 1), 1e-9)))
         columns: dict[str, list[float]] = {f"{name}_s": [] for name in parts}
         waited: list[float] = []
-        start = time.perf_counter()
+        start = _clock()
         for count in range(self._rounds):
-            began, delay = time.perf_counter(), system.run_delay_seconds()
+            began, delay = _clock(), system.run_delay_seconds()
             if count > 1 and began - start > self._seconds:
                 break
             for name, part in parts.items():
                 columns[f"{name}_s"].append(library.time_calls(part, iterations[name]))
-            waited.append((system.run_delay_seconds() - delay) / max(time.perf_counter() - began, 1e-9))
+            waited.append((system.run_delay_seconds() - delay) / max(_clock() - began, 1e-9))
         samples = tuple(map(sum, zip(*columns.values(), strict=True)))
         return Readings(samples, {name: tuple(one) for name, one in (*columns.items(), ("waited", waited))})
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,6 +43,14 @@ class Participant:
     answers: dict[str, NDArray[Any]] = field(default_factory=dict)
     #: whether its arrays can be placed anew within a process
     placeable: bool = True
+    #: by set, the last answer on the clock that was judged because its bits were not those of `answers`
+    known: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    #: by set, what its inputs were changed by last, and whether that was in its last turn
+    changes: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    #: seconds of single calls on inputs that were just written, by whether they were changed
+    singles: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    #: the least that a turn took by the conductor's clock, over what it told
+    clocks: float = math.inf
     ended: tuple[Outcome, str] | None = None
     #: the end of what its process printed, where that ended
     tail: str = ""
@@ -79,6 +88,11 @@ class Participant:
     def measure(self, instrument: Instrument, number: int = 0, **options: Any) -> Readings:
         """The instrument's readings on what is prepared in that set. Raises as `ask`."""
         found: Readings = self.ask("measure", number, instrument=instrument, **options)
+        return found
+
+    def turn(self, number: int, seed: int, rows: Sequence[int], **options: Any) -> dict[str, Any]:
+        """A turn in that set, on inputs changed by `seed`: see `Worker.turn`. Raises as `ask`."""
+        found: dict[str, Any] = self.ask("turn", number, seed=seed, rows=rows, **options)
         return found
 
     def keep(self, measurement: Measurement, process: int | None = None) -> None:

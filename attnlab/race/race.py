@@ -11,20 +11,29 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from attnlab import system
+from attnlab.gate import race_check
 from attnlab.judge.ranking import implementation_of
 from attnlab.judge.verdicts import Kind, Verdict, verdicts_against
+from attnlab.problem.result import Outcome
 from attnlab.race import disturbance
-from attnlab.race.instruments import LATENCY
+from attnlab.race.instruments import Readings
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.race.participant import Participant
+from attnlab.race.variation import restored
+from attnlab.race.worker_process import Ended
+from attnlab.text import seconds_text
 
 T = TypeVar("T")
 #: who is far behind has so many rounds, in so many sets
@@ -43,6 +52,11 @@ _LEAST_CALLS = 2
 _GROUP_SECONDS = 2e-3
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
+#: who takes so many times as long for changed inputs as for the same written again, by the least and by the median of
+#: so many single calls each, keeps answers
+_MEMORY, _MEMORY_CALLS = 2.0, 3
+#: a turn takes longer than its process tells, by waking and answering; never so many times as long in all of them
+_CLOCKS, _UNTOLD_SECONDS = 2.0, 0.02
 #: a disturbed turn is taken again so often, ...
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
@@ -81,6 +95,7 @@ class Race:
     #: seconds of rounds so far, but for those of contenders that are far behind
     spent: float = 0.0
     _rounds: int = 0
+    _turns: int = 0
     _retaken: float = 0.0
     _calibration: float = 0.0
     #: how wide the widest interval is that is still asked for, in words, once that is known
@@ -122,6 +137,8 @@ class Race:
                 self._round(number, count)
         for number in numbers:
             self._look_back(number)
+        for one in self.participants:
+            one.attempt(self._convict)
 
     def over(self, sets: int) -> bool:
         """Whether nothing is left to find out after so many sets, or no time is left for another."""
@@ -217,7 +234,11 @@ class Race:
         limits = self.limits
         long = participant.call_seconds >= limits.settle_below_seconds
         # the first call on fresh pages is never timed, however long it is
-        settle = None if long and not fresh else 0.0 if long else limits.settle_seconds
+        settle = (
+            None
+            if long and not fresh
+            else limits.settle_seconds * (participant.call_seconds < limits.settle_seconds)
+        )
         least = 1 if settle is None or participant.far else _LEAST_CALLS
         iterations = max(least, math.ceil(limits.turn_seconds / participant.call_seconds))
         groups = 1  # a device's calls are queued, and timed as a whole
@@ -225,9 +246,16 @@ class Race:
             groups = min(iterations, max(1, int(iterations * participant.call_seconds / _GROUP_SECONDS)))
         stolen, pressed = disturbance.steal_seconds(), system.pressure_seconds()
         started = time.monotonic()
-        found = participant.measure(
-            LATENCY,
+        self._turns += 1
+        # in every second turn the same inputs are written again: who keeps answers has to compute in the others alone
+        seed, changed = participant.changes.get(number, (0, False))
+        seed, changed = (seed, False) if changed else (self._turns, True)
+        participant.changes[number] = seed, changed
+        rows = race_check.sampled_rows(participant.workload)
+        told = participant.turn(
             number,
+            seed,
+            rows,
             iterations=iterations,
             groups=groups,
             run_delay=math.inf if participant.crowded else limits.run_delay,
@@ -236,7 +264,18 @@ class Race:
         )
         elapsed = time.monotonic() - started
         pressed = system.pressure_seconds() - pressed
+        found: Readings = told["readings"]
         (seconds,), noted = found.samples, {name: column[0] for name, column in found.columns.items()}
+        single = noted.pop("first_s")
+        if not math.isnan(single):
+            participant.singles[changed].append(single)
+        clock = (elapsed - _UNTOLD_SECONDS) / (noted["settled_s"] + noted["whole_s"] * iterations)
+        participant.clocks = min(participant.clocks, clock)
+        if told["answers"] is not None:
+            answers = told["answers"]
+            if told["changed"]:
+                answers = restored(answers, participant.workload, seed)
+            self._prove(participant, number, answers)
         timed = min(elapsed, noted["whole_s"] * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
         self.account["timed"] += timed
@@ -258,6 +297,30 @@ class Race:
             "steal_s": disturbance.steal_seconds() - stolen,
             "calibration_s": self._calibration,
         }
+
+    def _prove(self, participant: Participant, number: int, answers: dict[str, NDArray[Any]]) -> None:
+        """Raises Ended where the last timed answer is wrong; `answers` are those to the inputs as they were checked."""
+        known = participant.known.get(number, participant.answers)
+        if all(np.array_equal(one, known[name]) for name, one in answers.items()):
+            return
+        workload = participant.workload
+        rows = race_check.sampled_rows(workload)
+        judged = race_check.judge(workload, rows, answers, participant.computes_in)
+        if not judged.passed:
+            when = "right when it was checked, but on the clock, on inputs changed since: "
+            raise Ended(Outcome.WRONG, when + (judged.reason or "failed the accuracy gate"))
+        participant.known[number] = answers  # where arrays lie elsewhere, sums may be taken in another order
+
+    def _convict(self, participant: Participant) -> None:
+        """Raises Ended for one that keeps answers, or whose clock tells less than the conductor's in every turn."""
+        changed, same = participant.singles[True], participant.singles[False]
+        enough = min(len(changed), len(same)) >= _MEMORY_CALLS
+        if enough and min(of(changed) / of(same) for of in (min, statistics.median)) > _MEMORY:
+            times = f"{seconds_text(min(changed))} on changed inputs, {seconds_text(min(same))} on the same"
+            raise Ended(Outcome.WRONG, f"it answers from memory: a call takes {times}")
+        if participant.clocks > _CLOCKS and participant.turns:
+            said = f"its clock disagrees: its turns took at least {participant.clocks:.1f} times what it told"
+            raise Ended(Outcome.WRONG, said)
 
     def _look_back(self, number: int) -> None:
         """Judge the turns of a set again, now that all are known.

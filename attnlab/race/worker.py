@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,9 +29,9 @@ from attnlab.problem import inputs
 from attnlab.problem.inputs import checked_problem, problem_of
 from attnlab.problem.problem import Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
-from attnlab.race import ceilings, invariance
+from attnlab.race import ceilings, invariance, variation
 from attnlab.race.admission import PLACED_BYTES, drawn_bytes
-from attnlab.race.instruments import Instrument, Readings
+from attnlab.race.instruments import LATENCY, Instrument, Readings
 from attnlab.race.probe import Pace, Probe
 from attnlab.subprocesses import Channel, Closed
 from attnlab.text import bytes_text
@@ -69,6 +70,18 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
     return longer
 
 
+class _Last:
+    """A call that keeps what it returned last, and one result at a time."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self.returned = call, None
+
+    def __call__(self) -> Any:
+        self.returned = None
+        self.returned = found = self._call()
+        return found
+
+
 def _copied(problem: Problem) -> Problem:
     plain, arrays = pack(problem)
     return unpack(plain, [array.copy() for array in arrays])
@@ -82,6 +95,7 @@ class Worker:
         self.contender: Contender | None = None
         self.workload: Workload | None = None
         self.problem: Problem | None = None
+        self.arrays: tuple[Any, ...] = ()
         self.call: Callable[[], Any] | None = None
         #: memory that only moves what is taken after it
         self.padding: NDArray[Any] | None = None
@@ -124,7 +138,7 @@ class Worker:
         ``bind_s`` is the seconds that the backend then took to get ready: compiling, sessions, masks, packed weights.
         ``fresh`` is 1 where nothing was prepared in this process before.
         """
-        self.workload = self.problem = self.call = self.padding = None
+        self._forget()
         self.declines(workload)
         system.confine(workload.device)
         self.problem = problem_of(workload) if drawn_bytes(workload) <= PLACED_BYTES else None
@@ -146,7 +160,7 @@ class Worker:
         workload = _there(self.workload, "prepare")
         if self.problem is None:
             return f"its inputs take over {bytes_text(PLACED_BYTES)}"
-        self.call, self.problem = None, _copied(self.problem)
+        self.call, self.arrays, self.problem = None, (), _copied(self.problem)
         self._give_back(workload.device)
         self.padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)
         self.call = self._bound(workload, self.problem)
@@ -155,7 +169,10 @@ class Worker:
     def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
         backend, library = _there(self.backend, "load"), self.library(workload.device)
         backend.require(workload, self.projection)
-        arrays, left = backend.arrays(workload, problem)
+        changeable = problem is not None and variation.changeable(workload, backend, library)
+        # a library may take an array over as it lies, and the problem has to stay as it is
+        arrays, left = backend.arrays(workload, _copied(problem) if problem and changeable else problem)
+        self.arrays = arrays if changeable else ()
         library.finish()
         started = time.perf_counter()
         call = backend.call(workload, left, arrays, projection=self.projection)
@@ -189,6 +206,32 @@ class Worker:
             answers.append({name: np.array(workload.cut(name, one, rows)) for name, one in named.items()})
             del returned, named
         return {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
+
+    def turn(self, rows: Sequence[int], seed: int, **options: Any) -> dict[str, Any]:
+        """One turn of the race: ``readings`` of `Latency`, and what the last call on the clock returned.
+
+        The inputs are changed by `seed` before the clock starts, where they can be: ``changed`` tells. ``answers`` are
+        the named results at these query rows; None of gradients, which were checked on another problem.
+        """
+        workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
+        system.confine(workload.device)  # others have taken their inputs since
+        library, last = self.library(), _Last(call)
+        change = None
+        if self.arrays:
+            change = partial(
+                variation.change, library, self.arrays, _there(self.problem, "prepare"), workload, seed
+            )
+        found = {
+            "readings": LATENCY.measure(library, last, change=change, **options),
+            "changed": bool(self.arrays),
+        }
+        if workload.backward:
+            return {**found, "answers": None}
+        named = self._named(workload, last.returned)
+        return {
+            **found,
+            "answers": {name: np.array(workload.cut(name, one, rows)) for name, one in named.items()},
+        }
 
     def answer(
         self,
@@ -256,8 +299,12 @@ class Worker:
     def release(self) -> None:
         """Free the prepared workload, and the device memory that its calls left behind."""
         device = self.workload.device if self.workload else None
-        self.workload = self.problem = self.call = self.padding = None
+        self._forget()
         self._give_back(device)
+
+    def _forget(self) -> None:
+        self.workload = self.problem = self.call = self.padding = None
+        self.arrays = ()
 
     def _give_back(self, device: str | None) -> None:
         """What is not in use, to the device and to the system."""

@@ -153,9 +153,9 @@ class Run:
         return [one for one in self.plan.workloads if one not in done]
 
     def judged(self) -> Analysis:
-        """What its results say, without those of which no turn counts: see `attnlab.judge.analysis.analyse`."""
+        """What its results say: see `attnlab.judge.analysis.analyse`."""
         return analyse(
-            [one for one in self.results if not one.uncounted],
+            self.results,
             baseline=self.baseline,
             workloads=self.plan.workloads,
             origins=self.plan.origins,

@@ -22,7 +22,7 @@ workloads = strategies.workloads()
 SIZES = ("batch", "heads", "queries", "keys", "head_dim", "value_dim", "d_model")
 BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("batch", "heads", "queries", "keys", "head_dim"), (0, -1, 2.0, True, "8", 10**12)),
-    "splits": (0, -1, 2.0, True, "8", 513),
+    "splits": (0, -1, 2.0, True, "8", 4097),
     "kv_heads": (3, 0),
     "d_model": (0, True, 10**12),
     "dtype": ("int8", None),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -160,9 +161,12 @@ class FakeWorker:
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         assert self.alive
         instrument = type(arguments.pop("instrument")).__name__ if op == "measure" else ""
+        instrument = "Latency" if op == "turn" else instrument
         self._fault(instrument or op)
         if op == "check":
             return self._check(**arguments)
+        if op == "turn":
+            return {"readings": self._turn(**arguments), "changed": False, "answers": None}
         if op == "prepare":
             self.workload = arguments["workload"]
             self.clock.now += self.ready
@@ -171,8 +175,6 @@ class FakeWorker:
             return None
         if op == "calibrate":
             return {"seconds": self._call(), "waited": self.waited}
-        if instrument == "Latency":
-            return self._turn(**arguments)
         if op == "measure":
             return Readings((self.peak(self.workload),), {}, {"method": "memray"})
         if op == "attest":
@@ -188,7 +190,12 @@ class FakeWorker:
         told = seconds * self.noise(turn, self.process)
         delay = self.delay(turn) * told * iterations
         noted = {"settled_s": settled, "run_delay_s": delay, "minor_faults": 0, "iterations": iterations}
-        noted |= {"whole_s": told, "waited": delay / (told * iterations)}
+        noted |= {
+            "whole_s": told,
+            "least_s": told,
+            "first_s": math.nan,
+            "waited": delay / (told * iterations),
+        }
         return Readings((told,), {name: (value,) for name, value in noted.items()})
 
 
