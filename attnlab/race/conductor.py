@@ -48,6 +48,8 @@ from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, Wo
 from attnlab.remembered import Remembered, digest
 
 _WARMUP_SECONDS = 0.015
+#: a second call that is no faster than this part of the first tells what a long call takes: nothing grows warm
+_STEADY = 0.8
 #: who gave no answer on so many workloads is not asked again for one that is no smaller: each costs a whole deadline
 _HANGS = 2
 
@@ -331,7 +333,7 @@ class Conductor:
             "first_call_s": told["first_call_s"],
         }
         participant.set_up[number] = set_up
-        if in_first:  # of a long call this tells enough
+        if in_first and told["last_call_s"] > _STEADY * told["first_call_s"]:
             participant.call_seconds = told["last_call_s"]
         if not in_first and _equal(first, participant.answers):
             return

@@ -112,7 +112,7 @@ class Race:
 
         last : these are the last of the planned sets; the time that is left is shared with those to come where False.
         """
-        limits, began = self.limits, self.spent
+        limits, began, latest = self.limits, self.spent, 0.0
         share = limits.workload_seconds * len(numbers) / limits.processes
         most = math.ceil(limits.max_rounds / limits.processes)
         least = min(most, max(LEAST_ROUNDS, math.ceil(limits.min_rounds / limits.processes)))
@@ -120,12 +120,13 @@ class Race:
             if count == FAR_ROUNDS:
                 self.see_who_is_far()
             racing = [one for one in self.racing if not one.far or count < FAR_ROUNDS]
-            elapsed = self.spent - began
-            over = bool(count) and elapsed * (count + 1) / count > share  # a round more would not fit
+            # a round more would not fit; the first says little of it, as it begins on fresh pages
+            over = bool(count) and self.spent - began + latest > share
             if not racing or (over and (count >= LEAST_ROUNDS or self.spent > limits.utmost_seconds)):
                 break
             if count >= least and count in _LOOKS and last and not self._still_open(_NARROW):
                 break
+            before = self.spent
             for number in numbers:
                 if self.spent > limits.utmost_seconds:
                     break
@@ -135,6 +136,7 @@ class Race:
                     f"{left:.0f} s more"
                 )
                 self._round(number, count)
+            latest = self.spent - before
         for number in numbers:
             self._look_back(number)
         for one in self.participants:
@@ -398,11 +400,12 @@ def _open(verdict: Verdict, narrow: float | None) -> bool:
 
 
 def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
-    """The part of the turn that went into fresh pages which the contender's other turns did without."""
+    """The part of the turn that went into fresh pages which most of the contender's turns did without."""
     if "minor_faults" not in turn:
         return 0.0
-    faults = [one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn)]
-    return (faults[-1] - min(faults)) * _FAULT_SECONDS / turn["seconds"]
+    faults = [one["minor_faults"] / one["iterations"] for one in participant.turns or [turn]]
+    more = turn["minor_faults"] / turn["iterations"] - statistics.median_low(faults)
+    return more * _FAULT_SECONDS / turn["seconds"]
 
 
 def _place(participant: Participant, number: int) -> None:
