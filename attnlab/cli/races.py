@@ -144,7 +144,7 @@ def plan_of(
 @click.option(
     "--seconds",
     type=options.AMOUNT,
-    help="Time for the rounds of the first five processes; 1.5 for each contender by default.",
+    help="Time for the rounds of the first five processes; 1 for each contender by default.",
 )
 @click.option(
     "--processes",

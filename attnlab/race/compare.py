@@ -26,7 +26,7 @@ from attnlab.system import hidden
 from attnlab.text import seconds_text
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for
-SECONDS = 1.5
+SECONDS = 1.0
 #: processes of each contender, and how many there are where these do not decide it
 PROCESSES, MOST_PROCESSES = 5, 8
 
@@ -141,7 +141,7 @@ def compare(
 ) -> Comparison:
     """Race the contenders on `workload`; the first is the baseline.
 
-    seconds : for the rounds of the first five processes, 1.5 for each contender by default. processes : of each
+    seconds : for the rounds of the first five processes, 1 for each contender by default. processes : of each
     contender, at most. limits : all of it, instead. Raises ValueError for a number of no use, fewer than two
     contenders, broken notation or an unknown backend.
     """

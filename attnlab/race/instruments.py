@@ -86,8 +86,8 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 
 
 #: after arrays were placed: so many calls in a row with at most so many page faults (one, where it is long), within so
-#: many calls and seconds
-_RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS = 2, 16, 20, 0.25
+#: many calls, and fewer once they have taken so many seconds
+_RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS, _RESIDE_LEAST = 2, 16, 20, 0.25, 3
 
 
 class Latency(Instrument):
@@ -167,13 +167,13 @@ class Latency(Instrument):
     def _reside(library: Library, call: Call) -> None:
         """Call until calls in a row took no fresh pages to speak of; a backend whose every call does is left at it."""
         faults, quiet, start = COUNTERS["minor_faults"], 0, _clock()
-        for _ in range(_RESIDE_CALLS):
+        for count in range(_RESIDE_CALLS):
             before = faults()
             library.time_calls(call, 1)
             quiet = quiet + 1 if faults() - before <= _RESIDE_FAULTS else 0
             elapsed = _clock() - start
             resident = quiet == _RESIDE_QUIET or (quiet and elapsed > _RESIDE_SECONDS / 10)
-            if resident or elapsed > _RESIDE_SECONDS:
+            if resident or (elapsed > _RESIDE_SECONDS and count >= _RESIDE_LEAST - 1):
                 return
 
 

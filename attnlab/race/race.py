@@ -92,7 +92,7 @@ class Race:
     #: tells what others have taken of the machine since the race began
     others: Callable[[], disturbance.Others]
     on_event: Callable[[str], None] = lambda text: None
-    #: seconds of rounds so far, but for those of contenders that are far behind
+    #: seconds of rounds so far, but for those of contenders that are far behind and for settling on fresh pages
     spent: float = 0.0
     _rounds: int = 0
     _turns: int = 0
@@ -199,8 +199,9 @@ class Race:
         self._calibration = disturbance.calibration_seconds()
         for one in in_turn(racing, count, seed=racing[0].workload.seed + number):
             if one.ended is None:
-                # of a long call the check before the race was the first on fresh pages
-                unused = fresh and (count > 0 or one.call_seconds < self.limits.settle_below_seconds)
+                unused = (
+                    fresh and not one.far
+                )  # of one that is far behind the check before the race was enough
                 self._counted(one, partial(self._turn, number=number, placement=placement, fresh=unused))
         placement.rounds += 1
         self._rounds += 1
@@ -241,7 +242,7 @@ class Race:
             if long and not fresh
             else limits.settle_seconds * (participant.call_seconds < limits.settle_seconds)
         )
-        least = 1 if settle is None or participant.far else _LEAST_CALLS
+        least = 1 if long or participant.far else _LEAST_CALLS
         iterations = max(least, math.ceil(limits.turn_seconds / participant.call_seconds))
         groups = 1  # a device's calls are queued, and timed as a whole
         if participant.workload.device == "cpu":
@@ -284,6 +285,7 @@ class Race:
         self.account["warm-up"] += settled
         placement.timed += timed
         placement.cost += settled if fresh else 0.0
+        self.spent -= settled if fresh and not participant.far else 0.0
         self.account["waking and stopping"] += elapsed - timed - settled
         # a calibration that fell into a bad moment must not shorten every turn that follows
         participant.call_seconds = min(participant.call_seconds, seconds)
@@ -400,12 +402,11 @@ def _open(verdict: Verdict, narrow: float | None) -> bool:
 
 
 def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
-    """The part of the turn that went into fresh pages which most of the contender's turns did without."""
+    """The part of the turn that went into fresh pages which the contender's other turns did without."""
     if "minor_faults" not in turn:
         return 0.0
     faults = [one["minor_faults"] / one["iterations"] for one in participant.turns or [turn]]
-    more = turn["minor_faults"] / turn["iterations"] - statistics.median_low(faults)
-    return more * _FAULT_SECONDS / turn["seconds"]
+    return (turn["minor_faults"] / turn["iterations"] - min(faults)) * _FAULT_SECONDS / turn["seconds"]
 
 
 def _place(participant: Participant, number: int) -> None:
