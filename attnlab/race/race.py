@@ -405,7 +405,7 @@ def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
     """The part of the turn that went into fresh pages which the contender's other turns did without."""
     if "minor_faults" not in turn:
         return 0.0
-    faults = [one["minor_faults"] / one["iterations"] for one in participant.turns or [turn]]
+    faults = [one["minor_faults"] / one["iterations"] for one in (*participant.turns, turn)]
     return (turn["minor_faults"] / turn["iterations"] - min(faults)) * _FAULT_SECONDS / turn["seconds"]
 
 
