@@ -51,7 +51,8 @@ def attend(
     sinks: Tensor | None = None,
     **numbers: Any,
 ) -> Tensor:
-    arrays, given = (query, key, value), {"mask": mask, "bias": bias, "sinks": sinks}
+    given: dict[str, Any] = {"mask": mask, "bias": bias, "sinks": sinks}
+    arrays = query, key, value
     asked = tuple(numbers), *numbers.values()
     output: Tensor = _compiled(asked, (*arrays, *given.values()), arrays, **given, **numbers)
     return output

@@ -35,7 +35,9 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
     assert [one["name"] for one in told["contenders"]] == [asked[0], "numpy_vectorized#2", *asked[2:]]
     assert (base["ratio"], base["verdict"]) == (1.0, "baseline")
     assert again["outcome"] == slow["outcome"] == "measured"
-    assert slow["verdict"] in ("slower", "undecided") and slow["ratio"] > 1, "how sure that is is up to the machine"
+    assert slow["verdict"] in ("slower", "undecided") and slow["ratio"] > 1, (
+        "how sure that is is up to the machine"
+    )
     assert half["outcome"] == "wrong" and half["reason"]
     assert half["seconds_median"] is half["ratio"] is half["verdict"] is half["peak_bytes"] is None
     assert any(line.startswith("half: wrong.") for line in found.sentences())
