@@ -61,6 +61,8 @@ _CLOCKS, _UNTOLD_SECONDS = 2.0, 0.02
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for
 _RETAKEN_SHARE = 0.5
+#: rounds are made up for whose turns did not count, in so many times the workload's time
+_LOST_SHARES = 4.0
 
 
 @dataclass
@@ -97,6 +99,8 @@ class Race:
     _rounds: int = 0
     _turns: int = 0
     _retaken: float = 0.0
+    #: seconds of turns that do not count
+    _lost: float = 0.0
     _calibration: float = 0.0
     #: how wide the widest interval is that is still asked for, in words, once that is known
     _widest: str = ""
@@ -121,7 +125,8 @@ class Race:
                 self.see_who_is_far()
             racing = [one for one in self.racing if not one.far or count < FAR_ROUNDS]
             # a round more would not fit; the first says little of it, as it begins on fresh pages
-            over = bool(count) and self.spent - began + latest > share
+            lost = min(self._lost, _LOST_SHARES * share)
+            over = bool(count) and self.spent - lost - began + latest > share
             if not racing or (over and (count >= LEAST_ROUNDS or self.spent > limits.utmost_seconds)):
                 break
             if count >= least and count in _LOOKS and last and not self._still_open(_NARROW):
@@ -215,6 +220,7 @@ class Race:
 
     def _turn(self, participant: Participant, number: int, placement: _Placement, fresh: bool) -> None:
         """One turn, taken again while it is disturbed and there is time for that."""
+        first = time.monotonic()
         for attempt in range(_RETAKES + 1):
             started = time.monotonic()
             taken = self._take(participant, number, placement, fresh and attempt == 0)
@@ -227,6 +233,7 @@ class Race:
                 break
             self._retaken += time.monotonic() - started
         participant.turns.append(taken)
+        self._lost += (time.monotonic() - first) * taken["disturbed"]
 
     def _may_retake(self) -> bool:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
