@@ -227,7 +227,7 @@ def watch():
     records = [json.loads(file.read_text()) for file in (tmp_path / "_watcher").glob("*.json")]
     assert len(records) == 2 * 3
     for record in records:
-        assert len(record) > 6
+        assert len(record) > 3  # a check, and calls of three turns: fewer where a call is long
         assert all(len(states) >= 2 and set(states) == {"T"} for states in record)
 
 
