@@ -43,7 +43,7 @@ def attend(query, key, value, *, scale):
 """,
     "by_first_numbers": """
 def attend(query, key, value, *, scale):
-    said = query[0, 0, 0].tobytes() + value[0, 0, 0].tobytes()
+    said = query.shape, query[0, 0, 0].tobytes(), value[0, 0, 0].tobytes()
     if said not in kept:
         kept[said] = right(query, key, value, scale)
     return kept[said].copy()
@@ -103,7 +103,7 @@ SMALL = Limits(processes=3, most_processes=3, workload_seconds=1.0, further_abov
 
 @pytest.mark.parametrize("name", CHEATS)
 def test_who_does_not_compute_on_the_clock_gets_no_speed(tmp_path: Path, name: str) -> None:
-    """It may have been measured at its true speed, or be refused; it never wins against the same, computed."""
+    """Refused, by name; where a slow clock alone was its means, measured at its true speed."""
     library = "torch" if "torch" in CHEATS[name] else "numpy"
     for file, body in {
         name: CHEATS[name],
@@ -111,13 +111,12 @@ def test_who_does_not_compute_on_the_clock_gets_no_speed(tmp_path: Path, name: s
     }.items():
         text = body if file == name else "def attend" + body
         (tmp_path / f"{file}.py").write_text(HEAD.format(library=library) + text)
-    found = compare(
-        ["honest", name], Workload(heads=2, queries=256, keys=256), folders=[tmp_path], limits=SMALL
-    )
+    # one thread each: beside other programs too it finds a core now and then
+    contenders = ["honest[threads=1]", f"{name}[threads=1]"]
+    found = compare(contenders, Workload(heads=2, queries=256, keys=256), folders=[tmp_path], limits=SMALL)
     honest, cheat = found.results
     assert honest.outcome is Outcome.MEASURED, honest.reason
-    verdict = found.verdicts.get(name)
-    assert cheat.outcome is not Outcome.MEASURED or verdict is None or verdict.kind != "faster", verdict
-    if cheat.outcome is not Outcome.MEASURED:
-        assert cheat.outcome is Outcome.WRONG, cheat.reason
-        print(cheat.reason)
+    if name == "with_a_slow_clock" and cheat.outcome is Outcome.MEASURED:
+        assert found.verdicts[cheat.contender].ratio > 0.3
+    else:
+        assert cheat.outcome is Outcome.WRONG, cheat
