@@ -46,6 +46,7 @@ from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import FAR_SETS, Race
 from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, WorkerProcess
 from attnlab.remembered import Remembered, digest
+from attnlab.text import listed
 
 _WARMUP_SECONDS = 0.015
 #: a second call that is no faster than this part of the first tells what a long call takes: nothing grows warm
@@ -138,9 +139,7 @@ class Conductor:
             numbers = list(range(sets, min(wanted, max(sets + 1, sets + len(ready) + fitting))))
             self._join(race.racing, [number for number in numbers if number not in ready])
             race.run(numbers, last=numbers[-1] + 1 >= planned)
-            for one in participants:
-                if one.ended is None:
-                    self._measure(one, [number for number in numbers if number in one.workers])
+            self._measure([one for one in participants if one.ended is None], numbers)
             sets, ready = numbers[-1] + 1, []
             if race.over(sets):
                 break
@@ -349,25 +348,48 @@ class Conductor:
             in_one = "" if in_first else "right in one process, but in another: "
             raise Ended(Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
 
-    def _measure(self, participant: Participant, numbers: Sequence[int]) -> None:
+    def _measure(self, participants: Sequence[Participant], numbers: Sequence[int]) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays.
 
         In the first set, in later ones by those that measure every set; a second entry is asked for its time alone.
+        What reads no clock is measured side by side, where there is as much memory again as those hold.
         """
         for instrument in self.instruments:
-            unwanted = instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory)
-            if unwanted or not instrument.applies(participant.workload) or is_second_entry(participant.name):
+            if instrument.in_race or (instrument.quantity == PEAK_MEMORY.quantity and not self.memory):
                 continue
-            self._on_event(f"{participant.workload.label}: {instrument.title} of {participant.name}")
-            for number in numbers if instrument.in_every_set else numbers[:1] if 0 in numbers else ():
-                try:
-                    with self._activity(instrument.activity):
-                        found = participant.measure(instrument, number)
-                except NoAnswer as fault:
-                    if not number:
-                        participant.notes.append(f"its {instrument.title} could not be measured: {fault}")
-                    continue
-                participant.keep(instrument.measurement(found), number if instrument.in_every_set else None)
+            wanted = numbers if instrument.in_every_set else numbers[:1] if 0 in numbers else ()
+            places = [
+                (one, number)
+                for number in wanted
+                for one in participants
+                if number in one.workers
+                and instrument.applies(one.workload)
+                and not is_second_entry(one.name)
+            ]
+            together = 1
+            if not instrument.timed and system.free_bytes() > sum(
+                one.worker.resident_bytes() for one, _ in places
+            ):
+                together = system.cores()
+            for at in range(0, len(places), together):
+                some = places[at : at + together]
+                names = listed([one.name for one, _ in some])
+                self._on_event(f"{some[0][0].workload.label}: {instrument.title} of {names}")
+                with self._activity(instrument.activity):
+                    self._read(instrument, some)
+
+    @staticmethod
+    def _read(instrument: Instrument, places: Sequence[tuple[Participant, int]]) -> None:
+        """The instrument's readings of these participants in these sets, taken at the same time."""
+        begun = [one.begin("measure", number, instrument=instrument) for one, number in places]
+        for (one, number), answer in zip(places, begun, strict=True):
+            try:
+                found = answer()
+            except NoAnswer as fault:
+                if not number:
+                    one.notes.append(f"its {instrument.title} could not be measured: {fault}")
+                continue
+            one.keep(instrument.measurement(found), number if instrument.in_every_set else None)
 
     def _release(self, participant: Participant) -> None:
         """Free what the workload took. A worker that cannot even do this is replaced; its result stands."""

@@ -51,6 +51,8 @@ class Instrument(ABC):
     in_race: ClassVar[bool] = False
     #: whether every set of processes is measured, and not the first alone: each is a further "process" of the samples
     in_every_set: ClassVar[bool] = False
+    #: whether it reads a clock: then nothing else may run meanwhile
+    timed: ClassVar[bool] = True
     #: the activity that its seconds are accounted under
     activity: ClassVar[str] = "instruments"
 
@@ -186,6 +188,7 @@ class PeakMemory(Instrument):
 
     quantity = "peak_memory"
     unit = "B"
+    timed = False
     activity = "memory"
     _repeats = 2
     #: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.vocabulary import OUTPUT, lower
 from attnlab.problem.workload import Workload
-from attnlab.race.instruments import LATENCY, Instrument, Readings
+from attnlab.race.instruments import LATENCY, Readings
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
 
 
@@ -85,10 +86,12 @@ class Participant:
         worker = self.workers.get(number, self.worker)
         return worker.ask(op, seconds=self.deadline_seconds, **arguments)
 
-    def measure(self, instrument: Instrument, number: int = 0, **options: Any) -> Readings:
-        """The instrument's readings on what is prepared in that set. Raises as `ask`."""
-        found: Readings = self.ask("measure", number, instrument=instrument, **options)
-        return found
+    def begin(self, op: str, number: int, **arguments: Any) -> Callable[[], Any]:
+        """As `ask`, but the answer is waited for, and raises, when what is returned is called."""
+        worker = self.workers[number]
+        if not worker.alive:  # asking it says so
+            return partial(self.ask, op, number, **arguments)
+        return worker.begin(op, seconds=self.deadline_seconds, **arguments)
 
     def turn(self, number: int, seed: int, rows: Sequence[int], **options: Any) -> dict[str, Any]:
         """A turn in that set, on inputs changed by `seed`: see `Worker.turn`. Raises as `ask`."""

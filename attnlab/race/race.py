@@ -53,7 +53,7 @@ _GROUP_SECONDS = 2e-3
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
 #: who takes so many times as long for changed inputs as for the same written again, by the least and by the median of
-#: so many single calls each, keeps answers. The smaller of the two ratios was 0.87 to 1.08 for ten backends at six sizes
+#: so many single calls each, keeps answers; of ten backends at six sizes the smaller ratio was 0.87 to 1.08
 _MEMORY, _MEMORY_CALLS = 2.0, 3
 #: a turn takes longer than its process tells, by waking and answering; never so many times as long in all of them,
 #: which are so many at least

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attnlab.backend.contender import Contender
@@ -157,6 +157,9 @@ class FakeWorker:
             "first_call_s": self.first_call(self.process),
             "last_call_s": seconds,
         }
+
+    def begin(self, op: str, **arguments: Any) -> Callable[[], Any]:
+        return lambda: self.ask(op, **arguments)
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:
         assert self.alive
