@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,37 +42,58 @@ if TYPE_CHECKING:
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]
+#: arrays that a call reads where they lie, and what makes such of another problem
+Held = tuple[Arrays, Callable[[Problem], Arrays]]
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
 
 
 @dataclass(frozen=True)
 class Calling:
-    """One backend, asked for `workload` on the arrays of `problem`, which its `library` has."""
+    """One backend, asked for `workload` on the arrays of `problem`, which its `library` has.
+
+    Once a call is made, `held` are the arrays that it reads, as far as its answer changes with them in a known way, and
+    `again` makes the call anew where other numbers in them have to be prepared.
+    """
 
     backend: Backend
     workload: Workload
     problem: Problem
     library: Library
+    held: list[Held] = field(default_factory=list)
+    again: list[Callable[[], Call]] = field(default_factory=list)
 
     def call(self, arrays: Arrays, upstream: Any, projection: str) -> Call:
         """A call without arguments, on query, key and value and the output's gradient, if it is there already."""
         if self.problem.block is not None:
             return self._block_call(projection)
+        if OUTPUT in self.workload.results:  # what a way back alone was made of stays
+            names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
+            self.held.extend(
+                ((one,), partial(self._laid_out, name)) for name, one in zip(names, arrays, strict=False)
+            )
         return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
+
+    def _laid_out(self, name: str, problem: Problem) -> Arrays:
+        return (laid_out(self.library, getattr(problem, name), self.workload.dtype, self.workload.layout),)
 
     def _forward(self, arrays: Arrays) -> Call:
         """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
         workload, whole = self.workload, self.workload.splits == 1
         attend = self._attending() if whole else self._merging()
         if workload.storage == CONTIGUOUS:
-            return self._completed(attend, self._prepared(arrays) if whole else arrays)
+            return self._on_prepared(attend, arrays) if whole else self._completed(attend, arrays)
         query, *of_keys = arrays
         storage = STORED[workload.storage]
         stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+
+        def laid(name: str, problem: Problem) -> Arrays:
+            return stored.laid(getattr(problem, name))
+
+        self.held.extend(zip(stored.arrays, (partial(laid, name) for name in _NAMES[1:]), strict=True))
         if whole and storage.keyword in self.backend.options:  # read as it lies
             told = {storage.keyword: self.library.numbers(stored.numbers)}
-            return self._completed(self._attending(told), self._prepared((query, *stored.lying)))
+            return self._on_prepared(self._attending(told), (query, *stored.lying))
         if whole:
             self._prepared((query, *stored.read()))  # what is compiled is compiled now
 
@@ -81,6 +102,14 @@ class Calling:
             return attend(*(self._prepared(found) if whole else found))
 
         return self._completed(gathering, (query,))
+
+    def _on_prepared(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        def made() -> Call:
+            return self._completed(attend, self._prepared(arrays))
+
+        if self.backend.prepare:
+            self.again.append(made)
+        return made()
 
     def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
         """A call that returns once its result is computed."""
@@ -91,10 +120,10 @@ class Calling:
         """The gradients that are asked for, with the output where that is timed too."""
         workload, attend = self.workload, self._attending()
         if upstream is None:
-            array = self.problem.output_gradient
-            if array is None:
+            if self.problem.output_gradient is None:
                 raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
-            upstream = laid_out(self.library, array, workload.dtype, workload.layout)
+            (upstream,) = self._laid_out("output_gradient", self.problem)
+            self.held.append(((upstream,), partial(self._laid_out, "output_gradient")))
         asked = [at for at, name in enumerate(GRADIENTS) if name in workload.results]
 
         def of_leaves(*leaves: Any) -> Any:
@@ -112,7 +141,9 @@ class Calling:
         block, dtype, library = self.problem.block, self.workload.dtype, self.library
         assert block is not None
         if self.backend.block is None:
-            return BlockCall(library, block, dtype, self._core, projection)
+            call = BlockCall(library, block, dtype, self._core, projection)
+            self.held.extend(call.held)
+            return call
         parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
         options = given(self.problem, self.backend.options, library, dtype)
         computed = self.backend.block(parameters, block.heads, **options)
@@ -231,11 +262,15 @@ class BlockCall:
         if projection not in PROJECTIONS:
             raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
         self._library, self._block, self._dtype = library, block, dtype
-        x = library.from_numpy(block.x, dtype)
-        source = x if block.memory is None else library.from_numpy(block.memory, dtype)
+        #: see `Calling`
+        self.held: list[Held] = []
+        (x,) = self._kept(lambda block: [block.x])
+        (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
         self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
         self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
-        self._out = self._linear(block.parameters["out_proj.weight"], block.parameters["out_proj.bias"])
+        self._out = self._linear(
+            lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
+        )
         self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
         self._project = self._looped() if projection == "loop" else self._mapped(projection)
         self._core = core(*self.project())
@@ -278,11 +313,16 @@ class BlockCall:
             together = [_NAMES[:1], _NAMES[1:]]
         width, maps = dict(zip(_NAMES, widths, strict=True)), []
         for names in together:
-            weights, biases = zip(*(block.projections[name] for name in names), strict=True)
+
+            def of(block: Block, names: tuple[str, ...] = names) -> list[NDArray[Any]]:
+                pairs = [block.projections[name] for name in names]
+                return [np.concatenate(one) for one in zip(*pairs, strict=True)]
+
             ends = np.cumsum([width[name] for name in names]).tolist()
             cuts = [slice(end - width[name], end) for name, end in zip(names, ends, strict=True)]
-            linear = self._linear(np.concatenate(weights), np.concatenate(biases))
-            maps.append((linear, self._tokens[names[0]], [self._heads[name] for name in names], cuts))
+            maps.append(
+                (self._linear(of), self._tokens[names[0]], [self._heads[name] for name in names], cuts)
+            )
 
         def project() -> list[Any]:
             found: list[Any] = []
@@ -298,15 +338,30 @@ class BlockCall:
 
     def _looped(self) -> Call:
         maps = []
-        for name, (weight, bias) in self._block.projections.items():
-            pairs = zip(np.split(weight, self._heads[name]), np.split(bias, self._heads[name]), strict=True)
-            maps.append((self._tokens[name], [self._linear(*pair) for pair in pairs]))
+        for name in _NAMES:
+            count = self._heads[name]
+
+            def of(block: Block, head: int, name: str = name, count: int = count) -> list[NDArray[Any]]:
+                return [np.split(one, count)[head] for one in block.projections[name]]
+
+            maps.append((self._tokens[name], [self._linear(partial(of, head=at)) for at in range(count)]))
         return lambda: [self._library.stacked([head(tokens) for head in heads], 1) for tokens, heads in maps]
 
-    def _linear(self, weight: Any, bias: Any) -> Callable[[Any], Any]:
-        library = self._library
-        w, b = (library.from_numpy(np.ascontiguousarray(one), self._dtype) for one in (weight, bias))
-        return lambda tokens: library.linear(tokens, w, b)
+    def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
+        library, (weight, bias) = self._library, self._kept(of)
+        return lambda tokens: library.linear(tokens, weight, bias)
+
+    def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
+        """The library's arrays of what this is of a block, noted in `held`."""
+
+        def made(block: Any) -> Arrays:
+            return tuple(
+                self._library.from_numpy(np.ascontiguousarray(one), self._dtype) for one in of(block)
+            )
+
+        arrays = made(self._block)
+        self.held.append((arrays, lambda problem: made(problem.block)))
+        return arrays
 
     def _rotation(self, positions: Any) -> tuple[Any, Any]:
         """Cosines and sines of these positions, rounded once to the block's number format."""

@@ -37,6 +37,9 @@ class Library(Protocol):
     #: returns what a call gave once it is computed, for a library whose calls return before that; None for others, and
     #: on a device where the clock waits for all calls at once
     completed: Callable[[Any], Any] | None
+    #: puts the numbers of another array of the same shape and format into one where it lies, whatever users of the
+    #: library may do; None where that cannot be done
+    refill: Callable[[Any, Any], None] | None
 
     def declines(self, dtype: str) -> str | None:
         """Why this library cannot compute in `dtype`, or None."""

@@ -7,14 +7,14 @@ lie names the storage's keyword (`page_table`, `row_offsets`): nothing is gather
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Library
+from attnlab.backend.library import Arrays, Library
 from attnlab.problem.vocabulary import CONTIGUOUS
 from attnlab.problem.workload import Workload
 
@@ -37,11 +37,14 @@ _WITHOUT = {
 class Stored(NamedTuple):
     """Keys and values of one workload, laid down in a library.
 
-    read : returns key and value, (batch, kv_heads, keys, dim) to the eye: what every call pays for. lying, numbers :
-    for a backend that names the storage's keyword, key and value as they lie, and what it is given by the keyword.
+    read : returns key and value, (batch, kv_heads, keys, dim) to the eye: what every call pays for. arrays : those that
+    hold the keys, and those that hold the values; laid : makes such of either in NumPy. lying, numbers : for a backend
+    that names the storage's keyword, key and value as they lie, and what it is given by the keyword.
     """
 
     read: Callable[[], tuple[Any, Any]]
+    arrays: Sequence[Arrays]
+    laid: Callable[[Array], Arrays]
     lying: tuple[Any, Any] = (None, None)
     numbers: Any = None
 
@@ -97,22 +100,23 @@ def _cache(library: Library, workload: Workload, *of_keys: Array, grown: bool) -
         library.write(held, fresh, new)
         return held[every]
 
-    pairs = []
-    for array in map(turned, of_keys):
+    def laid(array: Array) -> Arrays:
+        array = turned(array)
         held = np.array(array[old], order="C")
         if not grown:
             shape = (*array.shape[:axis], ROOM * keys, *array.shape[axis + 1 :])
             held = np.full(shape, np.nan, dtype=array.dtype)
             held[old] = array[old]
         new = np.array(array[fresh], order="C")
-        pairs.append(tuple(library.from_numpy(one, workload.dtype) for one in (held, new)))
-    added = concatenated if grown else written
+        return tuple(library.from_numpy(one, workload.dtype) for one in (held, new))
+
+    pairs, added = [laid(array) for array in of_keys], concatenated if grown else written
 
     def read() -> tuple[Any, Any]:
         key, value = (turned(added(*pair)) for pair in pairs)
         return key, value
 
-    return Stored(read)
+    return Stored(read, pairs, laid)
 
 
 def _packed(library: Library, workload: Workload, *of_keys: Array) -> Stored:
@@ -177,13 +181,17 @@ def _gathered(
 
     laid : from (batch, keys, kv_heads, dim) to how that lies; in_order : from what is taken back to it.
     """
-    key, value = (library.from_numpy(laid(one.swapaxes(1, 2)), workload.dtype) for one in of_keys)
+
+    def placed(array: Array) -> Arrays:
+        return (library.from_numpy(laid(array.swapaxes(1, 2)), workload.dtype),)
+
+    (key,), (value,) = lying = [placed(array) for array in of_keys]
     take = library.taking(places)
 
     def read() -> tuple[Any, Any]:
         return in_order(take(key)).swapaxes(1, 2), in_order(take(value)).swapaxes(1, 2)
 
-    return Stored(read, (key, value), numbers)
+    return Stored(read, lying, placed, (key, value), numbers)
 
 
 #: every way but the contiguous one, by its name in `attnlab.problem.workload.STORAGES`

@@ -20,11 +20,13 @@ from attnlab.gate.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explaine
 from attnlab.gate.reference import Reference, refer
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy
-from attnlab.problem.vocabulary import LOG_SUM, OUTPUT, lower
+from attnlab.problem.vocabulary import LOG_SUM, OF_QUERIES, OUTPUT, lower
 from attnlab.problem.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
+#: budgets by which two answers may differ
+_NEAR = 8.0
 #: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
 _HEAD = 2**12
 
@@ -45,7 +47,7 @@ def sampled_rows(workload: Workload) -> list[int]:
     return sorted({0, workload.queries - 1, *map(int, drawn)})
 
 
-@lru_cache(maxsize=3)
+@lru_cache(maxsize=4)
 def references(
     workload: Workload, rows: tuple[int, ...], computes_in: str | None = None
 ) -> dict[str, Reference]:
@@ -83,6 +85,35 @@ def judge(
         raise ValueError(f"answers must be {', '.join(sorted(expected))}, got {', '.join(sorted(given))}")
     judged = [_judged(workload, rows, name, answer, exact[name]) for name, answer in given.items()]
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
+
+
+def strayed(
+    workload: Workload,
+    rows: Sequence[int],
+    answers: Mapping[str, NDArray[Any]],
+    timed: Mapping[str, NDArray[Any]],
+    computes_in: str | None = None,
+) -> str | None:
+    """Why named results of a call that is timed are wrong, or None.
+
+    They are judged as in `judge`, but for gradients of key and value, cut as by `Workload.cut` with `few`: on the clock
+    all rows have a gradient, and no truth is computed for so many. These must be as near to those in `timed`, of a call
+    before, as two right answers are at least, the errors of all rows added.
+    """
+    exact = references(workload, tuple(rows), lower(workload.dtype, computes_in))
+    for name, answer in answers.items():
+        if name in OF_QUERIES:
+            reason = _judged(workload, rows, name, answer, exact[name]).reason
+        elif not np.isfinite(answer).all():
+            reason = f"{name}: it is not finite"
+        else:
+            rms = workload.cut(name, exact[name].lenient.rms, rows, few=True)
+            most = _NEAR * workload.queries / len(rows) * float(np.linalg.norm(rms)) * exact[name].mantissa
+            off = float(np.linalg.norm(np.subtract(answer, timed[name], dtype=np.float64)))
+            reason = f"{name}: it is another than before" if exact[name].first_order and off > most else None
+        if reason:
+            return reason
+    return None
 
 
 def _judged(

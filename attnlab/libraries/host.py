@@ -191,6 +191,10 @@ class Programs:
             self._ran = None
 
 
+def _refill(array: Any, other: Any) -> None:
+    array[...] = other
+
+
 class HostLibrary:
     """The half of `attnlab.backend.library.Library` that needs no arrays; a library adds the other half.
 
@@ -212,6 +216,7 @@ class HostLibrary:
     cache = "warm"
     in_place = True
     completed: Callable[[Any], Any] | None = None
+    refill: Callable[[Any, Any], None] | None = staticmethod(_refill)
     #: why it does not compute in a number format, by format
     lacking: ClassVar[Mapping[str, str]] = {}
     #: why it gives no gradients

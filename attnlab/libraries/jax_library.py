@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import tempfile
 import time
@@ -58,6 +59,7 @@ class Jax(HostLibrary):
         super().__init__(jax)
         self.device, self._place = device, place
         self.completed = jax.block_until_ready if device == "cpu" else None
+        self.refill = self._refilled if device == "cpu" else None
         self._next = jax.jit(lambda number: number + 1)
         self._number = jax.device_put(np.zeros((), np.float32), place)
 
@@ -81,6 +83,10 @@ class Jax(HostLibrary):
     def fill(self, array: Any, where: Any, number: float) -> Any:
         jnp = self.module.numpy
         return jnp.where(where, jnp.asarray(number, dtype=array.dtype), array)
+
+    def _refilled(self, array: Any, other: Any) -> None:
+        self.module.block_until_ready((array, other))
+        ctypes.memmove(array.unsafe_buffer_pointer(), other.unsafe_buffer_pointer(), array.nbytes)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         arrays = [array for array in (one, other) if isinstance(array, self.module.Array)]

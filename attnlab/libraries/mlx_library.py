@@ -40,6 +40,7 @@ class Mlx(HostLibrary):
         super().__init__(mx)
         mx.set_default_device(mx.cpu)
         self.completed = self._computed
+        self.refill = self._refilled
 
     def _computed(self, results: Any) -> Any:
         if self._graphs is not None:
@@ -69,6 +70,11 @@ class Mlx(HostLibrary):
 
     def fill(self, array: Any, where: Any, number: float) -> Any:
         return self.module.where(where, self.module.array(number, dtype=array.dtype), array)
+
+    def _refilled(self, array: Any, other: Any) -> None:
+        words = getattr(self.module, f"uint{8 * array.itemsize}")  # NumPy knows no bfloat16 of MLX's
+        held, numbers = (np.asarray(memoryview(one.view(words))) for one in (array, other))
+        held[...] = numbers
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         """Whether they are one object: MLX tells nobody where an array lies, and writes into none that is in use."""

@@ -170,6 +170,7 @@ class TorchRanks(HostLibrary):
     without_gradients = None
     arrays_of = "torch"
     in_place = False
+    refill = None
     peak_method = "sum of the ranks' own peaks"
 
     @classmethod

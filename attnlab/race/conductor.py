@@ -337,6 +337,7 @@ class Conductor:
         if not in_first and _equal(first, participant.answers):
             return
         participant.answers = participant.answers or first
+        participant.timed = timed = participant.timed or told.get("timed", first)
         computes_in = participant.computes_in
         found, when = race_check.judge(participant.workload, rows, first, computes_in), ""
         if found.passed and not _equal(first, second):
@@ -344,9 +345,13 @@ class Conductor:
             when = "right at the first call, but at the second: "
         if in_first or not found.passed:
             participant.accuracy = found
-        if not found.passed:
+        reason = None if found.passed else found.reason or "failed the accuracy gate"
+        if reason is None and "timed" in told:
+            reason = race_check.strayed(participant.workload, rows, timed, timed, computes_in)
+            when = "right where an output gradient is 0 but on the rows that are checked, but else: "
+        if reason:
             in_one = "" if in_first else "right in one process, but in another: "
-            raise Ended(Outcome.WRONG, in_one + when + (found.reason or "failed the accuracy gate"))
+            raise Ended(Outcome.WRONG, in_one + when + reason)
 
     def _measure(self, participants: Sequence[Participant], numbers: Sequence[int]) -> None:
         """By every other instrument, now that the speed is known: where one fails, that is noted and the rest stays.

@@ -44,8 +44,10 @@ class Participant:
     answers: dict[str, NDArray[Any]] = field(default_factory=dict)
     #: whether its arrays can be placed anew within a process
     placeable: bool = True
-    #: by set, the last answer on the clock that was judged because its bits were not those of `answers`
-    known: dict[int, dict[str, NDArray[Any]]] = field(default_factory=dict)
+    #: what a turn's call answers: `answers`, or of gradients those of the whole problem
+    timed: dict[str, NDArray[Any]] = field(default_factory=dict)
+    #: by set and seed of the inputs, the last answer on the clock that was judged because its bits were not known
+    known: dict[tuple[int, int], dict[str, NDArray[Any]]] = field(default_factory=dict)
     #: by set, what its inputs were changed by last, and whether that was in its last turn
     changes: dict[int, tuple[int, bool]] = field(default_factory=dict)
     #: seconds of single calls on inputs that were just written, by whether they were changed

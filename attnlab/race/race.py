@@ -27,11 +27,12 @@ from attnlab.gate import race_check
 from attnlab.judge.ranking import implementation_of
 from attnlab.judge.verdicts import Kind, Verdict, verdicts_against
 from attnlab.problem.result import Outcome
+from attnlab.problem.workload import Workload
 from attnlab.race import disturbance
 from attnlab.race.instruments import Readings
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.race.participant import Participant
-from attnlab.race.variation import restored
+from attnlab.race.variation import posed, restored
 from attnlab.race.worker_process import Ended
 from attnlab.text import seconds_text
 
@@ -279,10 +280,10 @@ class Race:
         clock = (elapsed - _UNTOLD_SECONDS) / (noted["settled_s"] + noted["whole_s"] * iterations)
         participant.clocks = min(participant.clocks, clock)
         if told["answers"] is not None:
-            answers = told["answers"]
+            answers, asked = told["answers"], participant.workload
             if told["changed"]:
-                answers = restored(answers, participant.workload, seed)
-            self._prove(participant, number, answers)
+                answers, asked = restored(answers, asked, seed), posed(asked, seed)
+            self._prove(participant, number, answers, asked)
         timed = min(elapsed, noted["whole_s"] * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
         self.account["timed"] += timed
@@ -306,18 +307,21 @@ class Race:
             "calibration_s": self._calibration,
         }
 
-    def _prove(self, participant: Participant, number: int, answers: dict[str, NDArray[Any]]) -> None:
-        """Raises Ended where the last timed answer is wrong; `answers` are those to the inputs as they were checked."""
-        known = participant.known.get(number, participant.answers)
-        if all(np.array_equal(one, known[name]) for name, one in answers.items()):
+    def _prove(
+        self, participant: Participant, number: int, answers: dict[str, NDArray[Any]], asked: Workload
+    ) -> None:
+        """Raises Ended where the last timed answer is wrong; `answers` are those to the inputs of `asked`."""
+        timed = participant.timed if asked is participant.workload else {}
+        known = participant.known.get((number, asked.seed), timed)
+        if known and all(np.array_equal(one, known[name]) for name, one in answers.items()):
             return
-        workload = participant.workload
-        rows = race_check.sampled_rows(workload)
-        judged = race_check.judge(workload, rows, answers, participant.computes_in)
-        if not judged.passed:
+        rows = race_check.sampled_rows(participant.workload)
+        reason = race_check.strayed(asked, rows, answers, timed, participant.computes_in)
+        if reason:
             when = "right when it was checked, but on the clock, on inputs changed since: "
-            raise Ended(Outcome.WRONG, when + (judged.reason or "failed the accuracy gate"))
-        participant.known[number] = answers  # where arrays lie elsewhere, sums may be taken in another order
+            raise Ended(Outcome.WRONG, when + reason)
+        # where arrays lie elsewhere, sums may be taken in another order
+        participant.known[number, asked.seed] = answers
 
     def _convict(self, participant: Participant) -> None:
         """Raises Ended for one that keeps answers, or whose clock tells less than the conductor's in every turn."""

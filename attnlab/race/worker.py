@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.backend.backend import Backend
+from attnlab.backend.calling import Calling
 from attnlab.backend.contender import Contender
 from attnlab.backend.library import Library, half_installed, import_listeners, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem import inputs
 from attnlab.problem.inputs import checked_problem, problem_of
-from attnlab.problem.problem import Problem, digest, pack, unpack
+from attnlab.problem.problem import PROJECTIONS, Problem, digest, pack, unpack
 from attnlab.problem.workload import Workload
 from attnlab.race import ceilings, invariance, variation
 from attnlab.race.admission import PLACED_BYTES, drawn_bytes
@@ -74,11 +75,11 @@ class _Last:
     """A call that keeps what it returned last, and one result at a time."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self._call, self.returned = call, None
+        self.call, self.returned = call, None
 
     def __call__(self) -> Any:
         self.returned = None
-        self.returned = found = self._call()
+        self.returned = found = self.call()
         return found
 
 
@@ -95,7 +96,9 @@ class Worker:
         self.contender: Contender | None = None
         self.workload: Workload | None = None
         self.problem: Problem | None = None
-        self.arrays: tuple[Any, ...] = ()
+        #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
+        self.calling: Calling | None = None
+        self.other: Problem | None = None
         self.call: Callable[[], Any] | None = None
         #: memory that only moves what is taken after it
         self.padding: NDArray[Any] | None = None
@@ -160,7 +163,7 @@ class Worker:
         workload = _there(self.workload, "prepare")
         if self.problem is None:
             return f"its inputs take over {bytes_text(PLACED_BYTES)}"
-        self.call, self.arrays, self.problem = None, (), _copied(self.problem)
+        self.call, self.calling, self.problem = None, None, _copied(self.problem)
         self._give_back(workload.device)
         self.padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)
         self.call = self._bound(workload, self.problem)
@@ -169,24 +172,41 @@ class Worker:
     def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
         backend, library = _there(self.backend, "load"), self.library(workload.device)
         backend.require(workload, self.projection)
-        changeable = problem is not None and variation.changeable(workload, backend, library)
+        changeable = problem is not None and library.refill is not None
         # a library may take an array over as it lies, and the problem has to stay as it is
         arrays, left = backend.arrays(workload, _copied(problem) if problem and changeable else problem)
-        self.arrays = arrays if changeable else ()
+        calling = Calling(backend, workload, left, library)
         library.finish()
         started = time.perf_counter()
-        call = backend.call(workload, left, arrays, projection=self.projection)
+        call = calling.call(arrays, None, self.projection or PROJECTIONS[0])
         library.finish()
         self.bound_seconds = time.perf_counter() - started
+        self.calling = calling if changeable and calling.held else None
+        return self._slowed(call)
+
+    def _slowed(self, call: Callable[[], Any]) -> Callable[[], Any]:
         percent = 0.0 if self.contender is None else self.contender.slowed
-        return slowed(call, library, percent) if percent else call
+        return slowed(call, self.library(), percent) if percent else call
+
+    def _change(self, calling: Calling, last: _Last, seed: int) -> None:
+        """Write inputs that are changed by `seed` into the arrays that the last call reads."""
+        problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
+        if asked is not calling.workload:
+            self.other = self.other or problem_of(asked)
+            problem = self.other
+        problem = variation.changed(problem, calling.workload, seed)
+        for arrays, made in calling.held:
+            for array, other in zip(arrays, made(problem), strict=True):
+                _there(calling.library.refill, "prepare")(array, other)
+        for again in calling.again:
+            last.call = self._slowed(again())
 
     def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
         """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
 
         ``first_call_s`` is the seconds of the first of them, and ``last_call_s`` of the last. The second shows a
         backend that writes into its inputs: the timed calls would compute something else. Gradients are those of
-        `checked_problem`.
+        `checked_problem`, and ``timed`` are then those of the call that is timed, as `turn` returns them.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         if workload.backward:
@@ -205,33 +225,29 @@ class Worker:
             named = self._named(workload, returned)
             answers.append({name: np.array(workload.cut(name, one, rows)) for name, one in named.items()})
             del returned, named
-        return {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
+        told = {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
+        if workload.backward and calls > 1:
+            told["timed"] = self._few(workload, _there(self.call, "prepare")(), rows)
+        return told
 
     def turn(self, rows: Sequence[int], seed: int, **options: Any) -> dict[str, Any]:
         """One turn of the race: ``readings`` of `Latency`, and what the last call on the clock returned.
 
         The inputs are changed by `seed` before the clock starts, where they can be: ``changed`` tells. ``answers`` are
-        the named results at these query rows; None of gradients, which were checked on another problem.
+        the named results at these query rows, of gradients of key and value at some of their rows.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         system.confine(workload.device)  # others have taken their inputs since
         library, last = self.library(), _Last(call)
-        change = None
-        if self.arrays:
-            change = partial(
-                variation.change, library, self.arrays, _there(self.problem, "prepare"), workload, seed
-            )
-        found = {
-            "readings": LATENCY.measure(library, last, change=change, **options),
-            "changed": bool(self.arrays),
-        }
-        if workload.backward:
-            return {**found, "answers": None}
-        named = self._named(workload, last.returned)
-        return {
-            **found,
-            "answers": {name: np.array(workload.cut(name, one, rows)) for name, one in named.items()},
-        }
+        change = partial(self._change, self.calling, last, seed) if self.calling else None
+        readings = LATENCY.measure(library, last, change=change, **options)
+        self.call = last.call
+        answers = self._few(workload, last.returned, rows)
+        return {"readings": readings, "changed": change is not None, "answers": answers}
+
+    def _few(self, workload: Workload, returned: Any, rows: Sequence[int]) -> Answers:
+        named = self._named(workload, returned)
+        return {name: np.array(workload.cut(name, one, rows, few=True)) for name, one in named.items()}
 
     def answer(
         self,
@@ -303,8 +319,7 @@ class Worker:
         self._give_back(device)
 
     def _forget(self) -> None:
-        self.workload = self.problem = self.call = self.padding = None
-        self.arrays = ()
+        self.workload = self.problem = self.other = self.call = self.calling = self.padding = None
 
     def _give_back(self, device: str | None) -> None:
         """What is not in use, to the device and to the system."""
