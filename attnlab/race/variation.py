@@ -57,6 +57,7 @@ def _drawn(workload: Workload, seed: int) -> _Drawn:
     def signs(*shape: int) -> Array:
         return 1 - 2 * generator.integers(0, 2, shape, dtype=np.int8)
 
+    of_groups, most = (w.batch, w.kv_heads, 1, 1), 1 if w.dtype == "float16" else 3  # that might overflow
     alike = w.bias == "none" and not w.sinks and w.mask != GIVEN and w.d_model is None
     # which other arrays can be drawn for, the rest of the problem staying as it is
     alone = w.distribution == "normal" and w.bias in ("none", "alibi") and not w.sinks and w.mask != GIVEN
@@ -72,8 +73,7 @@ def _drawn(workload: Workload, seed: int) -> _Drawn:
         of_values=signs(w.value_dim),
         of_x=signs(w.d_model or 1),
         of_y=signs(w.d_model or 1),
-        # float16 might overflow
-        of_gradients=signs(w.batch, w.kv_heads, 1, 1) << generator.integers(0, 1 if w.dtype == "float16" else 3),
+        of_gradients=signs(*of_groups) << generator.integers(0, most, of_groups, dtype=np.int8),
         heads=(order[:, None] * each + groups).ravel(),
         kv_heads=order,
         other=alone and (w.heads == 1 or not alike) and bool(generator.integers(0, 2)),
