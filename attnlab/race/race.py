@@ -258,7 +258,6 @@ class Race:
         # in every second turn the same inputs are written again: who keeps answers has to compute in the others alone
         seed, changed = participant.changes.get(number, (0, False))
         seed, changed = (seed, False) if changed else (self._turns, True)
-        participant.changes[number] = seed, changed
         rows = race_check.sampled_rows(participant.workload)
         told = participant.turn(
             number,
@@ -280,9 +279,11 @@ class Race:
         clock = (elapsed - _UNTOLD_SECONDS) / (noted["settled_s"] + noted["whole_s"] * iterations)
         participant.clocks = min(participant.clocks, clock)
         if told["answers"] is not None:
-            answers, asked = told["answers"], participant.workload
-            if told["changed"]:
-                answers, asked = restored(answers, asked, seed), posed(asked, seed)
+            answers, asked, now = told["answers"], participant.workload, told["seed"]
+            if now is not None:
+                answers, asked = restored(answers, asked, now), posed(asked, now)
+            if now == seed:
+                participant.changes[number] = seed, changed
             self._prove(participant, number, answers, asked)
         timed = min(elapsed, noted["whole_s"] * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))

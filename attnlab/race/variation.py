@@ -4,9 +4,10 @@ Attention computes with q·k and with sums of values, head by head. Flipping the
 key leaves every product as it was, bit by bit; flipping features of the values flips those of the output; and heads in
 another order give their outputs in that order: in every number format, with any scale, soft cap, and mask or bias that
 is the same for all heads (else the heads stay). Gradients change alike where the output's gradient does; and they are
-linear in it, so that its sign and a power of two are theirs, which is all that is changed where a way back alone is timed. Of a block the
-features of x and the columns that they meet are flipped, those of a head in pairs of projections, and those of y. So
-the answer to changed inputs is known from the one that was checked, and one that was kept from earlier inputs is wrong.
+linear in it, so that its sign and a power of two are theirs, which is all that is changed where a way back alone is
+timed. Of a block the features of x and the columns that they meet are flipped, those of a head in pairs of projections,
+and those of y. So the answer to changed inputs is known from the one that was checked, and one that was kept from
+earlier inputs is wrong.
 
 Weights stay where heads cannot change their order: then other queries, keys and values are drawn for every second
 change, whose answer is held against the truth of its own. Not where a bias or sinks are drawn with them, inputs are

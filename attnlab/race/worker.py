@@ -40,6 +40,8 @@ from attnlab.text import bytes_text
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
+#: inputs are changed in so many turns at least, and then while that took fewer seconds, or a smaller part of the turns'
+_CHANGES, _CHANGING_SECONDS, _CHANGING_SHARE = 4, 0.1, 0.03
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: what libraries say that cannot take more memory
@@ -99,6 +101,9 @@ class Worker:
         #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
         self.calling: Calling | None = None
         self.other: Problem | None = None
+        #: by what its inputs are changed now; how often they were, in how many seconds, and the seconds of all turns
+        self.seed: int | None = None
+        self.changes, self.changing, self.turning = 0, 0.0, 0.0
         self.call: Callable[[], Any] | None = None
         #: memory that only moves what is taken after it
         self.padding: NDArray[Any] | None = None
@@ -181,7 +186,7 @@ class Worker:
         call = calling.call(arrays, None, self.projection or PROJECTIONS[0])
         library.finish()
         self.bound_seconds = time.perf_counter() - started
-        self.calling = calling if changeable and calling.held else None
+        self.calling, self.seed = calling if changeable and calling.held else None, None
         return self._slowed(call)
 
     def _slowed(self, call: Callable[[], Any]) -> Callable[[], Any]:
@@ -190,6 +195,7 @@ class Worker:
 
     def _change(self, calling: Calling, last: _Last, seed: int) -> None:
         """Write inputs that are changed by `seed` into the arrays that the last call reads."""
+        started = time.perf_counter()
         problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
         if asked is not calling.workload:
             self.other = self.other or problem_of(asked)
@@ -200,6 +206,9 @@ class Worker:
                 _there(calling.library.refill, "prepare")(array, other)
         for again in calling.again:
             last.call = self._slowed(again())
+        calling.library.finish()
+        self.seed, self.changes = seed, self.changes + 1
+        self.changing += time.perf_counter() - started
 
     def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
         """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
@@ -233,17 +242,22 @@ class Worker:
     def turn(self, rows: Sequence[int], seed: int, **options: Any) -> dict[str, Any]:
         """One turn of the race: ``readings`` of `Latency`, and what the last call on the clock returned.
 
-        The inputs are changed by `seed` before the clock starts, where they can be: ``changed`` tells. ``answers`` are
-        the named results at these query rows, of gradients of key and value at some of their rows.
+        The inputs are changed by `seed` before the clock starts, where they can be, and seldom where that takes long
+        beside a turn: ``seed`` tells by what they are changed, None where they are as drawn. ``answers`` are the named
+        results at these query rows, of gradients of key and value at some of their rows.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         system.confine(workload.device)  # others have taken their inputs since
         library, last = self.library(), _Last(call)
-        change = partial(self._change, self.calling, last, seed) if self.calling else None
+        most = max(_CHANGING_SECONDS, _CHANGING_SHARE * self.turning)
+        due = self.changes < _CHANGES or self.changing < most
+        change = partial(self._change, self.calling, last, seed) if self.calling and due else None
+        started = time.perf_counter()
         readings = LATENCY.measure(library, last, change=change, **options)
+        self.turning += time.perf_counter() - started
         self.call = last.call
         answers = self._few(workload, last.returned, rows)
-        return {"readings": readings, "changed": change is not None, "answers": answers}
+        return {"readings": readings, "seed": self.seed, "answers": answers}
 
     def _few(self, workload: Workload, returned: Any, rows: Sequence[int]) -> Answers:
         named = self._named(workload, returned)
@@ -320,6 +334,7 @@ class Worker:
 
     def _forget(self) -> None:
         self.workload = self.problem = self.other = self.call = self.calling = self.padding = None
+        self.changes, self.changing, self.turning = 0, 0.0, 0.0
 
     def _give_back(self, device: str | None) -> None:
         """What is not in use, to the device and to the system."""

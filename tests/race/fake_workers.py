@@ -169,7 +169,7 @@ class FakeWorker:
         if op == "check":
             return self._check(**arguments)
         if op == "turn":
-            return {"readings": self._turn(**arguments), "changed": False, "answers": None}
+            return {"readings": self._turn(**arguments), "seed": None, "answers": None}
         if op == "prepare":
             self.workload = arguments["workload"]
             self.clock.now += self.ready
