@@ -1,7 +1,7 @@
 """Who is first at one workload, by how much and how sure, who shares the place, and whether the machine can tell.
 
-The contender with the least median is the reference and every other is compared with it. Those that are
-not decidedly slower share the first place: "first" is a set, and a set of one is a win.
+The contender with the least median, or who is ahead of it pair by pair, is the reference and every other is compared
+with it. Those that are not decidedly slower share the first place: "first" is a set, and a set of one is a win.
 
 Choosing the reference from the same data costs no confidence. Let every interval against the *truly*
 fastest cover, which fails with probability 5 % at most when the error is shared among k - 1 comparisons.
@@ -75,7 +75,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everyone measured on one workload, fastest median first. `disturbed` of all their `turns` do not count."""
+    """Everyone measured on one workload: the reference, then by median. `disturbed` of all their `turns` do not count."""
 
     workload: Workload
     standings: tuple[Standing, ...]
@@ -180,7 +180,7 @@ def decidable(
 def _reference(
     results: Mapping[str, Result], medians: Mapping[str, float], margin: float
 ) -> tuple[str, dict[str, Verdict]]:
-    """The contender with the least median, or one that is decidedly faster pair by pair (the machine may drift).
+    """The contender with the least median, or one that is ahead pair by pair (the machine may drift).
 
     With the verdicts on all others against it.
     """
@@ -188,7 +188,7 @@ def _reference(
     best = order[0]
     verdicts = decidable(results.values(), best, margin)
     for name in order:
-        if name in verdicts and verdicts[name].kind is Kind.FASTER:
+        if name in verdicts and verdicts[name].ratio < 1:
             best, verdicts = name, decidable(results.values(), name, margin)
     return best, verdicts
 

@@ -1,8 +1,9 @@
 """Does a backend give the same bits again: alone in a batch, per head, per query, with other threads?
 
-Where it does, an answer does not depend on what else was computed beside it, and inference can be repeated bit for
-bit; where it does not, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in
-LLM inference"). Asked on a problem of its own without a mask, so that every part has one meaning by itself.
+Where it does not, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in LLM
+inference"). One problem of each number format is asked, without a mask, so that every part has one meaning by itself.
+A backend that gives other bits there depends on what is computed beside it; one that gives the same may do otherwise
+at other sizes, where it may choose another kernel or cut the work elsewhere.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _line(analysis: Analysis, chosen: Choice | None) -> str:
     count = len(chosen.places)
     at = "it" if count == 1 else f"{_part([*chosen.won, *chosen.close, *chosen.tied], count)} it"
     if not chosen.won:
-        return f"**No single winner.** Use `{chosen.name}`: at {at} may be the fastest."
+        return f"**No single winner.** Use `{chosen.name}`: at {at} is among those that may be the fastest."
     if not chosen.behind and not chosen.absent:
         every = "here" if count == 1 else f"at any of {_sizes(count)}"
         return f"**Use `{chosen.name}`**: nothing is decidedly faster {every}."
@@ -124,7 +124,8 @@ def _how_sure(chosen: Choice) -> Iterator[str]:
     if chosen.tied:
         rivals = _rivals(chosen, chosen.tied)
         shared.append(
-            f"at {_part(chosen.tied, count)} this run cannot tell it from {rivals}: measure longer there"
+            f"at {_part(chosen.tied, count)} this run cannot tell it from {rivals}: race them alone there (`attnlab "
+            "compare`)"
         )
     if won:
         span = _span([one.won.ahead.ratio for one in won if one.won.ahead is not None])

@@ -92,7 +92,7 @@ def warnings(analysis: Analysis) -> list[str]:
         found.append(
             f"Other programs used this machine's cores: {disturbed} of {counted(turns, 'turn')} had to wait "
             f"for one and do not count{f' (others took up to {who})' if who else ''}. What could not be told is called "
-            "a tie below; repeat the run when nothing else runs to have it decided."
+            "undecided below; repeat the run when nothing else runs to have it decided."
         )
     longest = sorted(timed, key=lambda one: -one[1].median)
     cut_short = {cell: one.facts["cut short"] for cell, one in longest if "cut short" in one.facts}
@@ -109,7 +109,7 @@ def warnings(analysis: Analysis) -> list[str]:
             f"The self-test failed on {len(tested.failures)} of "
             f"{counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
             f"up to {percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
-            "workloads are called ties below**"
+            "workloads count as none below**"
         )
         if tested.between is not None:
             text += f"; two of its processes differ by {percent(tested.between)} (standard deviation)"
@@ -117,7 +117,7 @@ def warnings(analysis: Analysis) -> list[str]:
     lost = len(analysis.uncounted)
     if lost and disturbed < turns:
         found.append(
-            f"Of {counted(lost, 'measurement')} no turn counts, as other programs used the cores: they are left out."
+            f"Of {counted(lost, 'measurement')} no turn counts, as other programs used the cores; left out."
         )
     refused = sum(len(cell.faults) for cell in analysis.cells) - lost
     if refused:
@@ -236,7 +236,7 @@ def growth(group: Group, found: Fits) -> list[str]:
 
 
 def _fits(found: Fits) -> Iterator[str]:
-    """How many fits are good, how many predict the longest length, and who skips what the mask hides."""
+    """How many fits are good, how far they reach beyond their lengths, and who skips what the mask hides."""
     good = sum(one.label is not None for one in found.values())
     text = f"{good} of {counted(len(found), 'fit')} {'is' if 1 in (good, len(found)) else 'are'} good"
     known = {at: one.forecast for at, one in found.items() if one.forecast is not None}
@@ -245,9 +245,9 @@ def _fits(found: Fits) -> Iterator[str]:
         (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
         predicted, measured = seconds_text(worst.predicted), seconds_text(worst.measured)
         yield (
-            f"{text}; {met} of {len(known)} predict the longest length within {percent(WORST)}. Furthest off is "
-            f"`{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, measured {measured} "
-            f"({worst.error * 100:+.0f} %)."
+            f"{text}. Made without the longest length, {met} of {len(known)} fits come within {percent(WORST)} of it; "
+            f"furthest off is `{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, "
+            f"measured {measured} ({worst.error * 100:+.0f} %)."
         )
     else:
         yield f"{text}; with fewer than five lengths none could be held out."
@@ -260,16 +260,17 @@ def _fits(found: Fits) -> Iterator[str]:
 
 
 def _steps(group: Group, found: Fits) -> Iterator[str]:
-    """Where a pair becomes dearer, and how large the score matrix is on both sides."""
+    """Where a pair becomes dearer, by how much, and how large the score matrix is there."""
+    steps = []
     for (name, count), one in found.items():
         if one.step is not None and one.label is not None:
-            ends = (group.cells[count, n].workload.score_bytes for n in (one.step.last, one.step.first))
-            last, first = map(bytes_text, ends)
-            yield (
-                f"`{name}` at {counted(count, 'head')}: a pair costs {number_text(one.step.ratio, 2)} times as "
-                f"much from n = {one.step.first} (score matrix {first}) as up to n = {one.step.last} ({last}), as "
-                "where arrays no longer fit a cache. Stay below, or prefer a contender without the step."
+            size = bytes_text(group.cells[count, one.step.first].workload.score_bytes)
+            steps.append(
+                f"`{name}` {number_text(one.step.ratio, 2)} times from n = {one.step.first}, {counted(count, 'head')} "
+                f"(score matrix {size})"
             )
+    if steps:
+        yield f"A pair becomes dearer, as where arrays leave a cache: {'; '.join(steps)}."
 
 
 def _slowed(group: Group) -> Iterator[str]:

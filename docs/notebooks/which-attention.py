@@ -61,19 +61,17 @@ axes.legend()
 # interval is over those pairs:
 
 # %%
-from attnlab.judge.verdicts import verdicts_against
+from attnlab.judge.verdicts import sentence, verdicts_against
 
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]
     for name, found in verdicts_against(answers, "torch_eager").items():
-        interval = f"[{found.low:.2f}, {found.high:.2f}]"
-        print(
-            f"n = {length:4}  {name:16} takes {found.ratio:.2f} {interval} times as long as torch_eager: {found.kind}"
-        )
+        print(f"n = {length}: {sentence(name, 'torch_eager', found)}")
 
 # %% [markdown]
-# `faster` and `slower` mean that the whole interval lies beyond one percent, `equivalent` that all of it lies within,
-# and `undecided` neither: too few processes, or, where it is [0.00, inf], other programs on the cores.
+# Faster, or longer, means that the whole interval lies beyond one percent, equally fast that all of it lies within, and
+# undecided neither. Three pairs make wide intervals: the mean and its scatter are both learned from three figures. Where
+# other programs had the cores in too many rounds there is no interval at all.
 #
 # What was asked and what came is in the folder `my-run`; `attnlab report my-run` makes the report of it.
 

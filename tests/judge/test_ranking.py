@@ -39,6 +39,15 @@ def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty()
     assert lost / 300 <= 0.05
 
 
+def test_who_is_ahead_pair_by_pair_stands_first_though_its_median_is_not_the_least():
+    """`a` has the least median, in three processes of five; in the two others `b` takes a third of its time."""
+    a = measured("a", np.repeat([1.0, 1.0, 1.0, 3.0, 3.0], 6))
+    b = measured("b", np.full(30, 1.1))
+    found = winner(rank({"a": a, "b": b}, baseline="a"))
+    assert found.sure is Sure.TIE and found.name == "b"
+    assert found.ahead.over == "a" and found.ahead.low < 1 < found.ahead.ratio < found.ahead.high
+
+
 def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_another():
     def ran(name, kernel="flash_attention", library="torch"):
         return implementation_of(measured(name, [1.0], kernel, library=library))
