@@ -75,7 +75,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everyone measured on one workload: the reference, then by median. `disturbed` of all their `turns` do not count."""
+    """Everyone measured on one workload: the best, then by median. `disturbed` of all their `turns` do not count."""
 
     workload: Workload
     standings: tuple[Standing, ...]

@@ -69,9 +69,9 @@ for length in (64, 256, 1024):
         print(f"n = {length}: {sentence(name, 'torch_eager', found)}")
 
 # %% [markdown]
-# Faster, or longer, means that the whole interval lies beyond one percent, equally fast that all of it lies within, and
-# undecided neither. Three pairs make wide intervals: the mean and its scatter are both learned from three figures. Where
-# other programs had the cores in too many rounds there is no interval at all.
+# As fast, or as long, so many *times*: the whole interval lies beyond one percent. Equally fast: all of it lies within.
+# Undecided: neither. Three pairs make wide intervals, as the mean and its scatter are both learned from three figures.
+# Where other programs had the cores in most rounds there is no interval at all.
 #
 # What was asked and what came is in the folder `my-run`; `attnlab report my-run` makes the report of it.
 

@@ -12,7 +12,9 @@ from process_sets import in_sets, latency
 
 from attnlab.judge.verdicts import (
     ALPHA,
+    CLOSE,
     LOOK_ALPHA,
+    MARGIN,
     Kind,
     compare,
     half_width,
@@ -156,3 +158,16 @@ def test_a_turn_that_waited_for_a_core_is_never_paired() -> None:
         verdict = compare(one, two)
         assert (verdict.ratio, verdict.low, verdict.high) == pytest.approx((ratio,) * 3)
         assert (verdict.rounds, verdict.disturbed, verdict.processes) == (4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("scatter", "within", "pairs"),
+    [(0.02, CLOSE, 4), (0.02, MARGIN, 23), (0.05, CLOSE, 8), (0.05, MARGIN, 123)],
+)
+def test_so_many_pairs_say_that_two_equally_fast_are_so_close(scatter, within, pairs):
+    """As docs/ideas/intervals.md says."""
+    assert (
+        half_width(scatter, pairs, LOOK_ALPHA)
+        <= math.log1p(within)
+        < half_width(scatter, pairs - 1, LOOK_ALPHA)
+    )
