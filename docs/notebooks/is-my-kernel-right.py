@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Is my kernel right?
 #
-# You wrote an attention, and its output looks like PyTorch's. How close must it be? A loose tolerance lets wrong
-# kernels through, a tight one stops right ones. This page derives what an honest error may be, and lets the *gate*,
-# attnlab's check of correctness, find three mistakes.
+# Your attention looks like PyTorch's. How close must it be? This page derives what an honest error may be, and lets the
+# *gate*, attnlab's check of correctness, find three mistakes.
 #
 # The **error** here is ‖out − truth‖ / ‖truth‖, the length of the difference over the length of the answer. The
 # **truth** is computed in float64 from the inputs as your kernel gets them.
@@ -30,8 +29,8 @@ def error(out):
 #
 # A number that is stored in a format is off by about 0.42 u of its size, where u is the format's *unit roundoff* (2⁻⁸
 # in bfloat16). Carried through the softmax, these roundings predict the error, depending on what is stored: only the
-# output, the weights too, or the scores as well. Scores are stored once here: the scale, 1/8, is a power of two and
-# rounds nothing.
+# output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`), as the scale, 1/8,
+# is a power of two and rounds nothing; any other makes it twice.
 
 # %%
 from attnlab.theory import classify, precision_classes
@@ -83,9 +82,9 @@ print(
 )
 
 # %% [markdown]
-# A tolerance of half-precision tests is content. The gate is not: it asks some hundred questions of different shapes,
-# sizes of logits, masks and layouts, and weighs the size *and the direction* of each error. An error that lines up
-# with the derivative of the answer in the scale is a wrong scale.
+# A tolerance of half-precision tests is content. The gate asks some hundred questions of different shapes, sizes of
+# logits, masks and layouts, and weighs the size *and the direction* of each error. One that lines up with the
+# derivative of the answer in the scale is a wrong scale.
 
 # %%
 from attnlab.runs.check import check

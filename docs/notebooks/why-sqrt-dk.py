@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Why divide by √d_k?
 #
-# Attention weights the values by softmax(q·k / √d_k). Every paper writes the root; few say what happens without it.
-# This lecture predicts that, then measures it *through* PyTorch's own kernel, which never shows its weights, and ends
-# with what the root does not do. It takes some seconds.
+# Attention weights the values by softmax(q·k / √d_k). What happens without the root? This lecture predicts it, then
+# measures it *through* PyTorch's own kernel, which never shows its weights. It takes some seconds.
 #
 # Words used: a **query** q and **keys** $k_1 \dots k_n$ are vectors of d_k numbers (the *head dimension*). The
 # **logit** of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are
@@ -116,8 +115,9 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
 # few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,600 on. Freezing means few keys;
-# J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys.
-# All this is before training: whether a model *learns* without the root is what `attnlab numerics training` asks.
+# J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys: to
+# choose among them, training must make β larger. Whether a model *learns* without the root is what `attnlab numerics
+# training` asks.
 #
 # ## 5. What the root does not do
 #
