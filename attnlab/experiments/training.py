@@ -430,18 +430,16 @@ def conclusion(rows: Sequence[Row]) -> str:
     everywhere = all(row.measured == 1.0 for row in pick(rows, SHARE_AT_BEST, optimiser=ADAM))
     best = "all have learned" if everywhere else f"so many percent have learned: {listed(SHARE_AT_BEST, 100)}"
     return (
-        f"Percentage points by which more runs learn with 1/√d_k, a mean over the d_k and the {len(rates)} learning "
-        f"rates that were chosen: {differences}. ± is two standard errors of the seeds; other rates give other means, "
-        f"and at {barren} of these hardly any run learns, with it or without. "
-        f"A run has learned where {100 * LEARNED:.0f} % of its answers are right at the end, and diverged where its "
-        f"loss ends above that of guessing. By {ADAM}, with {runs} seeds at each rate from {rates[0]:g} to "
-        f"{rates[-1]:g}, at d_k = {', '.join(str(dim) for dim in dims)}, so many percent learned: {listed(SHARE, 100)} "
-        f"and diverged: {listed(DIVERGED, 100)}. "
-        f"At the best rate of each, chosen on the other half of the seeds, {best} (where all {runs} have, the 95 % "
-        f"interval is {100 * low:.0f} to 100 %). "
-        f"Median steps there until so many are right: {listed(STEPS, 1)}. "
-        f"By gradient descent with momentum at d_k = {momentum_dim}: {momentum}. "
-        f"With uniform weights {100 * alone.measured:.0f} % have."
+        f"By {ADAM}, at equal learning rates, so many percentage points more runs learn with 1/√d_k: {differences}; "
+        f"± is two standard errors of the seeds. These are means over the d_k and the {len(rates)} rates that were "
+        f"chosen: other rates give others, and at {barren} of these hardly any run learns, with the factor or without. "
+        f"At the best rate of each way, chosen on the other half of the seeds, {best} (where all {runs} have, the 95 % "
+        f"interval is {100 * low:.0f} to 100 %). By gradient descent with momentum, at d_k = {momentum_dim}, so many "
+        f"learned: {momentum}; with uniform weights, by {ADAM}, {100 * alone.measured:.0f} %. "
+        f"In detail, by {ADAM} with {runs} seeds at each rate from {rates[0]:g} to {rates[-1]:g}, at d_k = "
+        f"{', '.join(str(dim) for dim in dims)}: percent that learned ({100 * LEARNED:.0f} % of the answers right at "
+        f"the end): {listed(SHARE, 100)}; that diverged (a loss above that of guessing): {listed(DIVERGED, 100)}; "
+        f"median steps until learned, at the best rate: {listed(STEPS, 1)}."
     )
 
 
@@ -520,12 +518,13 @@ def _curves(panel: Axes, rows: Sequence[Row]) -> None:
 EXPERIMENT = Experiment(
     title="Training with the factor and without",
     question="Does a small transformer learn more often with 1/√d_k, and with what else does it?",
-    theory="A transformer of one layer (d_model 32, one head of dimension d_k, an MLP, pre-norm) learns to look up: a "
-    "sequence pairs 16 of 32 keys with values, and is asked for each key's value. Of which runs learn nothing is "
-    "predicted. The scores are made in six ways: with 1/√d_k, without it, with 1/d_k, of normalised queries and keys, "
-    "unscaled under a soft cap of 5, and unscaled from smaller weights. Adam divides each gradient by its own size, so "
-    "that a scale on the scores and a learning rate of W_q and W_k can stand in for one another. So each way is "
-    "compared at equal learning rates and at its own best one. The rate is constant, without warm-up and clipping.",
+    theory="*The task*: a transformer of one layer (d_model 32, one head of dimension d_k, an MLP, pre-norm) learns "
+    "to look up. A sequence pairs 16 of 32 keys with values, and is asked for each key's value. *What differs*: scores "
+    "are made with 1/√d_k, without it, with 1/d_k, of normalised queries and keys (QK-norm), unscaled under a soft cap "
+    "of 5, and unscaled from smaller weights. *What is compared*: the share of runs that learn, at equal learning "
+    "rates and at each way's own best one. Adam divides each gradient by its own size, so that a scale on the scores "
+    "and a learning rate of W_q and W_k can partly stand in for one another. The rate is constant, without warm-up and "
+    "clipping. No theory here predicts which runs learn: the figures are measured, and count in no comparison.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -533,9 +532,11 @@ EXPERIMENT = Experiment(
     "stand side by side. Below, each at its best learning rate: median steps until nine of ten answers are "
     "right; loss, entropy of the weights and gradient over the steps, with bands of one standard error over "
     "the seeds.",
-    lesson="For this model, task and these rates the factor widens the range of rates that work; by Adam 1/d_k "
-    "and normalised queries and keys widen it further, and at its own best rate a model learns without the factor "
-    "too. Whether freezing is what hinders the others was not measured, nor any other model.",
+    lesson="For this model, task and these rates the factor widens the range of rates that work; by Adam 1/d_k and "
+    "normalised queries and keys widen it further, and at its own best rate a model learns without the factor too. "
+    "That its softmax starts flatter costs 1/d_k nothing by Adam; by momentum, which does not divide a gradient by its "
+    "size, fewer runs learn with it. Whether freezing is what hinders the others was not measured, nor any other "
+    "model.",
     shown=(
         Shown("learned with 1/√d_k − without"),
         Shown("learned with 1/√d_k − without, at the best learning rates", {"head_dim": "all"}),
