@@ -519,8 +519,8 @@ CLAIMS = (
         reference="Derrida 1981; Pitman and Yor 1997", condition="for a share of the rows, which grows with d_k",
         says="Without 1/√d_k the gradient of the softmax vanishes.",
         truth="It does for saturated rows, not on average. Standard normal queries and keys at n = 1024: "
-        "unscaled, ‖∂p/∂s‖ is under 1e-3 for 2.6 % of the rows at d_k = 64, 19 % at 256, 45 % at 1024, and from "
-        "about 1,600 on for the median row; its root mean square at d_k = 64 is .292 against .051 scaled. Scaled "
+        "unscaled, ‖∂p/∂s‖ is under 1e-3 for 2.5 % of the rows at d_k = 64, 18 % at 256, 45 % at 1024, and from "
+        "about 1,400 on for the median row; its root mean square at d_k = 64 is .292 against .051 scaled. Scaled "
         "rows shrink as well, as √(e/n): their median is .050 at n = 1024 and .0064 at 65,536.",
         claimed=(
             Test("share of rows below", ">", 0, {"scaling": "unscaled", "keys": 1024, "norm": 1e-3}),

@@ -528,8 +528,8 @@ EXPERIMENT = Experiment(
     "of the rows whose ‖J‖_F is below x; lines join the predictions. Bottom left: share below 1e-3 against "
     "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of "
     "dL/dq, the scale included, unscaled over scaled. Vertical bars are five standard errors.",
-    lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 by the "
-    "sampled law 2.6 % at d_k = 64 and more than half from d_k ≈ 1,600 on; its root mean square over rows does "
+    lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 of "
+    "about 2.5 % at d_k = 64 and more than half from d_k ≈ 1,400 on; its root mean square over rows does "
     "not. And with the scale ‖J‖ falls as √(e/n) for large n, in the median as in the root mean square. All of "
     "this is for standard normal queries and keys, before any training.",
     shown=(

@@ -114,7 +114,7 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
-# few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,600 on. Freezing means few keys;
+# few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,400 on. Freezing means few keys;
 # J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys: to
 # choose among them, training must make β larger. Whether a model *learns* without the root is what `attnlab numerics
 # training` asks.

@@ -168,6 +168,16 @@ def test_components_of_plus_and_minus_one_freeze_at_another_dimension(per_log_n:
 # -- identities, thresholds and scales
 
 
+@pytest.mark.parametrize(("dim", "share"), [(64, 0.025), (256, 0.18), (1024, 0.45), (1400, 0.5)])
+def test_the_jacobian_of_so_many_unscaled_rows_is_next_to_nothing(dim: int, share: float) -> None:
+    """The share of rows over 1,024 keys with a norm below 1e-3, as article and ledger have it."""
+    rng, below = np.random.default_rng(8), 0
+    for _ in range(8):
+        p = softmax(np.sqrt(rng.chisquare(dim, (1000, 1))) * rng.standard_normal((1000, 1024)), axis=1)
+        below += int((theory.jacobian_norm_squared(p) < 1e-6).sum())
+    assert below / 8000 == pytest.approx(share, abs=4 * math.sqrt(share / 8000))
+
+
 @pytest.mark.parametrize("b", [1.0, 2.0])
 def test_the_output_answers_to_a_score_by_b_times_a_covariance(b: float) -> None:
     """Weights e^(bs)/Z: ∂o/∂s_j = b p_j (v_j − o), by differences."""
