@@ -338,7 +338,9 @@ def _part(some: Sequence[Cell], whole: int) -> str:
     """``11 of 18 sizes``, ``all 18 sizes``, or the place itself where there is one."""
     if whole == 1:
         return _where(some[0])
-    return f"all {_sizes(whole)}" if len(some) == whole else f"{len(some)} of {_sizes(whole)}"
+    if len(some) < whole:
+        return f"{len(some)} of {_sizes(whole)}"
+    return "both sizes" if whole == 2 else f"all {_sizes(whole)}"
 
 
 def _sizes(count: int) -> str:
