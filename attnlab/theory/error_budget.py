@@ -16,8 +16,8 @@ hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
 
     score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
     exponent and exp               :  σ_j² += 2(s_j − m)² + 2, m the largest score of the row
-    Σ_j e^{s_j − m}                :  (N_n/3) o²
-    Σ_j p_j v_j                    :  (1 + N_n/2) Σp_j²v_j² + (N_n/3) o²
+    Σ_j e^{s_j − m}                :  max{N_n/3, W(p)} o²
+    Σ_j p_j v_j                    :  max{(1 + N_n/2) Σp_j²v_j² + (N_n/3) o², Σp_j²v_j² + W(pv)}
     division                       :  o²
     ln Z = m + ln l in one number  :  [(ln Z)² + (ln l)²] o²/(3c²)
     inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last four lines ] + (λo)²/3,  λ = Σ_j p_j [p_j < u_i].
@@ -54,7 +54,7 @@ Of z = ln Z = ln Σ_j e^{s_j} = m + ln l, l = Σ_j e^{s_j − m}: to first order
 inner one:
 
     rms² = [(u_z z)² + (u_i ln l)²]/3 + (c u_P)² Σp_j² + Σp_j² σ_S,j² + (c u_S)²
-           + Σp_j² σ_j² + (c u_i)² [(1 + N_n/2) Σp_j² + N_n/3] + λ²/3
+           + Σp_j² σ_j² + (c u_i)² max{(1 + N_n/2) Σp_j² + N_n/3, Σp_j² + W(p)} + λ²/3
 
 The first term is that of numbers whose mantissas are alike. (c u_S)² is l stored in the scores' format, as where a
 softmax is written out; ln Z itself is never stored there. The worst case:
@@ -85,7 +85,7 @@ from attnlab.problem.problem import Problem
 
 from .exact_attention import at_rows, finite, log_sums, takes_problem, turned, visible_extremes
 from .numbers import ONE_MANTISSA, Array, one_of, real
-from .roundings import RoundedRows, Roundings, rounded_rows, rounding_variance
+from .roundings import RoundedRows, Roundings, chain_variance, rounded_rows, rounding_variance
 
 SOURCES = ("output", "weights", "scores", "inner")
 FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
@@ -96,6 +96,8 @@ CLASSES = {
 }
 # Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
+#: blocks of keys at whose ends partial sums are known, and chains that a kernel may cut the keys into
+BLOCKS, CHAINS = 32, (1, 2, 4)
 #: by source the variances of all components, and the variance of their ‖error‖²
 Noises = Mapping[str, tuple[Array, float]]
 
@@ -364,13 +366,37 @@ def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
+def _over_keys(at: RoundedRows, terms: Array, squares: Array, totals: Array | float) -> tuple[Array, Array]:
+    """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
+
+    terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the most of one chain, of two and of
+    four, one behind the other. Partial sums are exact at the ends of `BLOCKS` blocks; between two of them, S and S'
+    apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
+    """
+    n, visible, seen = terms.shape[-2], at.part.visible, at.part.seen
+    step = math.ceil(n / BLOCKS)
+    end, starts, walked = np.zeros(1), [np.zeros(1)] * len(CHAINS), [np.zeros(1)] * len(CHAINS)
+    for block, start in enumerate(range(0, n, step)):
+        keys = slice(start, min(start + step, n))
+        count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
+        before, end = end, end + at.soft.weights[..., keys] @ terms[..., keys, :]
+        for i, chains in enumerate(CHAINS):
+            starts[i] = starts[i] if block % (BLOCKS // chains) else before
+            low, high = before - starts[i], end - starts[i]
+            walked[i] = walked[i] + count / 3 * (low * low + low * high + high * high)
+    found = np.maximum.reduce(walked) + seen / BLOCKS / 2 * squares
+    return np.maximum(chain_variance(seen, squares, totals), squares + found), found
+
+
 def _noises(at: RoundedRows) -> Noises:
     """Of the output of one block."""
     p, o, v, roundings = at.soft.weights, at.soft.output, at.part.v, at.roundings
     squares, v2, seen = p * p, v * v, at.part.seen
+    ones, mass = np.ones((*v.shape[:-1], 1)), squares.sum(axis=-1, keepdims=True)
+    products, _ = _over_keys(at, v, squares @ v2, o)
+    _, partial = _over_keys(at, ones, mass, ones[..., :1, :])
     # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.sum_variance(seen, squares @ v2, o)
-    accumulated = accumulated + roundings.inner_variance * (1 + seen / 3) * o * o
+    accumulated = roundings.inner_variance * (products + (1 + np.maximum(seen / 3, partial)) * o * o)
     # a factor that all weights of a row share
     shared = at.logarithm_variance + at.lost_weight_variance
     summed = roundings.stored_sum_variance * o * o
@@ -421,7 +447,7 @@ def _log_sum_variances(at: RoundedRows) -> dict[str, Array]:
         "weights": lost.sum(axis=-1, keepdims=True),
         "scores": of_stored + roundings.stored_sum_variance,
         "inner": of_inner
-        + roundings.sum_variance(at.part.seen, summed, np.ones_like(summed))
+        + roundings.inner_variance * _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, 1.0)[0]
         + at.lost_weight_variance,
     }
 

@@ -158,6 +158,30 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
 
 
+def test_keys_whose_neighbours_are_alike_have_the_error_of_their_own_partial_sums() -> None:
+    """As in a text: values of one sign first and of the other later sum to little by way of much, and that is rounded.
+
+    In another order the same sums wander less; independent values get what they got.
+    """
+    rng = np.random.default_rng(7)
+    n, d = 512, 16
+    q, k, drawn_v = (rng.standard_normal((1, 1, n, d)) for _ in range(3))
+    v = drawn_v * 0.1 + np.sign(np.arange(n) - n / 2 + 0.5)[:, None]
+    q, k, v = (one.astype(np.float32) for one in (0.1 * q, k, v - v.mean(axis=-2, keepdims=True)))
+    s = q @ np.swapaxes(k, -1, -2) / np.float32(4)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    p = (p / p.sum(axis=-1, keepdims=True)).astype(np.float32)
+    o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32))
+    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    far = np.abs(o - budget.output) / budget.rms
+    assert far.max() < 6
+    assert np.sqrt((far**2).mean()) > 0.5
+    mixed = rng.permutation(n)
+    assert (
+        budget.relative > 3 * theory.error_budget(q, k[:, :, mixed], v[:, :, mixed], dtype="float32").relative
+    )
+
+
 # -- what is refused
 
 X = np.zeros((1, 2, 3, 4))
