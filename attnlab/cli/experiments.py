@@ -110,11 +110,12 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @click.argument("model", type=options.PATH)
 @click.option(
     "--text",
-    "text_file",
+    "text_files",
     required=True,
+    multiple=True,
     type=options.PATH,
     metavar="FILE",
-    help="What it reads, UTF-8.",
+    help="What it reads, UTF-8. Given again: further texts, for the errors of the comparison with untrained models.",
 )
 @click.option(
     "--length",
@@ -133,7 +134,7 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.folders
 @options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
-def diagnose(model: Path, text_file: Path, out: Path | None, as_json: bool, **how: Any) -> int:
+def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_json: bool, **how: Any) -> int:
     """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
 
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
@@ -147,11 +148,11 @@ def diagnose(model: Path, text_file: Path, out: Path | None, as_json: bool, **ho
     from attnlab.runs.store import claim
     from attnlab.text import without_home
 
-    text = read_text(text_file)
+    texts = [read_text(one) for one in text_files]
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
     with note(quiet=as_json) as on_event:
-        name = without_home(str(text_file))
-        found = examined(model, text, text_name=name, command=options.typed(), on_event=on_event, **how)
+        names = [without_home(str(one)) for one in text_files]
+        found = examined(model, texts, text_name=names, command=options.typed(), on_event=on_event, **how)
     written = None if place is None else page.write(found, place)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))

@@ -29,8 +29,9 @@ from attnlab.errors import Declined, Unavailable
 from attnlab.experiments import capture
 from attnlab.experiments import trained_model as models
 from attnlab.experiments.capture import exact_output
-from attnlab.experiments.heads import Head, heads_of
+from attnlab.experiments.heads import Head
 from attnlab.experiments.survey import one_thread
+from attnlab.experiments.untrained import ALIKE, DRAWN, Compared, all_heads, compared, spread_alike
 from attnlab.plain import finite
 from attnlab.problem import inputs as files
 from attnlab.problem.grid import workloads
@@ -45,6 +46,8 @@ from attnlab.text import one_line
 _RACED, _NEAR = 3, 4.0
 #: seconds of each contender's rounds, and its fresh processes: the least that give an interval on a ratio
 _SECONDS, _PROCESSES = 0.6, 3
+#: of the untrained control
+_SEEDS = 3
 FORMAT = 1
 #: stands for the rounding of the inputs alone, the rest exact
 INPUTS = "inputs rounded"
@@ -84,7 +87,9 @@ class BackendError:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found. tokens : of the text, of which there were `tokens_there` (0: not known). race : a comparison of
+    """What was found. heads, errors and race are of the first text, whose first `tokens` were read of `tokens_there`
+    (0: not known). more_texts : names of the others. control : all texts, against untrained models of so many `seeds`;
+    empty for a module. race : a comparison of
     the quickest backends as plain data, on the inputs of `raced_layer`; empty where there was none, `no_race` says why.
     seconds : what each part took; peak_bytes : of this process."""
 
@@ -96,6 +101,9 @@ class Diagnosis:
     layers: tuple[Layer, ...]
     heads: tuple[Head, ...]
     errors: tuple[BackendError, ...]
+    more_texts: tuple[str, ...] = ()
+    control: tuple[Compared, ...] = ()
+    seeds: int = 0
     race: Mapping[str, Any] = field(default_factory=dict)
     raced_layer: int = 0
     no_race: str = ""
@@ -125,13 +133,14 @@ class Diagnosis:
         if data.get("format") != FORMAT:
             raise ValueError(f"a diagnosis of format {FORMAT} is needed, got {data.get('format')!r}")
         plain = {name: value for name, value in data.items() if name != "format"}
-        kinds = {"layers": Layer, "heads": Head, "errors": BackendError}
+        kinds = {"layers": Layer, "heads": Head, "errors": BackendError, "control": Compared}
         for name, kind in kinds.items():
             plain[name] = tuple(
                 kind(**{key: math.nan if one is None else one for key, one in row.items()})
-                for row in plain[name]
+                for row in plain.get(name, ())
             )
-        return cls(**{**plain, "race_sentences": tuple(plain["race_sentences"])})
+        names = ("race_sentences", "more_texts")
+        return cls(**{**plain, **{name: tuple(plain.get(name, ())) for name in names}})
 
 
 def diagnose(
@@ -143,20 +152,21 @@ def diagnose(
     folders: Sequence[str] = (),
     race: bool = True,
     save_inputs: Path | str | None = None,
-    text_name: str = "",
+    text_name: str | Sequence[str] = "",
     command: str = "",
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
     """What attention does in `model` on `inputs`.
 
     model : a folder with a transformers model (config.json, *.safetensors, a tokenizer), and then `inputs` is a text,
-    of which the first `length` tokens are taken (512 by default, or as many as the model takes). Or a torch module on
-    the CPU, and then `inputs` are what it is called with: keywords, a tuple of arguments, or one tensor.
+    of which the first `length` tokens are taken (512 by default, or as many as the model takes), or several: heads,
+    backends and race are of the first, and all are read by untrained models of the same configuration too. Or a torch
+    module on the CPU, and then `inputs` are what it is called with: keywords, a tuple of arguments, or one tensor.
     backends : whose errors are measured and of which the quickest race; by default all that set up fast.
     folders : hold further backends.
     race : whether the quickest race.
     save_inputs : a safetensors file for the query, key and value of every layer.
-    text_name, command : of the text, for the page; what repeats it.
+    text_name, command : of the text, of several a sequence, for the page; what repeats it.
     on_event : is told what happens.
 
     Raises ValueError, in one line, for a model without attention or with its own kernels, on another device, quantised,
@@ -180,16 +190,20 @@ def diagnose(
     for name in names:
         Contender.parse(name).require(folders)
     with part("loading"):
-        name, module, given = _called(model, inputs, length)
+        name, module, givens = _called(model, inputs, length)
+    given = givens[0]
     with part("running the model"):
         calls = _captured(module, given.inputs)
     problems = {number: call.problem for number, call in enumerate(calls)}
     if save_inputs is not None:
         save(Path(save_inputs), problems, name)
     with part("measuring heads"):
-        heads: list[Head] = []
-        for number, problem in problems.items():
-            heads += heads_of(number, problem, [at for at in given.separators if at < problem.shape.keys])
+        heads = all_heads(calls, given.separators)
+    control: list[Compared] = []
+    if isinstance(model, str | Path):
+        with part("the untrained control"):
+            control = _control(module, givens, heads)
+    text, *more = (text_name,) if isinstance(text_name, str) else text_name
     spread = [max(one.beta / one.critical for one in heads if one.layer == number) for number in problems]
     order = sorted(problems, key=lambda number: -spread[number])  # the layer with the most frozen head first
     with part("asking backends"), one_thread():
@@ -201,7 +215,10 @@ def diagnose(
             raced = _raced(order[0], problems[order[0]], errors, folders)
     return Diagnosis(
         model=one_line(name, 80),
-        text=one_line(text_name, 120),
+        text=one_line(text, 120),
+        more_texts=tuple(one_line(one, 120) for one in more),
+        control=tuple(control),
+        seeds=_SEEDS if control else 0,
         tokens=given.count or problems[0].shape.queries,
         tokens_there=given.there,
         dtype=problems[0].dtype,
@@ -229,18 +246,42 @@ def save(file: Path, problems: Mapping[int, Problem], model: str) -> None:
     )
 
 
-def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, models.Given]:
-    """The model's name, its module, and what it is called with."""
+def _control(module: Any, givens: Sequence[models.Given], heads: list[Head]) -> list[Compared]:
+    """All texts by the model, of which `heads` are the first's, and by untrained ones."""
+
+    def read(model: Any, given: models.Given) -> list[capture.Call]:
+        return capture.captured(model, given.inputs)
+
+    trained = [heads, *(all_heads(read(module, given), given.separators) for given in givens[1:])]
+    drawn: dict[str, list[list[list[Head]]]] = {DRAWN: [], ALIKE: []}
+    for seed in range(_SEEDS):
+        model = models.untrained(module, seed)
+        for texts in drawn.values():
+            texts.append([])
+        for given, wanted in zip(givens, trained, strict=True):
+            calls = read(model, given)
+            own = all_heads(calls, given.separators)
+            drawn[DRAWN][-1].append(own)
+            drawn[ALIKE][-1].append(all_heads(spread_alike(calls, wanted, own), given.separators))
+    return compared(trained, drawn)
+
+
+def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, list[models.Given]]:
+    """The model's name, its module, and what it is called with, text by text."""
     import torch
 
     if isinstance(model, str | Path):
-        if not isinstance(inputs, str):
+        texts = (
+            [inputs] if isinstance(inputs, str) else list(inputs) if isinstance(inputs, list | tuple) else []
+        )
+        if not texts or not all(isinstance(one, str) for one in texts):
             raise ValueError(
                 f"a folder's model reads a text, got {type(inputs).__name__}; load it and give the module"
             )
         module, tokenizer = models.load(Path(model))
         models.check_module(module)
-        return Path(model).resolve().name, module, models.tokens(module, tokenizer, inputs, length)
+        read = [models.tokens(module, tokenizer, one, length) for one in texts]
+        return Path(model).resolve().name, module, read
     if not isinstance(model, torch.nn.Module):
         raise ValueError(f"model must be a folder or a torch module, got {type(model).__name__}")
     if isinstance(inputs, str):
@@ -254,7 +295,7 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, mode
     tokens = ids.shape[1] if ids is not None and counted else 0
     if tokens > limit:
         raise ValueError(f"the model takes at most {limit} tokens, got {tokens}")
-    return type(model).__name__, model, models.Given(given)
+    return type(model).__name__, model, [models.Given(given)]
 
 
 def _captured(module: Any, given: Any) -> list[capture.Call]:

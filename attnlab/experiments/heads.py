@@ -9,7 +9,8 @@ one more logit and weight). Of each head:
 
 and beside them what the random energy model (`attnlab.theory.random_energy`) expects of rows of as many independent
 normal logits with the same β: the mean over the head's own rows, each with its own n and β. What a head is apart from
-that, training made. Rows that see one key have no spread and no choice, and count nowhere.
+that, the dependence of its logits makes, which an untrained model has too (`attnlab.experiments.untrained`). Rows that
+see one key have no spread and no choice, and count nowhere.
 """
 
 from __future__ import annotations

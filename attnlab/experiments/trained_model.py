@@ -87,6 +87,15 @@ def load(folder: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
+def untrained(model: Any, seed: int) -> Any:
+    """A model of the same configuration with the random weights that its library draws; PyTorch's generator is kept."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return type(model)(model.config).to(model.dtype)
+
+
 def read_text(file: Path) -> str:
     """The text of a file. Raises ValueError, in one line, for one that cannot be read or is empty."""
     try:

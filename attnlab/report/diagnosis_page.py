@@ -11,6 +11,7 @@ from pathlib import Path
 
 from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
 from attnlab.experiments.heads import FROZEN, LOST, Head, entropies, spread
+from attnlab.experiments.untrained import ALIKE, BEYOND, DISTANCE, DRAWN, FIRST, Compared
 from attnlab.figures import Drawn
 from attnlab.report.analysis import neutral_text
 from attnlab.report.layout import FIGURES, NONE, Writing, fill, markdown, plain, table
@@ -48,6 +49,7 @@ def write(found: Diagnosis, folder: Path) -> Path:
             frozen=_frozen_table(found),
             errors=error_table(found.errors),
             left_out=_left_out(found.errors),
+            control=_control(found),
             race=_race(found),
             times=listed([f"{name} {seconds:.1f} s" for name, seconds in found.seconds.items()]),
             command=found.command.replace("```", "'''"),
@@ -60,7 +62,7 @@ def write(found: Diagnosis, folder: Path) -> Path:
 
 def sentences(found: Diagnosis) -> list[str]:
     """What was found, and what to do about it: a sentence a finding, each number with its condition."""
-    parts = (_freezing, _chance, _gradients, _sinks, _range, _formats, _fastest)
+    parts = (_freezing, _chance, _untrained, _gradients, _sinks, _range, _formats, _fastest)
     return [text for part in parts if (text := part(found))]
 
 
@@ -96,16 +98,83 @@ def _chance(found: Diagnosis) -> str:
     )
 
 
+def _untrained(found: Diagnosis) -> str:
+    """What of the trained model an untrained one does not show, each with its distance in standard errors."""
+    if not found.control:
+        return ""
+    rows = {(one.quantity, one.control): one for one in found.control}
+    told = [
+        _against(rows[BEYOND, DRAWN], "heads beyond the freezing line"),
+        _against(rows[FIRST, DRAWN], "of the weight on the first token"),
+        _against(
+            rows[DISTANCE, ALIKE], "nats from chance (median over heads) where its logits are spread as far"
+        ),
+    ]
+    return f"**Against the same architecture untrained** ({_sample(found)}): {'; '.join(told)}."
+
+
+def _against(one: Compared, what: str) -> str:
+    apart = "no error from one text" if math.isnan(one.difference_error) else _apart(one)
+    return f"{number_text(one.trained)} against {number_text(one.untrained)} {what} ({apart})"
+
+
+def _apart(one: Compared) -> str:
+    """The difference in its standard errors, in words."""
+    if math.isnan(one.errors_apart):
+        return NONE if one.difference_error else "the same in all" if not one.difference else "no scatter"
+    return f"{number_text(one.errors_apart, 2)} standard errors apart"
+
+
+def _sample(found: Diagnosis) -> str:
+    return f"{counted(1 + len(found.more_texts), 'text')}, {counted(found.seeds, 'seed')}"
+
+
+def _control(found: Diagnosis) -> str:
+    """The table of the comparison, and what it is of."""
+    if not found.control:
+        return (
+            "Without an untrained control nothing here tells what training did: give the model as a folder."
+        )
+    columns: Mapping[str, Callable[[Compared], object]] = {
+        "mean over texts": lambda one: one.quantity,
+        "control": lambda one: one.control,
+        "trained": lambda one: _with_error(one.trained, one.trained_error),
+        "control's": lambda one: _with_error(one.untrained, one.untrained_error),
+        "difference": lambda one: _with_error(one.difference, one.difference_error),
+        "in standard errors": lambda one: (
+            NONE if math.isnan(one.errors_apart) else number_text(one.errors_apart, 2)
+        ),
+    }
+    more = (
+        f" and of {listed([f'`{neutral_text(one)}`' for one in found.more_texts])}"
+        if found.more_texts
+        else ""
+    )
+    return (
+        f"The same configuration with random weights, {_sample(found)}: the text above{more}. *{ALIKE.capitalize()}*: "
+        "with the queries of each head multiplied so that its β is the trained head's on that text.\n\n"
+        + table(found.control, columns, left=2)
+        + "\n\n± is one standard error: over texts, and for a control and the difference, which is taken text by text, "
+        "over seeds too. The random weights are those that the library draws, not those that this training began from."
+    )
+
+
+def _with_error(value: float, error: float) -> str:
+    return number_text(value) if math.isnan(error) else f"{number_text(value)} ± {number_text(error, 2)}"
+
+
 def _gradients(found: Diagnosis) -> str:
     worst = max(found.heads, key=lambda one: one.lost_rows)
     if not worst.lost_rows:
-        return f"**Gradients pass every head**: no row has ‖J‖ below {LOST:g}."
+        return f"**No row has ‖J‖ below {LOST:g}**, J the Jacobian of the softmax. No gradient was measured."
     count = sum(one.lost_rows > 0 for one in found.heads)
+    less = sum(one.jacobian_norm < worst.jacobian_norm for one in found.heads)
     return (
-        f"**Little gradient reaches the queries and keys of {_head(worst)}**: ‖J‖ is below {LOST:g} in "
-        f"{percent(worst.lost_rows)} of its rows, the most of all, and {counted(count, 'head')} in all "
-        f"{'has' if count == 1 else 'have'} such rows. Of a gradient on the weights of such a row less than "
-        f"{LOST:g} of its size reaches the logits, and queries and keys through them alone."
+        f"**‖J‖ is below {LOST:g} in {percent(worst.lost_rows)} of the rows of {_head(worst)}**, the most of all; "
+        f"{counted(count, 'head')} {'has' if count == 1 else 'have'} such rows. Of a gradient on the "
+        f"weights of such a row at most {LOST:g} of its size would reach the logits, and queries and keys through them alone. Over all its rows the "
+        f"root mean square of ‖J‖ is {number_text(worst.jacobian_norm)}, and {counted(less, 'head')} "
+        f"{'has' if less == 1 else 'have'} less. No gradient was measured: the model ran forward."
     )
 
 

@@ -366,7 +366,7 @@ def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
     return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
 
 
-def _over_keys(at: RoundedRows, terms: Array, squares: Array, totals: Array | float) -> tuple[Array, Array]:
+def _over_keys(at: RoundedRows, terms: Array, squares: Array, totals: Array) -> tuple[Array, Array]:
     """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
 
     terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the most of one chain, of two and of
@@ -447,7 +447,8 @@ def _log_sum_variances(at: RoundedRows) -> dict[str, Array]:
         "weights": lost.sum(axis=-1, keepdims=True),
         "scores": of_stored + roundings.stored_sum_variance,
         "inner": of_inner
-        + roundings.inner_variance * _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, 1.0)[0]
+        + roundings.inner_variance
+        * _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, np.ones(1))[0]
         + at.lost_weight_variance,
     }
 
