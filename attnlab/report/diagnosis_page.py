@@ -172,7 +172,8 @@ def _gradients(found: Diagnosis) -> str:
     return (
         f"**‖J‖ is below {LOST:g} in {percent(worst.lost_rows)} of the rows of {_head(worst)}**, the most of all; "
         f"{counted(count, 'head')} {'has' if count == 1 else 'have'} such rows. Of a gradient on the "
-        f"weights of such a row at most {LOST:g} of its size would reach the logits, and queries and keys through them alone. Over all its rows the "
+        f"weights of such a row at most {LOST:g} of its size would reach the logits, and queries and "
+        f"keys through them alone. Over all its rows the "
         f"root mean square of ‖J‖ is {number_text(worst.jacobian_norm)}, and {counted(less, 'head')} "
         f"{'has' if less == 1 else 'have'} less. No gradient was measured: the model ran forward."
     )
