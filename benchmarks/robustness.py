@@ -1,9 +1,9 @@
 """What survives: faults in every phase, kills at random, malformed input, and thousands of workloads in one run.
 
 ``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--changes 20000] [--workloads 2000]``; the
-parts are `matrix`, `soak`, `fuzz`, `damage`, `leaks` and `store`, all of them by default. Each part adds its figures to
-``benchmarks/robustness.json``, and ``docs/robustness.md`` is written whole from that file. `soak` takes about eleven
-seconds a kill, `damage` about ten minutes, `leaks` two, the others one to three minutes.
+parts are `matrix`, `cheats`, `soak`, `fuzz`, `damage`, `leaks` and `store`, all of them by default. Each part adds its
+figures to ``benchmarks/robustness.json``, and ``docs/robustness.md`` is written whole from that file. `soak` takes
+about eleven seconds a kill, `damage` and `cheats` about ten minutes, `leaks` two, the others one to three minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,17 +26,26 @@ from random_damage import Figures, damage, fuzz, soak
 from attnlab.backend.contender import parse_all
 from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
+from attnlab.pytest_plugin.harness import Harness
+from attnlab.pytest_plugin.plugin import Settings
+from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.routing.routes import Routes
+from attnlab.runs.execute import run
 from attnlab.runs.lock import held
+from attnlab.runs.plan import Plan
 from attnlab.runs.store import read_run, require_run
 
 sys.path.extend([str(REPOSITORY / "tests" / name) for name in ("robustness", "report")])
 
+from cheats import CHEATS, HONEST, LIMITS, gains, groups, workload_for, write
 from matrix import DEADLINE, FAULTS, GOOD, PHASES, QUICK, contender, expected, race, race_killed
 
 #: results of the run that is gone on with
 RESULTS = 10_000
+#: of the workloads that misbehaving backends are raced on
+SEEDS = 3
 STORE = HOME / "robustness.json"
 
 
@@ -62,6 +71,71 @@ def matrix(asked: Namespace) -> Iterator[Figures]:
 
 def _noted(result: Result) -> str:
     return f"{result.outcome} (noted)" if result.outcome == "measured" and result.reason else result.outcome
+
+
+def cheats(asked: Namespace) -> Iterator[Figures]:
+    """Backends that misbehave, beside an honest copy of the same computation"""
+    found: dict[str, set[str]] = {name: set() for name in CHEATS}
+    won, races, started = [], 0, time.monotonic()
+    for seed in range(SEEDS):
+        for number, names in enumerate(groups(CHEATS)):
+            say(f"cheats: seed {seed}, {names[0]} to {names[-1]}")
+            # the routing of a stored run chooses among those of PyTorch alone
+            library = ("numpy", "torch")[(seed + number) % 2]
+            with tempfile.TemporaryDirectory(prefix="attnlab-cheats-") as folder:
+                for way, results in _asked(Path(folder), names, library, seed):
+                    races += 1
+                    won += [f"{name} ({way}, {library}: {said})" for name, said in gains(results).items()]
+                    for one in results:
+                        if one.backend in found:
+                            found[one.backend].add(_by(one))
+    rows = {
+        name: {"what it does": CHEATS[name][0], "found by": "; ".join(sorted(by))}
+        for name, by in found.items()
+    }
+    seconds = round(time.monotonic() - started)
+    yield {"rows": rows, "backends": len(rows), "races": races, "won": won, "seconds": seconds}
+
+
+def _asked(
+    folder: Path, names: Sequence[str], library: str, seed: int
+) -> Iterator[tuple[str, Sequence[Result]]]:
+    """The results of a race in each of the ways to have one; a route counts as a speed."""
+    contenders = write(folder, names, library)
+    workload, here = workload_for(names[0], seed), (str(folder),)
+    yield "compare", compare(contenders, workload, folders=here, limits=LIMITS).results
+    plan = Plan(
+        workloads=(workload,), contenders=tuple(contenders), folders=here, limits=LIMITS, experiments=(),
+        self_test=False, memory=False, ceilings=False,
+    )  # fmt: skip
+    stored = run(plan, folder / "stored")
+    yield "run", stored.results
+    if library == "torch":
+        routes = [route for kind in Routes(stored, compiled=True).by_kind.values() for route in kind]
+        chosen = [route.order[0] for route in routes if route.order]
+        assert all(one.startswith((HONEST, "slow_where")) for one in chosen), chosen
+    known = {one.name: one for one in parse_all(contenders)}
+    settings = Settings(known, contenders[0], here, {}, ("float32",), ceilings=False)
+    harness = Harness(settings, LIMITS)
+    try:
+        yield "pytest", list(harness.race(workload).results.values())
+    finally:
+        harness.close()
+
+
+def _by(result: Result) -> str:
+    """What refused a backend, in a few words."""
+    said = result.reason or ""
+    if result.outcome == "measured":
+        return "no gain: its true speed"
+    known = {
+        "on the clock, on inputs": "an answer on the clock",
+        "from memory": "a call on changed inputs",
+        "replaced": "its replacing a function",
+        "clock disagrees": "the conductor's clock",
+        "returned": "what it returned",
+    }
+    return next((by for words, by in known.items() if words in said), "the check before the race")
 
 
 def leaks(asked: Namespace) -> Iterator[Figures]:
@@ -118,7 +192,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
 
 
 #: each tells its figures, some of them more than once while they grow; the first line of a docstring is a title
-PARTS = {one.__name__: one for one in (matrix, soak, fuzz, damage, leaks, store)}
+PARTS = {one.__name__: one for one in (matrix, cheats, soak, fuzz, damage, leaks, store)}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -131,6 +205,7 @@ _SAID = {
     "broken": "runs in which `attnlab doctor` found something broken",
     "left": "left",
     "told": "became of them",
+    "won": "backends that were found faster than the honest one",
     "harmed": "good backends harmed by their neighbour",
     "early": "MiB, open files and processes of the conductor after a tenth of the workloads",
     "late": "the same after all of them",
@@ -140,12 +215,19 @@ _SAID = {
 }
 
 
+#: what is said of a table of rows
+_ROWS = {
+    "matrix": "The outcome of every fault in every phase; in bold what is not as expected.",
+    "cheats": "Raced by `compare`, by a stored run, whose routes `fastest` takes, and by the pytest plugin.",
+}
+
+
 def told(name: str, found: Figures) -> Iterator[str]:
     """A part's figures, as tables."""
     yield f"## {PARTS[name].__doc__}"
     if rows := found.pop("rows", None):
-        yield "The outcome of every fault in every phase; in bold what is not as expected."
-        head = ("fault", *next(iter(rows.values())))
+        yield _ROWS[name]
+        head = ("backend" if name == "cheats" else "fault", *next(iter(rows.values())))
         yield table(head, alike((fault.replace("_", " "), *row.values()) for fault, row in rows.items()))
     figures = [(_SAID.get(key, key.replace("_", " ")), _written(value)) for key, value in found.items()]
     yield table(("figure", "found"), figures)

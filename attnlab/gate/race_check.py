@@ -8,6 +8,7 @@ key and value are whole then, and cost no more than the rows.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,6 +28,8 @@ from attnlab.problem.workload import Workload
 _SCORES = 2**19
 #: budgets by which two answers may differ, where two right ones do by about 1.4; and the part of them that may by more
 _NEAR, _FURTHER = 8.0, 0.1
+#: what decides them, beside the seed: who is checked cannot know which they are
+_SECRET = secrets.randbits(64)
 #: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
 _HEAD = 2**12
 
@@ -42,7 +45,7 @@ def sampled_rows(workload: Workload) -> list[int]:
     count = max(8, _SCORES // per_row)
     if count >= workload.queries:
         return list(range(workload.queries))
-    generator = np.random.default_rng([workload.seed, 4])
+    generator = np.random.default_rng([workload.seed, _SECRET])
     drawn = generator.choice(workload.queries, size=count - 2, replace=False)
     return sorted({0, workload.queries - 1, *map(int, drawn)})
 

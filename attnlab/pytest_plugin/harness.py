@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from attnlab.backend.discovery import load
 from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
-from attnlab.judge.analysis import BELIEVED
 from attnlab.judge.verdicts import Verdict, verdicts_against
 from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
@@ -23,8 +22,8 @@ from attnlab.problem.workload import Workload
 from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
-from attnlab.runs.execute import measure_ceiling
 from attnlab.text import seconds_text
 
 if TYPE_CHECKING:
@@ -63,11 +62,10 @@ class WorkloadResults:
             "baseline": self.baseline,
             "verdict": str(verdict.kind) if verdict else None,
             "disturbed_rounds": len(result.latency.disturbed_rounds) if result.latency else 0,
-            "doubt": _doubt(share_of_ceiling, result.workload.device),
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }
 
-    def line(self, name: str, share_of_ceiling: float | None) -> str:
+    def line(self, name: str) -> str:
         """The median, the ratio with its interval, and the verdict of a contender that was measured."""
         latency, verdict = self.results[name].latency, self.verdicts.get(name)
         assert latency is not None
@@ -76,15 +74,7 @@ class WorkloadResults:
         else:
             span = f"[{verdict.low:.3g}, {verdict.high:.3g}]" if verdict.low else "[no interval]"
             said = f"{verdict.ratio:7.3g} {span}  {verdict.kind}, {verdict.rounds} rounds"
-        doubt = _doubt(share_of_ceiling, self.results[name].workload.device)
-        return f"{seconds_text(latency.median):>9}  {said}" + (f"  NOT BELIEVED: {doubt}" if doubt else "")
-
-
-def _doubt(share: float | None, device: str) -> str | None:
-    """Why a rate is not to be believed: it, or the ceiling, was measured while the machine was busy elsewhere."""
-    if share is None or share <= BELIEVED[device]:
-        return None
-    return f"{share:.0%} of the best matrix-product rate seen here"
+        return f"{seconds_text(latency.median):>9}  {said}"
 
 
 class Harness:

@@ -378,7 +378,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(workload.label)
         medians = {one.contender: one.latency.median for one in race.results.values() if one.latency}
         for name in sorted(medians, key=lambda one: medians[one]):
-            said = race.line(name, harness.share_of_ceiling(race.results[name]))
+            said = race.line(name)
             terminalreporter.write_line(f"  {name:{width}}  {said}")
 
 

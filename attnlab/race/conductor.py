@@ -42,6 +42,7 @@ from attnlab.race.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
+from attnlab.race.plausibility import plausible
 from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import FAR_SETS, Race
 from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, WorkerProcess
@@ -155,7 +156,8 @@ class Conductor:
             if participant.ended and participant.ended[0] is Outcome.TIMED_OUT:
                 self._hung[participant.name].append(workload.flops)
         self.sets.dismiss()
-        return [participant.result() for participant in participants]
+        with self._activity("ceilings"):
+            return [plausible(participant.result()) for participant in participants]
 
     def _attempt(self, participant: Participant, step: Callable[[Participant], None], number: int) -> None:
         """Take the step in that set; who ends in it gives back what it held, as the others may want the memory.

@@ -91,6 +91,9 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 #: many calls, and fewer once they have taken so many seconds
 _RESIDE_QUIET, _RESIDE_FAULTS, _RESIDE_CALLS, _RESIDE_SECONDS, _RESIDE_LEAST = 2, 16, 20, 0.25, 3
 
+#: the part of its time for which a single call may wait: it tells of factors
+_ALONE_WAITED = 0.2
+
 
 class Latency(Instrument):
     """Seconds per call, by the device's own clock."""
@@ -111,6 +114,7 @@ class Latency(Instrument):
         settle_seconds: float | None = None,
         placed: bool = False,
         change: Callable[[], None] | None = None,
+        read: Callable[[], None] = lambda: None,
         **options: Any,
     ) -> Readings:
         """One turn of the race: the mean over `iterations` calls, after untimed calls for `settle_seconds`.
@@ -122,8 +126,8 @@ class Latency(Instrument):
         Before its turn the process was stopped while the other contenders computed: the untimed calls bring the
         caches back (None: no such calls). Where its arrays were `placed` since the turn before, they go on until calls
         take no more fresh pages from the system: that is paid once and not by every call. `change` then gives it other
-        inputs: ``first_s`` notes the seconds of a call on these by itself, nan where that waited or is the one timed.
-        ``settled_s`` notes the seconds of all of this. Garbage is not collected.
+        inputs: ``first_s`` notes the seconds of a call on these by itself, nan where that waited or is the one timed;
+        `read` then reads what it returned. ``settled_s`` notes the seconds of all of this. Garbage is not collected.
         """
         gc.disable()
         try:
@@ -139,7 +143,9 @@ class Latency(Instrument):
                 change()
             if change is not None and settle_seconds is not None:
                 alone = self._group(library, call, 1)
-                first = math.nan if alone["run_delay_s"] > run_delay * alone["seconds"] else alone["seconds"]
+                waited = alone["run_delay_s"] > max(run_delay, _ALONE_WAITED) * alone["seconds"]
+                first = math.nan if waited else alone["seconds"]
+                read()
             settled = _clock() - start
             timed = [
                 self._group(library, call, iterations // groups + (number < iterations % groups))

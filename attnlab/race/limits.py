@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from attnlab.judge.verdicts import MARGIN
+from attnlab.problem.declaring import MOST, UTMOST_PROCESSES, within
 
 #: rounds that a process has, however long they take, while there is time; a call before the first of them is not timed
 LEAST_ROUNDS = 2
 #: calls that one request may make of a worker: those that are checked, or that memory is read from, and some to spare
 _CALLS = 5
+#: what limits may be at most, where that is not `MOST`
+UTMOST = {"processes": UTMOST_PROCESSES, "most_processes": UTMOST_PROCESSES}
+_MAY_BE_0 = frozenset(
+    {"further_above", "extra_seconds", "settle_seconds", "settle_below_seconds", "run_delay", "noise_margin"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,7 @@ class Limits:
     A turn is timed for at least `turn_seconds` and two calls, after untimed calls for `settle_seconds`; a call of over
     `settle_below_seconds` does without these, and is timed alone. Calls whose threads waited for a core for more than
     the part `run_delay` of their time do not count; a turn of such calls alone is taken again. Differences up to
-    `noise_margin` count as none.
+    `noise_margin` count as none. Raises ValueError for what is no such number.
     """
 
     processes: int = 5
@@ -48,6 +54,15 @@ class Limits:
     settle_below_seconds: float = 0.1
     run_delay: float = 0.02
     noise_margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value, whole = getattr(self, one.name), isinstance(one.default, int)
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                kind = "a whole number" if whole else "a number"
+                raise ValueError(f"{one.name} must be {kind}, got {value!r}")
+            if value != 0 or one.name not in _MAY_BE_0:
+                within(one.name, value, UTMOST.get(one.name, MOST))
 
     @property
     def utmost_seconds(self) -> float:

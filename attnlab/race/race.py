@@ -53,9 +53,13 @@ _LEAST_CALLS = 2
 _GROUP_SECONDS = 2e-3
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
-#: who takes so many times as long for changed inputs as for the same written again, by the least and by the median of
-#: so many single calls each, keeps answers; of ten backends at six sizes the smaller ratio was 0.87 to 1.08
+#: who takes so many times as long for changed inputs as for those that stayed, by the least and by the median of so
+#: who takes so many times as long for changed inputs as for those that stayed, by the least and by the median of so
+#: many single calls each, keeps answers; of ten backends at six sizes the smaller ratio was 0.87 to 1.08
 _MEMORY, _MEMORY_CALLS = 2.0, 3
+#: so does who takes so many times as long for each of these on changed inputs as on the clock, and this much longer:
+#: seconds for whatever has to be woken, and for a byte of inputs and output that is not in the caches any more
+_ALONE, _ALONE_SECONDS, _ALONE_BYTE_SECONDS = 3.0, 2e-4, 0.2e-9
 #: a turn takes longer than its process tells, by waking and answering; never so many times as long in all of them,
 #: which are so many at least
 _CLOCKS, _UNTOLD_SECONDS, _CLOCK_TURNS = 2.0, 0.05, 3
@@ -255,7 +259,7 @@ class Race:
         stolen, pressed = disturbance.steal_seconds(), system.pressure_seconds()
         started = time.monotonic()
         self._turns += 1
-        # in every second turn the same inputs are written again: who keeps answers has to compute in the others alone
+        # in every second turn the inputs stay: who keeps answers has to compute in the others alone
         seed, changed = participant.changes.get(number, (0, False))
         seed, changed = (seed, False) if changed else (self._turns, True)
         rows = race_check.sampled_rows(participant.workload)
@@ -274,17 +278,16 @@ class Race:
         found: Readings = told["readings"]
         (seconds,), noted = found.samples, {name: column[0] for name, column in found.columns.items()}
         single = noted.pop("first_s")
-        if not math.isnan(single):
-            participant.singles[changed].append(single)
+        if told["changed"] is not None and settle is not None:
+            participant.singles[told["changed"]].append(single)
         clock = (elapsed - _UNTOLD_SECONDS) / (noted["settled_s"] + noted["whole_s"] * iterations)
         participant.clocks = min(participant.clocks, clock)
-        if told["answers"] is not None:
-            answers, asked, now = told["answers"], participant.workload, told["seed"]
-            if now is not None:
-                answers, asked = restored(answers, asked, now), posed(asked, now)
-            if now == seed:
-                participant.changes[number] = seed, changed
-            self._prove(participant, number, answers, asked)
+        asked, now = participant.workload, told["seed"]
+        if now == seed:
+            participant.changes[number] = seed, changed
+        for answers in told["answers"]:
+            as_drawn = answers if now is None else restored(answers, asked, now)
+            self._prove(participant, number, as_drawn, asked if now is None else posed(asked, now))
         timed = min(elapsed, noted["whole_s"] * iterations)
         settled = min(elapsed - timed, noted.pop("settled_s"))
         self.account["timed"] += timed
@@ -326,10 +329,24 @@ class Race:
 
     def _convict(self, participant: Participant) -> None:
         """Raises Ended for one that keeps answers, or whose clock tells less than the conductor's in every turn."""
-        changed, same = participant.singles[True], participant.singles[False]
+        singles, timed = participant.singles, participant.latency().median if participant.turns else math.inf
+        beside = _ALONE_SECONDS + _ALONE_BYTE_SECONDS * participant.workload.least_bytes
+        limit, asked_again = _ALONE * timed + beside, [*participant.workers] * _MEMORY_CALLS
+        while True:
+            changed, same = ([one for one in singles[of] if not math.isnan(one)] for of in (True, False))
+            told = len(changed) >= _MEMORY_CALLS or min(changed, default=math.inf) <= limit
+            if told or not singles[True] or not asked_again:
+                break
+            number = asked_again.pop()  # one whose calls all waited, or that looks so after few of them
+            participant.changes.pop(number, None)
+            self._take(participant, number, self._placements[number], False)
         enough = min(len(changed), len(same)) >= _MEMORY_CALLS
-        if enough and min(of(changed) / of(same) for of in (min, statistics.median)) > _MEMORY:
+        longer = [(of(changed) - beside) / of(same) for of in (min, statistics.median)] if enough else [0.0]
+        if min(longer) > _MEMORY:
             times = f"{seconds_text(min(changed))} on changed inputs, {seconds_text(min(same))} on the same"
+            raise Ended(Outcome.WRONG, f"it answers from memory: a call takes {times}")
+        if len(changed) >= _MEMORY_CALLS and min(changed) > limit:
+            times = f"{seconds_text(min(changed))} by itself, {seconds_text(timed)} on the clock"
             raise Ended(Outcome.WRONG, f"it answers from memory: a call takes {times}")
         if participant.clocks > _CLOCKS and len(participant.turns) >= _CLOCK_TURNS:
             said = f"its clock disagrees: its turns took at least {participant.clocks:.1f} times what it told"
@@ -420,6 +437,7 @@ def _fault_share(participant: Participant, turn: Mapping[str, float]) -> float:
 
 def _place(participant: Participant, number: int) -> None:
     """Let the participant's arrays lie elsewhere in memory; where they cannot, that is noted once."""
+    participant.changes.pop(number, None)
     reason = participant.ask("place", number)
     if reason:
         participant.placeable = False

@@ -23,7 +23,7 @@ from attnlab import system
 from attnlab.backend.backend import Backend
 from attnlab.backend.calling import Calling
 from attnlab.backend.contender import Contender
-from attnlab.backend.library import Library, half_installed, import_listeners, open_library
+from attnlab.backend.library import Library, half_installed, import_listeners, libraries, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
 from attnlab.problem import inputs
@@ -73,6 +73,22 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
     return longer
 
 
+#: whose functions measure and read in this process
+_MEASURING = ("attnlab.backend", "attnlab.libraries", "attnlab.race", "attnlab.system")
+
+
+def _functions() -> dict[tuple[Any, str], Any]:
+    """What times calls and reads their results, as it is now, by module or class and name."""
+    libraries()  # imports their classes
+    owners: list[Any] = [module for name, module in sys.modules.items() if name.startswith(_MEASURING)]
+    owners += {one for module in owners for one in vars(module).values() if isinstance(one, type)}
+    ours = [one for one in owners if getattr(one, "__module__", one.__name__).startswith(_MEASURING)]
+    found = {(owner, name): one for owner in (*ours, gc, time) for name, one in vars(owner).items()}
+    found |= {(np, name): getattr(np, name) for name in ("array", "asarray")}
+    kinds = classmethod, property
+    return {place: one for place, one in found.items() if callable(one) or isinstance(one, kinds)}
+
+
 class _Last:
     """A call that keeps what it returned last, and one result at a time."""
 
@@ -83,6 +99,11 @@ class _Last:
         self.returned = None
         self.returned = found = self.call()
         return found
+
+
+def _same(one: Answers, other: Answers) -> bool:
+    """Whether they hold the same bits."""
+    return all(array.tobytes() == other[name].tobytes() for name, array in one.items())
 
 
 def _copied(problem: Problem) -> Problem:
@@ -111,6 +132,7 @@ class Worker:
         #: seconds that the last binding took, and whether anything was prepared in this process so far
         self.bound_seconds = 0.0
         self.used = False
+        self._functions = _functions()
         self._threads: int | None = None
         self.pace = Pace()
 
@@ -194,17 +216,18 @@ class Worker:
         return slowed(call, self.library(), percent) if percent else call
 
     def _change(self, calling: Calling, last: _Last, seed: int) -> None:
-        """Write inputs that are changed by `seed` into the arrays that the last call reads."""
+        """Write inputs changed by `seed` into the arrays that the last call reads, or elsewhere if they are so."""
         started = time.perf_counter()
         problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
         if asked is not calling.workload:
             self.other = self.other or problem_of(asked)
             problem = self.other
         problem = variation.changed(problem, calling.workload, seed)
+        stays = seed == self.seed
         for arrays, made in calling.held:
-            for array, other in zip(arrays, made(problem), strict=True):
+            for array, other in zip(made(problem) if stays else arrays, made(problem), strict=True):
                 _there(calling.library.refill, "prepare")(array, other)
-        for again in calling.again:
+        for again in () if stays else calling.again:
             last.call = self._slowed(again())
         calling.library.finish()
         self.seed, self.changes = seed, self.changes + 1
@@ -231,37 +254,65 @@ class Worker:
                 returned = completed(returned)
             library.finish()
             seconds.append(time.perf_counter() - started)
-            named = self._named(workload, returned)
-            answers.append({name: np.array(workload.cut(name, one, rows)) for name, one in named.items()})
-            del returned, named
+            answers.append(self._cut(returned, rows))
+            del returned
+        self._require_unchanged(library)
         told = {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
         if workload.backward and calls > 1:
-            told["timed"] = self._few(workload, _there(self.call, "prepare")(), rows)
+            told["timed"] = self._cut(_there(self.call, "prepare")(), rows, few=True)
         return told
 
     def turn(self, rows: Sequence[int], seed: int, **options: Any) -> dict[str, Any]:
-        """One turn of the race: ``readings`` of `Latency`, and what the last call on the clock returned.
+        """One turn of the race: ``readings`` of `Latency`, and what its calls returned.
 
-        The inputs are changed by `seed` before the clock starts, where they can be, and seldom where that takes long
-        beside a turn: ``seed`` tells by what they are changed, None where they are as drawn. ``answers`` are the named
-        results at these query rows, of gradients of key and value at some of their rows.
+        Before the clock starts the inputs are changed by `seed`, where they can be, and seldom where that takes long
+        beside a turn; or as much is written elsewhere where they are so already: ``changed`` tells which, None for
+        neither. ``seed`` tells by what they are changed, None where they are as drawn. ``answers`` are the results at
+        these query rows, of gradients of key and value at some of their rows: of the last call on the clock, and
+        before it of the first on these inputs where they differ.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         system.confine(workload.device)  # others have taken their inputs since
-        library, last = self.library(), _Last(call)
+        library, last, answers = self.library(), _Last(call), list[Answers]()
         most = max(_CHANGING_SECONDS, _CHANGING_SHARE * self.turning)
         due = self.changes < _CHANGES or self.changing < most
         change = partial(self._change, self.calling, last, seed) if self.calling and due else None
+        changed = None if change is None else seed != self.seed
         started = time.perf_counter()
-        readings = LATENCY.measure(library, last, change=change, **options)
+        readings = LATENCY.measure(
+            library,
+            last,
+            change=change,
+            read=lambda: answers.append(self._cut(last.returned, rows, few=True)),
+            **options,
+        )
         self.turning += time.perf_counter() - started
         self.call = last.call
-        answers = self._few(workload, last.returned, rows)
-        return {"readings": readings, "seed": self.seed, "answers": answers}
+        answers.append(self._cut(last.returned, rows, few=True))
+        self._require_unchanged(library)
+        if len(answers) > 1 and _same(*answers):
+            del answers[0]
+        return {"readings": readings, "seed": self.seed, "changed": changed, "answers": answers}
 
-    def _few(self, workload: Workload, returned: Any, rows: Sequence[int]) -> Answers:
+    def _cut(self, returned: Any, rows: Sequence[int], few: bool = False) -> Answers:
+        """Copies of the named results at these query rows."""
+        workload = _there(self.workload, "prepare")
         named = self._named(workload, returned)
-        return {name: np.array(workload.cut(name, one, rows, few=True)) for name, one in named.items()}
+        return {name: np.array(workload.cut(name, one, rows, few=few)) for name, one in named.items()}
+
+    def _require_unchanged(self, library: Library) -> None:
+        """Raises Misbehaved where the backend has replaced a function that it is measured with."""
+        unset = object()
+        replaced = [
+            f"{owner.__name__}.{name}"
+            for (owner, name), one in self._functions.items()
+            if vars(owner).get(name, unset) is not one
+        ]
+        replaced += [
+            f"its library's {name}" for name in ("finish", "time_calls", "to_numpy") if name in vars(library)
+        ]
+        if replaced:
+            raise Misbehaved(f"it replaced what it is measured with: {', '.join(replaced[:3])}")
 
     def answer(
         self,

@@ -12,18 +12,31 @@ from functools import partial
 from typing import Any
 
 from attnlab.backend.contender import Contender
+from attnlab.backend.discovery import on_request
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
 from attnlab.gate.questions import Question
-from attnlab.problem.result import Invariance
+from attnlab.problem.result import Invariance, Outcome
 from attnlab.problem.vocabulary import LOG_SUM, lower
+from attnlab.problem.workload import Workload
+from attnlab.race.conductor import Conductor
 from attnlab.race.invariance import invariance_of, with_other_threads
+from attnlab.race.limits import Limits
+from attnlab.race.process_sets import ProcessSets
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import Enough, work_side_by_side
 from attnlab.system import cores
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+#: of the turns that show what is other on the clock: some in one process, and the lengths, of which slow ones are
+#: asked the shorter
+_CLOCKED = Limits(
+    processes=1, most_processes=1, min_rounds=8, max_rounds=8, workload_seconds=0.2, extra_seconds=0.2,
+    call_seconds=0.02, turn_seconds=2e-3, settle_seconds=2e-3,
+)  # fmt: skip
+_CLOCKED_LENGTHS = 384, 64
 
 Event = Callable[[str], None]
 
@@ -83,13 +96,14 @@ def check(
 ) -> Checked:
     """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
 
-    In each dtype first those about its output, then those about the gradients of query, key and value, where its
-    library differentiates. `contender` is its name, with settings where they are to hold:
-    ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the next backend of this process. processes : so
-    many share the dtypes, each with the backend in a process of its own, and find what one would have found; by
-    default one a core on the CPU, and one alone on another device or with `keep`. invariance : does it, where it
-    is right, give the same bits again? Asked afterwards, see `attnlab.race.invariance`. everything : it is spared no
-    question, however slow it is. deadline : seconds after which a question that it has not answered ends it.
+    In each dtype first those about its output, then those about the gradients of query, key and value, where
+    its library differentiates; then it is raced by itself, for some turns. `contender` is its name, with
+    settings where they are to hold: ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the
+    next backend of this process. processes : so many share the dtypes, each with the backend in a process of
+    its own, and find what one would have found; by default one a core on the CPU, and one alone on another
+    device or with `keep`. invariance : does it, where it is right, give the same bits again? Asked
+    afterwards, see `attnlab.race.invariance`. everything : it is spared no question, however slow it is.
+    deadline : seconds after which a question that it has not answered ends it.
     Raises ValueError for an unknown backend and for broken notation.
     """
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
@@ -115,6 +129,10 @@ def check(
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
         counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
         found = _summary(asked.name, counted)
+        if found.passed and (everything or on_request(asked.backend, folders) is None):
+            dtype = next(one.dtype for one in counted if one.result and one.result.asked)
+            reason = _on_the_clock(process, device, dtype)
+            found = replace(found, passed=reason is None, reason=reason)
         if not other or not found.passed:
             return found
         answered = [one.dtype for one in counted if one.result and one.result.asked]
@@ -123,6 +141,22 @@ def check(
         process.end()
         if other:
             other.end()
+
+
+def _on_the_clock(process: WorkerProcess, device: str, dtype: str) -> str | None:
+    """What is wrong with the backend in a race by itself, of some turns on changed inputs; None where nothing is.
+
+    Nor where it declines the workload, or is too slow for each of them.
+    """
+    conductor = Conductor([process.contender], limits=_CLOCKED, instruments=())
+    conductor.sets = ProcessSets([process.contender], make=lambda *_: process)
+    for length in _CLOCKED_LENGTHS:
+        workload = Workload(heads=2, queries=length, keys=length, dtype=dtype, device=device)
+        (result,) = conductor.race(workload)
+        if result.outcome is not Outcome.OVER_BUDGET:
+            fine = Outcome.MEASURED, Outcome.DECLINED, Outcome.UNAVAILABLE
+            return None if result.outcome in fine else f"in a race, {workload.label}: {result.reason}"
+    return None
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,12 @@ from pathlib import Path
 
 from attnlab.backend.contender import Contender, parse_all
 from attnlab.backend.discovery import backends, block_only, on_request
-from attnlab.backend.library import libraries, products
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
 from attnlab.experiments import run_experiment
-from attnlab.libraries.host import is_there
-from attnlab.problem.result import Ceiling, Outcome, Result
-from attnlab.race import ceilings
+from attnlab.problem.result import Outcome, Result
 from attnlab.race.conductor import Conductor
-from attnlab.race.disturbance import Watch
-from attnlab.race.worker_process import NoAnswer, Refused, WorkerProcess
+from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
 from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
@@ -29,8 +25,6 @@ from attnlab.subprocesses import Aside
 from attnlab.system import cores, terminable
 
 DEFAULT_FOLDER = Path("reports/latest")
-#: others who take less of the machine, in cores, leave gaps in which its best is found
-_GAPS = 0.5
 
 
 class Progress:
@@ -224,33 +218,6 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             asides = [Aside(run_experiment, one, list(sound), 0, plan.folders) for one in now]
             record.findings += [one.result() for one in asides]
             record.save()
-
-
-def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling | None:
-    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a fresh worker.
-
-    Or what is `remembered`; kept is what was measured while nobody else took much of the machine and no worker failed.
-    """
-    question = {"asked": "ceiling", "device": device, "dtype": dtype}
-    for known in remembered.recall(question, Ceiling) or ():
-        return known
-    found: dict[str, dict[str, float] | None] = {}
-    watch, failed = Watch(), False
-    for library in products():
-        if not all(map(is_there, libraries()[library].modules)):
-            continue  # a library that is not here sets no ceiling
-        worker = WorkerProcess(Contender(library, library))
-        try:
-            worker.start("ceiling", library=library, device=device, dtype=dtype)
-            found[library] = worker.finish_start()
-        except NoAnswer as fault:
-            failed = failed or not isinstance(fault, Refused)
-        finally:
-            worker.end()
-    best = ceilings.best(device, dtype, found)
-    if best is not None and not failed and watch.others(()).cores < _GAPS:
-        remembered.keep(question, [best])
-    return best
 
 
 @contextmanager

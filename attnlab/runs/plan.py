@@ -16,11 +16,11 @@ import msgspec
 from attnlab.backend.contender import parse_all
 from attnlab.experiments import CHAPTER, chosen_experiments
 from attnlab.plain import decode
-from attnlab.problem.declaring import MOST, UTMOST_PROCESSES
+from attnlab.problem.declaring import MOST
 from attnlab.problem.grid import GRID, choices, workloads
 from attnlab.problem.inputs import is_captured
 from attnlab.problem.workload import Workload
-from attnlab.race.limits import Limits
+from attnlab.race.limits import UTMOST, Limits
 from attnlab.runs.presets import preset_workloads
 from attnlab.text import read_text
 
@@ -201,9 +201,8 @@ def _toml(value: Any) -> str:
 
 def _plan_file() -> type:
     """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
-    most = {"processes": UTMOST_PROCESSES, "most_processes": UTMOST_PROCESSES}
     positive = {
-        name: Annotated[kind, msgspec.Meta(gt=0, le=most.get(name, MOST))]
+        name: Annotated[kind, msgspec.Meta(gt=0, le=UTMOST.get(name, MOST))]
         for name, kind in get_type_hints(Limits).items()
     }
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])

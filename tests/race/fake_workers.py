@@ -45,7 +45,7 @@ QUICK = Limits(
     max_rounds=6,
     turn_seconds=1e-4,
     call_seconds=1e3,
-    run_delay=1e9,
+    run_delay=1e6,
 )
 
 
@@ -169,7 +169,7 @@ class FakeWorker:
         if op == "check":
             return self._check(**arguments)
         if op == "turn":
-            return {"readings": self._turn(**arguments), "seed": None, "answers": None}
+            return {"readings": self._turn(**arguments), "seed": None, "changed": None, "answers": []}
         if op == "prepare":
             self.workload = arguments["workload"]
             self.clock.now += self.ready

@@ -15,10 +15,10 @@ import pytest
 
 from attnlab import remembered
 from attnlab.problem.result import Ceiling
+from attnlab.race import plausibility
 from attnlab.race.disturbance import Others, Watch
 from attnlab.race.worker_process import Hung
 from attnlab.remembered import Remembered
-from attnlab.runs import execute
 
 FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
 
@@ -27,16 +27,18 @@ FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What measures instead of a process: each time another rate. Nobody else is on the machine."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(execute, "products", lambda: {"numpy": operator.matmul, "torch": operator.matmul})
+    monkeypatch.setattr(
+        plausibility, "products", lambda: {"numpy": operator.matmul, "torch": operator.matmul}
+    )
     monkeypatch.setattr(Watch, "others", lambda self, ours: Others(0.0))
     rates = map(float, itertools.count(1))
     worker = Mock(finish_start=lambda: {**FOUND, "matmul_flops": next(rates)})
-    monkeypatch.setattr(execute, "WorkerProcess", lambda contender: worker)
+    monkeypatch.setattr(plausibility, "WorkerProcess", lambda contender: worker)
     return worker
 
 
 def ceiling(*, afresh: bool = False) -> Ceiling:
-    found = execute.measure_ceiling("cpu", "float32", Remembered(afresh=afresh))
+    found = plausibility.measure_ceiling("cpu", "float32", Remembered(afresh=afresh))
     assert found is not None
     return found
 
