@@ -1,18 +1,22 @@
 """What survives: faults in every phase, kills at random, malformed input, and thousands of workloads in one run.
 
-``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--changes 20000] [--workloads 2000]``; the
-parts are `matrix`, `cheats`, `soak`, `fuzz`, `damage`, `leaks` and `store`, all of them by default. Each part adds its
-figures to ``benchmarks/robustness.json``, and ``docs/robustness.md`` is written whole from that file. `soak` takes
-about eleven seconds a kill, `damage` and `cheats` about ten minutes, `leaks` two, the others one to three minutes.
+``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--changes 20000]
+[--races 2000] [--workloads 2000]``; the parts are `matrix`, `cheats`, `honest`, `soak`, `fuzz`, `damage`, `leaks` and
+`store`, all by default. Each part adds its figures to ``benchmarks/robustness.json``, and ``docs/robustness.md``
+is written whole from that file. `soak` takes about eleven seconds a kill, `damage` and `cheats` about ten minutes,
+`leaks` two, the others one to five minutes.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +28,9 @@ from common import HOME, REPOSITORY, alike, command_line, publish, say, table
 from random_damage import Figures, damage, fuzz, soak
 
 from attnlab.backend.contender import parse_all
+from attnlab.backend.discovery import unasked
 from attnlab.problem.result import Result
+from attnlab.problem.vocabulary import DIRECTIONS, DTYPES, STORAGES
 from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.harness import Harness
 from attnlab.pytest_plugin.plugin import Settings
@@ -123,6 +129,50 @@ def _asked(
         harness.close()
 
 
+def honest(asked: Namespace) -> Iterator[Figures]:
+    """Honest backends, raced on drawn workloads: nobody is to be refused"""
+    limits = Limits(
+        processes=1, most_processes=1, min_rounds=8, max_rounds=8, workload_seconds=1, turn_seconds=1e-3
+    )
+    names, wrong, generator = unasked(), list[str](), random.Random(0)
+    counts: Counter[str] = Counter()
+    with Conductor(parse_all(names), limits=limits, memory=False) as conductor:
+        for number in itertools.count():
+            workload = _drawn(generator, number)
+            for one in conductor.race(workload) if workload else ():
+                counts[one.outcome] += 1
+                wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
+            if number % 20 == 0:
+                say(f"honest: {dict(counts)}")
+            if counts["measured"] >= asked.races:
+                break
+    yield {"backends": len(names), "told": dict(counts), "wrong": wrong}
+
+
+def _drawn(generator: random.Random, seed: int) -> Workload | None:
+    """A small workload with whatever may be asked; None where what was drawn contradicts itself."""
+    heads, kept = generator.choice(((1, 1), (2, 2), (4, 2), (8, 1))), generator.choice(range(8))
+    queries, keys = generator.choice(((1, 300), (64, 64), (96, 33), (200, 200), (33, 96)))
+    further: dict[str, Any] = {
+        0: {"causal": "top_left"},
+        1: {"causal": "bottom_right", "softcap": 5.0},
+        2: {"window": (16, 16)},
+        3: {"bias": generator.choice(("normal", "alibi"))},
+        4: {"sinks": True},
+        5: {"storage": generator.choice(list(STORAGES))},
+        6: {"d_model": heads[0] * 32},
+    }.get(kept, {})
+    drawn = {name: generator.choice(list(of)) for name, of in (("dtype", DTYPES), ("direction", DIRECTIONS))}
+    batch, layout = generator.choice((1, 2)), generator.choice(("bhsd", "bshd"))
+    try:
+        return Workload(
+            batch=batch, heads=heads[0], kv_heads=heads[1], queries=queries, keys=keys, head_dim=32, layout=layout,
+            seed=seed, **drawn, **further,
+        )  # fmt: skip
+    except ValueError:
+        return None
+
+
 def _by(result: Result) -> str:
     """What refused a backend, in a few words."""
     said = result.reason or ""
@@ -192,7 +242,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
 
 
 #: each tells its figures, some of them more than once while they grow; the first line of a docstring is a title
-PARTS = {one.__name__: one for one in (matrix, cheats, soak, fuzz, damage, leaks, store)}
+PARTS = {one.__name__: one for one in (matrix, cheats, honest, soak, fuzz, damage, leaks, store)}
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -205,6 +255,7 @@ _SAID = {
     "broken": "runs in which `attnlab doctor` found something broken",
     "left": "left",
     "told": "became of them",
+    "wrong": "of them refused as wrong",
     "won": "backends that were found faster than the honest one",
     "harmed": "good backends harmed by their neighbour",
     "early": "MiB, open files and processes of the conductor after a tenth of the workloads",
@@ -248,6 +299,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)
     parser.add_argument("--changes", type=int, default=20_000)
+    parser.add_argument("--races", type=int, default=2_000)
     parser.add_argument("--workloads", type=int, default=2_000)
     asked = parser.parse_args()
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))

@@ -54,7 +54,6 @@ _GROUP_SECONDS = 2e-3
 #: seconds that a page fault takes, about: the kernel clears the page
 _FAULT_SECONDS = 1e-6
 #: who takes so many times as long for changed inputs as for those that stayed, by the least and by the median of so
-#: who takes so many times as long for changed inputs as for those that stayed, by the least and by the median of so
 #: many single calls each, keeps answers; of ten backends at six sizes the smaller ratio was 0.87 to 1.08
 _MEMORY, _MEMORY_CALLS = 2.0, 3
 #: so does who takes so many times as long for each of these on changed inputs as on the clock, and this much longer:
