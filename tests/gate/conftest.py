@@ -68,8 +68,9 @@ def _refusing() -> Iterator[None]:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`check` asks a backend in this process: no array library is imported anew."""
+    """`check` asks a backend in this process: no array library is imported anew, and nothing is raced."""
     monkeypatch.setattr("attnlab.runs.check.WorkerProcess", InThisProcess)
+    monkeypatch.setattr("attnlab.runs.check._on_the_clock", lambda *_: None)
 
 
 @pytest.fixture
