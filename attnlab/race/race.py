@@ -107,6 +107,8 @@ class Race:
     #: seconds of turns that do not count
     _lost: float = 0.0
     _calibration: float = 0.0
+    #: whose inputs were changed at least once
+    _changed: set[str] = field(default_factory=set)
     #: how wide the widest interval is that is still asked for, in words, once that is known
     _widest: str = ""
     _placements: dict[int, _Placement] = field(default_factory=lambda: defaultdict(_Placement))
@@ -243,7 +245,7 @@ class Race:
         return self._retaken < _RETAKEN_SHARE * max(self.spent, self.limits.workload_seconds)
 
     def _take(
-        self, participant: Participant, number: int, placement: _Placement, fresh: bool
+        self, participant: Participant, number: int, placement: _Placement, fresh: bool, again: bool = False
     ) -> dict[str, float]:
         limits = self.limits
         long = participant.call_seconds >= limits.settle_below_seconds
@@ -266,6 +268,7 @@ class Race:
             number,
             seed,
             rows,
+            change=again or participant.name not in self._changed,
             iterations=iterations,
             groups=groups,
             run_delay=math.inf if participant.crowded else limits.run_delay,
@@ -284,6 +287,7 @@ class Race:
         asked, now = participant.workload, told["seed"]
         if now == seed:
             participant.changes[number] = seed, changed
+            self._changed.add(participant.name)
         for answers in told["answers"]:
             as_drawn = answers if now is None else restored(answers, asked, now)
             self._prove(participant, number, as_drawn, asked if now is None else posed(asked, now))
@@ -338,7 +342,7 @@ class Race:
                 break
             number = asked_again.pop()  # one whose calls all waited, or that looks so after few of them
             participant.changes.pop(number, None)
-            self._take(participant, number, self._placements[number], False)
+            self._take(participant, number, self._placements[number], fresh=False, again=True)
         enough = min(len(changed), len(same)) >= _MEMORY_CALLS
         longer = [(of(changed) - beside) / of(same) for of in (min, statistics.median)] if enough else [0.0]
         if min(longer) > _MEMORY:

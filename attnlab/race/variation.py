@@ -1,4 +1,4 @@
-"""Inputs that are changed before every turn so that the answer changes in a known way, exactly.
+"""Inputs that are changed between turns so that the answer changes in a known way, exactly.
 
 Attention computes with q·k and with sums of values, head by head. Flipping the sign of the same features of query and
 key leaves every product as it was, bit by bit; flipping features of the values flips those of the output; and heads in

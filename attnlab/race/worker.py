@@ -40,8 +40,8 @@ from attnlab.text import bytes_text
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
-#: inputs are changed in so many turns at least, and then while that took fewer seconds, or a smaller part of the turns'
-_CHANGES, _CHANGING_SECONDS, _CHANGING_SHARE = 4, 0.1, 0.03
+#: inputs are changed while that takes fewer seconds, or a smaller part of the turns'; seconds that it takes for a byte
+_CHANGING_SECONDS, _CHANGING_SHARE, _CHANGING_BYTE_SECONDS = 0.01, 0.03, 1.5e-9
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: what libraries say that cannot take more memory
@@ -124,7 +124,7 @@ class Worker:
         self.other: Problem | None = None
         #: by what its inputs are changed now; how often they were, in how many seconds, and the seconds of all turns
         self.seed: int | None = None
-        self.changes, self.changing, self.turning = 0, 0.0, 0.0
+        self.changing, self.turning = 0.0, 0.0
         self.call: Callable[[], Any] | None = None
         #: memory that only moves what is taken after it
         self.padding: NDArray[Any] | None = None
@@ -230,7 +230,7 @@ class Worker:
         for again in () if stays else calling.again:
             last.call = self._slowed(again())
         calling.library.finish()
-        self.seed, self.changes = seed, self.changes + 1
+        self.seed = seed
         self.changing += time.perf_counter() - started
 
     def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
@@ -262,27 +262,27 @@ class Worker:
             told["timed"] = self._cut(_there(self.call, "prepare")(), rows, few=True)
         return told
 
-    def turn(self, rows: Sequence[int], seed: int, **options: Any) -> dict[str, Any]:
+    def turn(self, rows: Sequence[int], seed: int, change: bool = True, **options: Any) -> dict[str, Any]:
         """One turn of the race: ``readings`` of `Latency`, and what its calls returned.
 
-        Before the clock starts the inputs are changed by `seed`, where they can be, and seldom where that takes long
-        beside a turn; or as much is written elsewhere where they are so already: ``changed`` tells which, None for
-        neither. ``seed`` tells by what they are changed, None where they are as drawn. ``answers`` are the results at
-        these query rows, of gradients of key and value at some of their rows: of the last call on the clock, and
-        before it of the first on these inputs where they differ.
+        Before the clock starts the inputs are changed by `seed`, where they can be, and unless `change` tells that
+        they must, only where that takes no time to speak of; or as much is written elsewhere where they are so already:
+        ``changed`` tells which, None for neither. ``seed`` tells by what they are changed, None where they are as
+        drawn. ``answers`` are the results at these query rows, of gradients of key and value at some of their rows: of
+        the last call on the clock, and before it of the first on these inputs where they differ.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
         system.confine(workload.device)  # others have taken their inputs since
         library, last, answers = self.library(), _Last(call), list[Answers]()
-        most = max(_CHANGING_SECONDS, _CHANGING_SHARE * self.turning)
-        due = self.changes < _CHANGES or self.changing < most
-        change = partial(self._change, self.calling, last, seed) if self.calling and due else None
-        changed = None if change is None else seed != self.seed
+        expected = self.changing + _CHANGING_BYTE_SECONDS * drawn_bytes(workload)
+        due = change or expected < max(_CHANGING_SECONDS, _CHANGING_SHARE * self.turning)
+        changing = partial(self._change, self.calling, last, seed) if self.calling and due else None
+        changed = None if changing is None else seed != self.seed
         started = time.perf_counter()
         readings = LATENCY.measure(
             library,
             last,
-            change=change,
+            change=changing,
             read=lambda: answers.append(self._cut(last.returned, rows, few=True)),
             **options,
         )
@@ -385,7 +385,7 @@ class Worker:
 
     def _forget(self) -> None:
         self.workload = self.problem = self.other = self.call = self.calling = self.padding = None
-        self.changes, self.changing, self.turning = 0, 0.0, 0.0
+        self.changing, self.turning = 0.0, 0.0
 
     def _give_back(self, device: str | None) -> None:
         """What is not in use, to the device and to the system."""
