@@ -40,8 +40,9 @@ from attnlab.text import bytes_text
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
 _LONG = 0.1
-#: inputs are changed while that takes fewer seconds, or a smaller part of the turns'; seconds that it takes for a byte
-_CHANGING_SECONDS, _CHANGING_SHARE, _CHANGING_BYTE_SECONDS = 0.01, 0.03, 1.5e-9
+#: inputs are changed while that takes fewer seconds, or a smaller part of the turns'; seconds that it takes for a byte,
+#: about: not as measured, which would change them less on a busy machine
+_CHANGING_SECONDS, _CHANGING_SHARE, _CHANGING_BYTE_SECONDS = 0.02, 0.03, 1.5e-9
 #: what is placed anew is moved by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: what libraries say that cannot take more memory
@@ -217,7 +218,6 @@ class Worker:
 
     def _change(self, calling: Calling, last: _Last, seed: int) -> None:
         """Write inputs changed by `seed` into the arrays that the last call reads, or elsewhere if they are so."""
-        started = time.perf_counter()
         problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
         if asked is not calling.workload:
             self.other = self.other or problem_of(asked)
@@ -231,7 +231,7 @@ class Worker:
             last.call = self._slowed(again())
         calling.library.finish()
         self.seed = seed
-        self.changing += time.perf_counter() - started
+        self.changing += _CHANGING_BYTE_SECONDS * drawn_bytes(calling.workload)
 
     def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
         """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
