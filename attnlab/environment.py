@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,10 @@ CONDITIONS = (
 )  # fmt: skip
 #: what makes two machines two: entries of `environment` that stay where other software is installed
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
+#: of `CONDITIONS`, those that tell software, of which two versions may be held side by side
+SOFTWARE = ("libc", "python", "attnlab")
+#: a variable that is another in each process where nobody sets it: no condition that two runs could share
+_DRAWN = "PYTHONHASHSEED"
 _SYS_CPU = Path("/sys/devices/system/cpu")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -99,11 +103,8 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 
     What `before` does not tell is not compared.
     """
-    different = [
-        f"{name} was {_shown(before[name])} and is {_shown(now.get(name))}"
-        for name in CONDITIONS
-        if name in before and before[name] != now.get(name)
-    ]
+    found = differing(before, now, CONDITIONS)
+    different = [f"{name} was {was} and is {is_}" for name, (was, is_) in found.items()]
     for contender, facts in before.get("contenders", {}).items():
         was = facts.get("versions")
         is_ = now.get("contenders", {}).get(contender, {}).get("versions")
@@ -115,6 +116,31 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
             f"the conditions are not those in which the run began: {'; '.join(different)}. "
             "Restore them, or start a new run"
         )
+
+
+def differing(
+    before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[str, str]]:
+    """Of the entries `names` of two environments those that differ, each as it was and is, as text.
+
+    What `before` does not tell is not compared.
+    """
+    both = {name: (before[name], now.get(name)) for name in names if name in before}
+    return {name: (_shown(was), _shown(is_)) for name, (was, is_) in both.items() if was != is_}
+
+
+def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """`environment` with the variables that two runs can share."""
+    told = environment.get("variables") or {}
+    return {**environment, "variables": {name: one for name, one in told.items() if name != _DRAWN}}
+
+
+def versions(environment: Mapping[str, Any]) -> dict[str, str]:
+    """What of the software may change figures: the interpreter, attnlab, libraries of contenders, variables."""
+    told = {name: _shown(environment[name]) for name in SOFTWARE if environment.get(name)}
+    for facts in environment.get("contenders", {}).values():
+        told |= {name: _shown(one) for name, one in (facts.get("versions") or {}).items()}
+    return told | {name: _shown(one) for name, one in comparable(environment)["variables"].items()}
 
 
 def _shown(value: Any) -> str:

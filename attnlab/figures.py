@@ -137,6 +137,11 @@ def seconds_axis(axes: Axes) -> None:
     _unit_axis(axes, 10.0, seconds_text, tuple(float(one) for one in range(2, 10)))
 
 
+def seconds_ticks(axes: Axes) -> None:
+    """Ticks of seconds in units a person reads, on a linear y axis."""
+    axes.yaxis.set_major_formatter(lambda value, _: _short(seconds_text, value, _) if value else "0")
+
+
 def bytes_axis(axes: Axes) -> None:
     """A logarithmic y axis of bytes, in binary units."""
     _unit_axis(axes, 16.0, bytes_text, (2.0, 4.0, 8.0))

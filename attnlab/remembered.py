@@ -36,8 +36,7 @@ class Remembered:
     """Answers of before; none of them where all is to be asked `afresh`, but what is found then is kept as well."""
 
     def __init__(self, *, afresh: bool) -> None:
-        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        self._file = Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab") / "remembered.json"
+        self._file = cache_folder() / "remembered.json"
         self._afresh, self._here = afresh, _here()
 
     def recall(self, question: Mapping[str, Any], kind: type[T]) -> list[T] | None:
@@ -69,6 +68,12 @@ class Remembered:
 
     def _key(self, question: Mapping[str, Any]) -> str:
         return hashlib.sha256(json.dumps([question, self._here], sort_keys=True).encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where attnlab keeps what it would otherwise find out or make again; it may not be there yet."""
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab")
 
 
 def digest(files: Iterable[Path]) -> str:

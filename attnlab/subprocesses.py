@@ -23,6 +23,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import IO, Any, Generic, TypeVar
 
@@ -32,6 +33,15 @@ from attnlab.system import die_with_parent, wait_until_stopped
 
 #: before each message: its length in bytes, big-endian
 _LENGTH = struct.Struct(">Q")
+#: variables that would bring this interpreter's packages, or its versions of them, into another one
+_OWN = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "PIP_CONSTRAINT",
+    "PIP_REQUIRE_VIRTUALENV",
+    "UV_CONSTRAINT",
+    "VIRTUAL_ENV",
+)
 #: a message that claims to be longer is none
 _MOST_BYTES = 2**36
 #: what is told to end has this long to end what it started
@@ -140,12 +150,31 @@ def _left(deadline: float | None) -> float | None:
     return None if deadline is None else max(1e-4, deadline - time.monotonic())
 
 
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python: that of this process where `executable` is None. It searches `paths` for modules before all others."""
+
+    executable: str | None = None
+    paths: tuple[str, ...] = ()
+
+    def command(self, code: str) -> list[str]:
+        """That runs `code`; words that follow are its arguments. The folder it is started in is not searched."""
+        first = f"import sys; sys.path[:] = [*{list(self.paths)!r}, *filter(None, sys.path)]; "
+        return [self.executable or sys.executable, "-c", first + code]
+
+
+def without_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """These environment variables for another interpreter: without those that are meant for this one."""
+    return {name: value for name, value in variables.items() if name not in _OWN}
+
+
 class Subprocess:
     """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
 
-    In a group of processes of its own, unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what it
-    starts is stopped and ended with it. `output` takes what it prints, None for where this process prints; what goes to
-    standard output is dropped where there is none. Raises OSError where no process can be started.
+    Of this Python, or another `interpreter`. In a group of processes of its own, unless `own_group` is False: Ctrl-C in
+    a terminal does not reach it, and what it starts is stopped and ended with it. `output` takes what it prints, None
+    for where this process prints; what goes to standard output is dropped where there is none. Raises OSError where no
+    process can be started.
     """
 
     def __init__(
@@ -155,15 +184,16 @@ class Subprocess:
         environment: Mapping[str, str] | None = None,
         output: Any = None,
         own_group: bool = True,
+        interpreter: Interpreter = Interpreter(),
     ) -> None:
         ours, theirs = socket.socketpair()
         self.channel, self._own_group = Channel(ours), own_group
         self.process: subprocess.Popen[bytes] | _Forked
         try:
             with theirs:
-                start = "from attnlab.subprocesses import main; main()"
+                start = interpreter.command("from attnlab.subprocesses import main; main()")
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", start, str(theirs.fileno()), target],
+                    [*start, str(theirs.fileno()), target],
                     pass_fds=[theirs.fileno()],
                     env=environment,
                     stdin=subprocess.DEVNULL,
@@ -249,7 +279,7 @@ class Siblings:
 
     That interpreter computes nothing, and ends when all are `born`. Each of them calls `target` as a `Subprocess` does,
     in a group of its own, prints to its output, and is a child of this process. To be made and `born` within
-    `attnlab.system.adopting`; `environment` is as of a `Subprocess`.
+    `attnlab.system.adopting`; `environment` and `interpreter` are as of a `Subprocess`.
     """
 
     def __init__(
@@ -258,6 +288,7 @@ class Siblings:
         modules: Sequence[str],
         outputs: Sequence[IO[bytes]],
         environment: Mapping[str, str],
+        interpreter: Interpreter = Interpreter(),
     ) -> None:
         self._channels: list[Channel] = []
         self._parent: Subprocess | None = None
@@ -269,7 +300,10 @@ class Siblings:
                 self._channels.append(Channel(ours))
                 ends.append(theirs)
             self._parent = Subprocess(
-                "attnlab.subprocesses:_fork", environment=environment, output=subprocess.DEVNULL
+                "attnlab.subprocesses:_fork",
+                environment=environment,
+                output=subprocess.DEVNULL,
+                interpreter=interpreter,
             )
             self._parent.channel.send((os.getpid(), target, tuple(modules), 2 * self._count))
             # they wait until it has imported: what starts meanwhile would hold them open

@@ -60,13 +60,21 @@ def terminable() -> Iterator[None]:
 
 
 def wait_until_stopped(number: int) -> None:
-    """Return when all threads of a child are stopped, or it has ended; its exit status stays to be read."""
-    if hasattr(os, "waitid"):  # waits without polling (20 µs)
+    """Return when a child is stopped with what it has started in its group, or has ended; its status stays to be read.
+
+    A child is stopped when all of its threads are.
+    """
+    polled = started_by(number)
+    if hasattr(os, "waitid"):  # waits without polling (20 µs), for own children alone
         os.waitid(os.P_PID, number, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-        return
+    else:
+        polled = [number, *polled]
     until = time.monotonic() + _STOPPING_SECONDS
-    while psutil.Process(number).status() not in _AT_REST and time.monotonic() < until:
-        time.sleep(1e-4)
+    for one in polled:
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            stops = one == number or os.getpgid(one) == number
+            while stops and psutil.Process(one).status() not in _AT_REST and time.monotonic() < until:
+                time.sleep(1e-4)
 
 
 def started_by(number: int) -> list[int]:

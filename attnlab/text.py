@@ -10,9 +10,21 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from enum import Enum
 from pathlib import Path
+
+if sys.version_info >= (3, 11):  # noqa: UP036 (workers run in 3.10 too)
+    from enum import StrEnum as StrEnum
+else:
+
+    class StrEnum(str, Enum):  # noqa: UP042
+        """As Python 3.11 has it."""
+
+        __str__ = str.__str__
+
 
 #: letters of a reason; the longest of our own are some 300
 MOST = 400

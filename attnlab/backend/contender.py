@@ -1,9 +1,10 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
-multi-head block, ``projection=fused|packed|loop``; any other name in small letters is a setting of the backend's own
-(`attnlab.backend.discovery`). They are fixed when the contender's process starts, because libraries read them once, on
-import.
+multi-head block, ``projection=fused|packed|loop``. ``python=PATH``, ``with=REQUIREMENT[;REQUIREMENT...]`` and
+``ref=COMMIT`` say where its process finds Python, libraries and its file (`attnlab.backend.side`). Any other name in
+small letters is a setting of the backend's own (`attnlab.backend.discovery`). All of them are fixed when the
+contender's process starts, because libraries read them once, on import.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import SETTING, chosen, load
 from attnlab.backend.library import huge_page_variables, thread_variables
 from attnlab.problem.problem import PROJECTIONS
+from attnlab.subprocesses import without_own
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
+_NOTATION_SAID = "a contender is written backend or backend[threads=1,VARIABLE=value], got {!r}"
 _ENTRY = re.compile(r"#\d+$")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
@@ -39,6 +42,17 @@ def _percent(value: str) -> float | None:
     return percent if 0 <= percent <= 1000 else None
 
 
+def _requirements(value: str) -> tuple[str, ...] | None:
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    asked = tuple(one.strip() for one in value.split(";"))
+    try:
+        named = [Requirement(one) for one in asked]
+    except InvalidRequirement:
+        return None
+    return asked if all(one.specifier or one.url for one in named) else None
+
+
 #: settings that are no environment variables: what they have to be, and what reads them, None where they are not that
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "threads": (
@@ -48,18 +62,27 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
     "slowed": ("a percentage from 0 to 1000", _percent),
     "projection": (f"one of {', '.join(PROJECTIONS)}", {one: one for one in PROJECTIONS}.get),
+    "python": ("the path of an interpreter or of a virtual environment", str),
+    "with": ("requirements with versions, as torch==2.11.0, ; between them", _requirements),
+    "ref": ("a commit, branch or tag, or . for the working tree", str),
 }
 #: what may be set of any contender, in words
 _FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
 
 
+def with_setting(text: str, key: str, value: str) -> str:
+    """The notation of the same contender with this setting. Raises ValueError where `text` names no contender."""
+    match = _NOTATION.fullmatch(_ENTRY.sub("", text.strip()))
+    if match is None:
+        raise ValueError(_NOTATION_SAID.format(text))
+    settings = (one.strip() for one in (match["settings"] or "").split(","))
+    kept = [one for one in settings if one and not one.startswith(f"{key}=")]
+    return f"{match['backend']}[{','.join([*kept, f'{key}={value}'])}]"
+
+
 def with_huge_pages(text: str) -> str:
     """The notation of the same contender on huge pages."""
-    match = _NOTATION.fullmatch(_ENTRY.sub("", text))
-    assert match is not None, "a contender's name is its notation"
-    settings = (one.strip() for one in (match["settings"] or "").split(","))
-    kept = [one for one in settings if one and not one.startswith("pages=")]
-    return f"{match['backend']}[{','.join([*kept, 'pages=huge'])}]"
+    return with_setting(text, "pages", "huge")
 
 
 def huge_pages_refused() -> str | None:
@@ -78,7 +101,8 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backend.calling`), None for as it comes.
+    (`attnlab.backend.calling`), None for as it comes. `python`, `requirements` and `ref` say where it runs, None or
+    nothing for here (`attnlab.backend.side`).
     """
 
     name: str
@@ -89,15 +113,21 @@ class Contender:
     slowed: float = 0.0
     settings: tuple[tuple[str, str], ...] = ()
     projection: str | None = None
+    python: str | None = None
+    requirements: tuple[str, ...] = ()
+    ref: str | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it runs with another Python, other libraries or another state of its files than are here."""
+        return self.python is not None or bool(self.requirements) or self.ref is not None
 
     @classmethod
     def parse(cls, text: str) -> Contender:
         """The contender that `text` names. Raises ValueError where the notation is broken; see also `require`."""
         match = _NOTATION.fullmatch(text.strip())
         if not match:
-            raise ValueError(
-                f"a contender is written backend or backend[threads=1,VARIABLE=value], got {text!r}"
-            )
+            raise ValueError(_NOTATION_SAID.format(text))
         variables: list[tuple[str, str]] = []
         of_backend: list[tuple[str, str]] = []
         own: dict[str, Any] = {}
@@ -111,8 +141,9 @@ class Contender:
             given.add(key)
             if key in _SETTINGS:
                 wanted, reader = _SETTINGS[key]
-                own[key] = reader(value)
-                if own[key] is None:
+                field = {"with": "requirements"}.get(key, key)
+                own[field] = reader(value)
+                if own[field] is None:
                     raise ValueError(f"{text}: {key} must be {wanted}, got {value!r}")
             elif _VARIABLE.fullmatch(key):
                 variables.append((key, value))
@@ -139,6 +170,8 @@ class Contender:
         chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
         threads = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
         huge = huge_page_variables() if self.pages == "huge" else {}
+        if self.python is not None or self.requirements:
+            inherited = without_own(inherited)
         return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **huge, **own}
 
 

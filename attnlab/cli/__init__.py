@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from attnlab.cli import backends, experiments, races, stored, sweep
+from attnlab.cli import backends, experiments, history, races, stored, sweep, tuning, versions
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
@@ -20,6 +20,8 @@ for _command in (
     races.run,
     sweep.sweep,
     races.compare,
+    versions.gate,
+    tuning.tune,
     backends.check,
     experiments.numerics,
     experiments.claims,
@@ -29,6 +31,8 @@ for _command in (
     stored.report,
     stored.explore,
     stored.show,
+    history.diff,
+    history.history,
     stored.collect,
     stored.query,
     races.selftest,

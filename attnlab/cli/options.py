@@ -152,12 +152,20 @@ def typed() -> str:
     return without_home(shlex.join(["attnlab", *kept]))
 
 
-def workload_options(*, grid: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options for every field of a workload, or of a `grid` of them; their texts come by `Choice.name`."""
+def workload_options(
+    *, grid: bool, defaults: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options for every field of a workload, or of a `grid` of them; their texts come by `Choice.name`.
+
+    defaults : what is told of a grid where nothing is said, those of a plan by default.
+    """
+    told = (
+        {name: ",".join(map(str, values)) for name, values in GRID.items()} if defaults is None else defaults
+    )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
-            default = ",".join(map(str, GRID.get(choice.name, ()))) if grid else ""
+            default = told.get(choice.name, "") if grid else ""
             command = click.option(
                 choice.option,
                 *choice.also,

@@ -139,6 +139,13 @@ def plan_of(
     metavar="CONTENDER CONTENDER...",
     type=options.Name(options.backends),
 )
+@click.option(
+    "--with",
+    "requirements",
+    metavar="PACKAGE==VERSION",
+    multiple=True,
+    help="Race each contender with these versions, installed into an environment that is kept; repeatable.",
+)
 @options.preset
 @options.workload_options(grid=False)
 @click.option(
@@ -157,6 +164,7 @@ def plan_of(
 @options.quiet
 def compare(
     contenders: tuple[str, ...],
+    requirements: tuple[str, ...],
     preset: str | None,
     seconds: float | None,
     processes: int,
@@ -170,12 +178,15 @@ def compare(
     Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
     than two could be measured.
     """
+    from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
     from attnlab.cli.tables import comparison_table, show
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
     workload = options.read_workload(said, preset)
+    if requirements:
+        contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
     with note(quiet=as_json or quiet) as on_event:
         found = race(
             contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event

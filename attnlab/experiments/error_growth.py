@@ -226,7 +226,7 @@ def conclusion(rows: Sequence[Row]) -> str:
         most = max(abs(row.measured / row.predicted - 1) for row in two_sided)
         told.append(
             f"Predictions in 16 bits: {near} of {len(two_sided)} errors lie within five standard errors, all within "
-            f"{100 * most:.0f} %."
+            f"{math.ceil(100 * most)} %."
         )
     below = [row.measured / row.predicted for row in errors if row.relation == "≤" and row.passed]
     if below:
@@ -278,11 +278,12 @@ EXPERIMENT = Experiment(
     theory="A stored number is off by 0.42 u in the root mean square, u being 2⁻²⁴ in float32, 2⁻¹¹ in float16 and "
     "2⁻⁸ in bfloat16. *In 16 bits* nothing else counts, and three errors can be predicted: that of storing the output "
     "alone (full precision inside), the weights too, or the scores too. A measured error must lie within five "
-    "standard errors, or a quarter, of the nearest one; the quarter, because roundings of similar mantissas differ "
-    "from the average by up to 1.36. The three lie apart where logits are of order 1: smaller scores cost little, and "
-    "with larger ones a weight is near 1 and the output nearly a value, which the format holds. *In float32* the "
-    "roundings of sums count as much. The budget takes sums in order; blocked or wider sums stay below it, so that it "
-    "is a bound. *The worst case*, in which all roundings conspire, bounds every element and grows with n.",
+    "standard errors, or a quarter, of the nearest one; the quarter, because roundings of similar mantissas are from "
+    "1/1.47 to 1.36 times the average. At logits of order 1 all three are told apart. Smaller scores cost nothing; "
+    "with larger ones rounded scores stand out ever more, and kernels that round weights come down to full precision. "
+    "*In float32* the roundings of arithmetic count several times more. The budget takes sums in order; others stay "
+    "below it, so that it is a bound. *The worst case*, in which all roundings conspire, bounds every element and "
+    "grows with n.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -291,8 +292,9 @@ EXPERIMENT = Experiment(
     "16 bits three lines are predictions; in float32 one line bounds all classes. The naive loop, "
     "where it is shown, computes in float64 and rounds once.",
     lesson="A tolerance can be derived, up to the factor that an estimate needs, here a quarter. In 16 bits errors "
-    "hardly grow with n and d_k. With the standard deviation of the logits they grow where scores are stored in 16 "
-    "bits, and not where weights are: a kernel that keeps its scores in float32 is the safer one for large logits.",
+    "hardly grow from 256 keys on, nor with d_k. With the standard deviation of the logits they grow where scores are "
+    "stored in 16 bits, and not where weights are: a kernel that keeps its scores in float32 is the safer one for "
+    "large logits.",
     shown=(
         Shown(
             "relative error", {"axis": "keys", "value": 4096, "dtype": ("float16", "bfloat16")}, every=True

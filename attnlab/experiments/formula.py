@@ -214,9 +214,9 @@ EXPERIMENT = Experiment(
     caption="Left: relative error of each backend over the budget of an implementation that rounds all it "
     "may; left of the line the error is explained by rounding. Right: share of the pairs of query and key "
     "that have a weight, without a mask and with a causal one, in float64; lines are predicted.",
-    lesson="The table of scores is not symmetric, even for n queries and n keys, unless queries and keys are "
-    "equal. A score is a length times a cosine: a longer key can outweigh a better aligned one. The output is "
-    "linear in the values, and never larger than the largest of them.",
+    lesson="The table of scores is in general not symmetric, even for n queries and n keys; it is where queries "
+    "and keys are equal. For one query a score is the key's length times a cosine, up to a factor: a longer key can "
+    "outweigh a better aligned one. The output is linear in the values, and never larger than the largest of them.",
     shown=(
         Shown("error / error budget", every=True),
         Shown("‖S − Sᵀ‖² / n²"),

@@ -58,8 +58,8 @@ class Head:
     rows of different n the root mean square. frozen_rows : share with a weight above 1/2. lost_rows : share with ‖J‖_F
     below 1e-3. jacobian_norm : root mean square of ‖J‖_F. first, separators : mass on the first token, and on special
     tokens after it; `nan` where there are none. sink : mass on a learned sink. largest_logit : max |s|, masked keys
-    aside. largest_product : max |q·k|, before the scale. underflow : share of the weights that are 0 in float16.
-    expected_... : by the random energy model.
+    aside. largest_product : max |q·k|, before the scale. underflow : share of the exponentials e^(s − max s) that
+    are 0 in float16. expected_... : by the random energy model.
     """
 
     layer: int

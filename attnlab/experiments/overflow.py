@@ -203,7 +203,7 @@ EXPERIMENT = Experiment(
     "very negative (−110 in float32), 0/0, a NaN. A softmax that first subtracts the row's largest logit has a "
     "largest exponent of 0 and meets neither. A single weight still underflows: a key whose logit lies Δ below n − "
     "1 equal ones has the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A "
-    "kernel that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below the smallest normal one, "
+    "kernel that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below about the smallest normal one, "
     "where it flushes the exponential, or the weight itself, where it flushes that.",
     measure=measure,
     conclusion=conclusion,

@@ -287,9 +287,9 @@ EXPERIMENT = Experiment(
     "of unscaled attention over n and d_k, with the freezing line. Bottom middle and right: rows whose "
     "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; the dashed "
     "line is the limit of cold rows, which are frozen, the dotted one of hot rows; bars are five standard errors.",
-    lesson="For components of unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). In "
-    "this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
-    "through it alone. Nothing here was trained: whether a model needs the factor is asked in the last chapter.",
+    lesson="For components of mean 0 and unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). "
+    "In this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
+    "through it alone. Nothing here was trained: `attnlab numerics training` asks whether a model needs the factor.",
     shown=(
         Shown("largest_weight", {"keys": 1024, "head_dim": (4, 16, 64, 256)}),
         Shown("entropy", {"keys": 1024, "head_dim": (4, 64, 256)}),

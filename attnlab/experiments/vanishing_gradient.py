@@ -529,8 +529,8 @@ EXPERIMENT = Experiment(
     "d_k, without the scale. Bottom middle: the median against n, with it. Bottom right: the length of "
     "dL/dq, the scale included, unscaled over scaled. Vertical bars are five standard errors.",
     lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 of "
-    "about 2.5 % at d_k = 64 and more than half from d_k ≈ 1,400 on; its root mean square over rows does "
-    "not. And with the scale ‖J‖ falls as √(e/n) for large n, in the median as in the root mean square. All of "
+    "about 2.6 % at d_k = 64 and more than half from d_k ≈ 1,400 on; its root mean square over rows does "
+    "not. And with the scale ‖J‖ falls as √(e/n) for large n and d_k, in the median as in the root mean square. All of "
     "this is for standard normal queries and keys, before any training.",
     shown=(
         Shown("mean ‖J‖²", {"keys": 1024}),

@@ -26,10 +26,10 @@ from attnlab.problem.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
-#: budgets by which two answers may differ, where two right ones do by about 1.4; and the part of them that may by more
-_NEAR, _FURTHER = 8.0, 0.1
 #: what decides them, beside the seed: who is checked cannot know which they are
 _SECRET = secrets.randbits(64)
+#: budgets by which two answers may differ, where two right ones do by about 1.4; and the part of them that may by more
+_NEAR, _FURTHER = 8.0, 0.1
 #: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
 _HEAD = 2**12
 

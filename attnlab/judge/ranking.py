@@ -60,7 +60,7 @@ class Standing:
     """One contender's place at one workload.
 
     `seconds` is the median call over the undisturbed rounds, of which there were `rounds`; `speeds` are two where it
-    has two by where its memory lies. The verdicts' ratios are this contender / best and this contender / baseline; None
+    has two, by process or placement. The verdicts' ratios are this contender / best and this contender / baseline; None
     for the best, or the baseline, itself, and where too few processes are shared for any interval.
     """
 

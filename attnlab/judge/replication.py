@@ -35,12 +35,12 @@ class Speed:
 
 
 def speeds(latency: Measurement) -> tuple[Speed, ...]:
-    """The speeds that a contender has by where its memory lies, fastest first: one, or two that stand clearly apart.
+    """The speeds that a contender has from placement to placement, fastest first: one, or two clearly apart.
 
     The medians of its placements are cut at their widest gap. Two groups count as two speeds where they are 12 % apart,
     three times as far as either scatters, and each was met three times: otherwise they are one. They must come by
     turns: where all fast placements come before all slow ones, or after, the machine may have changed its own speed
-    once.
+    once. What makes the difference is not told.
     """
     timed = [statistics.median(samples) for _, samples in sorted(placements(latency).items())]
     medians = sorted(timed)

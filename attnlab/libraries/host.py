@@ -11,13 +11,16 @@ import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from packaging.requirements import Requirement
 
 from attnlab.backend.library import Arrays, Call, begin_import
 from attnlab.errors import Declined, Unavailable
 from attnlab.system import free_bytes as free_bytes
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11: workers run in 3.10 too
 
 #: as it was before any backend was imported
 _clock = time.perf_counter

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, seconds_by_events
 from attnlab.problem.vocabulary import round_to
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11: workers run in 3.10 too
 
 #: packages with kernels of their own on its arrays
 _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")

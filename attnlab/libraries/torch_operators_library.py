@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
 from attnlab.text import one_line
+
+if TYPE_CHECKING:
+    from typing import Self  # of Python 3.11: workers run in 3.10 too
 
 
 class Operators(Torch):

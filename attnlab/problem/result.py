@@ -12,7 +12,6 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from enum import StrEnum
 from functools import cache, cached_property, lru_cache
 from typing import Any, get_type_hints
 
@@ -20,7 +19,7 @@ import msgspec
 
 from attnlab.plain import decode, finite
 from attnlab.problem.workload import Workload
-from attnlab.text import one_line
+from attnlab.text import StrEnum, one_line
 
 
 class Outcome(StrEnum):

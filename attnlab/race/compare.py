@@ -1,7 +1,7 @@
 """Contenders raced on one workload, and what to say about it.
 
 Every claim rests on pairs of fresh processes: five, and eight where five do not decide it. Two processes of one backend
-may differ by 30 %, by where their memory lies; a contender with two such speeds is told with both of them.
+may differ by 30 %; a contender that has two speeds, by process or placement, is told with both of them.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PROCESSES, MOST_PROCESSES = 5, 8
 class Comparison:
     """One workload's race: a result a contender, and verdicts against the baseline where both were measured.
 
-    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each; `unseen` which
-    disturbances this system does not tell. `huge_pages` holds, for contenders
-    with two speeds by where their memory lies, seconds a call with huge pages, where that could be measured. `command`
-    repeats it.
+    `sets` tells how many fresh sets of processes were raced, in `set_seconds` each; `unseen` which disturbances this
+    system does not tell. `huge_pages` holds, for contenders with two speeds, seconds a call with huge pages, where that
+    could be measured. `ran_with` tells of contenders that ran elsewhere the versions of Python and of their libraries.
+    `command` repeats it.
     """
 
     workload: Workload
@@ -49,6 +49,7 @@ class Comparison:
     set_seconds: float = 0.0
     unseen: tuple[str, ...] = ()
     huge_pages: Mapping[str, float] = field(default_factory=dict)
+    ran_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -85,6 +86,7 @@ class Comparison:
             "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
             "kernel": result.kernel,
             "computes_in": result.computes_in,
+            "ran_with": self.ran_with.get(result.contender),
         }
 
     def sentences(self) -> list[str]:
@@ -106,10 +108,14 @@ class Comparison:
                     f"{paid.contender} takes {seconds_text(result.setup_seconds)} to get ready: it pays off after "
                     f"{paid.calls:,} calls against {paid.against}."
                 )
+        for name, versions in self.ran_with.items():
+            said.append(
+                f"{name} ran with {', '.join(f'{one} {number}' for one, number in versions.items())}."
+            )
         needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
         if needed:
             seconds = max(needed) * self.set_seconds
-            said.append(f"To decide all of it: --processes {max(needed)}, about {seconds:.0f} s.")
+            said.append(f"Likely to decide all of it: --processes {max(needed)}, about {seconds:.0f} s.")
         for result in self.results:
             found = speeds(result.latency) if result.latency else ()
             if len(found) > 1:
@@ -163,7 +169,9 @@ def compare(
     started = time.monotonic()
     with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
-    elapsed = time.monotonic() - started
+        elapsed = time.monotonic() - started
+        some_elsewhere = any(one.elsewhere for one in contenders)
+        ran_with = versions_of(conductor.facts(workload.device)) if some_elsewhere else {}
     verdicts = verdicts_against(results, baseline)
     sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
     huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
@@ -176,15 +184,26 @@ def compare(
         set_seconds=elapsed / max(1, sets),
         unseen=tuple(hidden()),
         huge_pages=huge,
+        ran_with=ran_with,
         command=_command(texts, workload, folders, limits),
     )
 
 
+def versions_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """The versions of Python and of its libraries by contender, from `Conductor.facts`; not of those that tell none."""
+    return {
+        name: {"Python": one["python"], **one["versions"]} for name, one in facts.items() if "python" in one
+    }
+
+
 def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
-    """What to say of a contender that has two speeds: both, how often each was met, and what huge pages give."""
+    """What to say of a contender that has two speeds: both, how often each was met, and what huge pages give.
+
+    No cause is named: often several contenders of the same processes are slow at once.
+    """
     fast, slow = found
     said = (
-        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)} by where its memory lies "
+        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)}, by process or placement "
         f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
     )
     if huge is None and ("pages=" in name or huge_pages_refused()):

@@ -241,7 +241,12 @@ class Conductor:
             for name, worker in running.items():
                 beside = require(worker.contender.backend, self._folders).parent.glob("*.py")
                 questions[name] = {**asked, **asdict(worker.contender), "source": digest(beside)}
-            found = {name: remembered.recall(one, Invariance) for name, one in questions.items()}
+            # elsewhere there may be other libraries by the next time
+            here = [name for name, worker in running.items() if not worker.contender.elsewhere]
+            found = {
+                name: remembered.recall(one, Invariance) if name in here else None
+                for name, one in questions.items()
+            }
             cores = system.cores()
             unknown = {name: worker for name, worker in running.items() if found[name] is None}
             other_threads = [with_other_threads(one.contender, cores) for one in unknown.values()]
@@ -254,7 +259,7 @@ class Conductor:
                     other = by_threads[name]
                     now = invariance_of(worker.contender, worker, other, dtypes, device, seconds)
                     found[name] = now
-                    if not any(one.reason for one in now):
+                    if name in here and not any(one.reason for one in now):
                         remembered.keep(questions[name], now)
             finally:
                 others.end()

@@ -19,6 +19,10 @@ from attnlab.race.instruments import LATENCY, Readings
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
 
 
+def _raise(fault: Exception) -> None:
+    raise fault
+
+
 @dataclass
 class Participant:
     """One contender's way through one workload, as far as it has come.
@@ -90,10 +94,10 @@ class Participant:
 
     def begin(self, op: str, number: int, **arguments: Any) -> Callable[[], Any]:
         """As `ask`, but the answer is waited for, and raises, when what is returned is called."""
-        worker = self.workers[number]
-        if not worker.alive:  # asking it says so
-            return partial(self.ask, op, number, **arguments)
-        return worker.begin(op, seconds=self.deadline_seconds, **arguments)
+        try:
+            return self.workers[number].begin(op, seconds=self.deadline_seconds, **arguments)
+        except NoAnswer as fault:
+            return partial(_raise, fault)
 
     def turn(self, number: int, seed: int, rows: Sequence[int], **options: Any) -> dict[str, Any]:
         """A turn in that set, on inputs changed by `seed`: see `Worker.turn`. Raises as `ask`."""

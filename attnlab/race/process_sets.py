@@ -15,7 +15,6 @@ from typing import Any
 
 from attnlab import system as memory
 from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import before_fork
 from attnlab.problem.result import Outcome
 from attnlab.race.worker_process import SERVE, Died, Hung, NoAnswer, WorkerProcess
 from attnlab.subprocesses import Siblings
@@ -64,9 +63,16 @@ class ProcessSets:
         for number in numbers:
             for name, worker in self._sets[number].items():
                 if (names is None or name in names) and name not in self.absent and not worker.alive:
-                    modules = before_fork(worker.contender.backend, self._folders)
-                    modules = modules if modules and all(one[name].forks for one in self._sets) else None
-                    own = name if modules is None else tuple(sorted(worker.contender.environment({}).items()))
+                    modules = None
+                    if worker.contender.elsewhere and not number:
+                        self._on_event(f"looking for what {name} runs in, or making it")
+                    with self._noting(worker, number):
+                        forks = all(one[name].forks for one in self._sets)
+                        modules = (worker.before_fork() or None) if forks else None
+                    if number == 0 and name in self.absent:
+                        continue
+                    environment = tuple(sorted(worker.contender.environment({}).items()))
+                    own = name if modules is None else (environment, worker.interpreter)
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())
         while waiting:  # whole sets, and enough of them for all cores: those that hang do not add up
@@ -111,7 +117,9 @@ class ProcessSets:
                 else:
                     environment = worker.open()
                     outputs += [worker.log] if worker.log else []
-        return None if modules is None or not outputs else Siblings(SERVE, modules, outputs, environment)
+        if modules is None or not outputs:
+            return None
+        return Siblings(SERVE, modules, outputs, environment, family[0].interpreter)
 
     @contextlib.contextmanager
     def _noting(self, worker: WorkerProcess, number: int) -> Iterator[None]:

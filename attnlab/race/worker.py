@@ -76,6 +76,13 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
 
 #: whose functions measure and read in this process
 _MEASURING = ("attnlab.backend", "attnlab.libraries", "attnlab.race", "attnlab.system")
+_CLOCKS = ("perf_counter", "monotonic", "process_time", "time")
+#: and what it calls of other modules: a backend may replace whatever else they have
+_OTHERS: dict[Any, tuple[str, ...]] = {
+    time: (*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)),
+    gc: ("disable", "enable", "collect"),
+    np: ("array", "asarray"),
+}
 
 
 def _functions() -> dict[tuple[Any, str], Any]:
@@ -84,8 +91,8 @@ def _functions() -> dict[tuple[Any, str], Any]:
     owners: list[Any] = [module for name, module in sys.modules.items() if name.startswith(_MEASURING)]
     owners += {one for module in owners for one in vars(module).values() if isinstance(one, type)}
     ours = [one for one in owners if getattr(one, "__module__", one.__name__).startswith(_MEASURING)]
-    found = {(owner, name): one for owner in (*ours, gc, time) for name, one in vars(owner).items()}
-    found |= {(np, name): getattr(np, name) for name in ("array", "asarray")}
+    found = {(owner, name): one for owner in ours for name, one in vars(owner).items()}
+    found |= {(owner, name): getattr(owner, name) for owner, names in _OTHERS.items() for name in names}
     kinds = classmethod, property
     return {place: one for place, one in found.items() if callable(one) or isinstance(one, kinds)}
 
@@ -123,7 +130,7 @@ class Worker:
         #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
         self.calling: Calling | None = None
         self.other: Problem | None = None
-        #: by what its inputs are changed now; how often they were, in how many seconds, and the seconds of all turns
+        #: by what its inputs are changed now; the seconds that changing them took, about, and those of all turns
         self.seed: int | None = None
         self.changing, self.turning = 0.0, 0.0
         self.call: Callable[[], Any] | None = None
@@ -210,11 +217,11 @@ class Worker:
         library.finish()
         self.bound_seconds = time.perf_counter() - started
         self.calling, self.seed = calling if changeable and calling.held else None, None
-        return self._slowed(call)
+        return self._slowed(call, library)
 
-    def _slowed(self, call: Callable[[], Any]) -> Callable[[], Any]:
+    def _slowed(self, call: Callable[[], Any], library: Library) -> Callable[[], Any]:
         percent = 0.0 if self.contender is None else self.contender.slowed
-        return slowed(call, self.library(), percent) if percent else call
+        return slowed(call, library, percent) if percent else call
 
     def _change(self, calling: Calling, last: _Last, seed: int) -> None:
         """Write inputs changed by `seed` into the arrays that the last call reads, or elsewhere if they are so."""
@@ -228,7 +235,7 @@ class Worker:
             for array, other in zip(made(problem) if stays else arrays, made(problem), strict=True):
                 _there(calling.library.refill, "prepare")(array, other)
         for again in () if stays else calling.again:
-            last.call = self._slowed(again())
+            last.call = self._slowed(again(), calling.library)
         calling.library.finish()
         self.seed = seed
         self.changing += _CHANGING_BYTE_SECONDS * drawn_bytes(calling.workload)
@@ -398,7 +405,7 @@ class Worker:
         """Versions, thread pools and interpreter: what decides the figures in this process."""
         from threadpoolctl import threadpool_info
 
-        known = ("user_api", "internal_api", "version", "num_threads", "architecture")
+        known = ("user_api", "internal_api", "prefix", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
         library = self.library(device)
         versions = {**VERSIONS, **library.versions()}

@@ -22,10 +22,12 @@ import psutil
 
 from attnlab import system
 from attnlab.backend.contender import Contender, huge_pages_refused
+from attnlab.backend.discovery import before_fork
 from attnlab.backend.library import Import
+from attnlab.errors import Unavailable
 from attnlab.problem.result import Outcome
 from attnlab.race.guard import GUARD, MARK, place_of
-from attnlab.subprocesses import Closed, Garbled, Late, Subprocess
+from attnlab.subprocesses import Closed, Garbled, Interpreter, Late, Subprocess
 from attnlab.text import one_line
 
 _START_SECONDS = 120.0
@@ -116,7 +118,8 @@ class WorkerProcess:
         self.asked_kernel: str | None = None
         self.computes_in: str | None = None
         self.parts = 1
-        self._folders = [str(Path(folder).resolve()) for folder in folders]
+        self._given = self._folders = tuple(str(Path(folder).resolve()) for folder in folders)
+        self._interpreter = Interpreter()
         self._process: Subprocess | None = None
         self.log: IO[bytes] | None = None
         #: where its process is, and nothing else
@@ -152,7 +155,10 @@ class WorkerProcess:
         `finish_start` waits for the answer, so that several processes can start side by side.
         """
         try:
-            self._process = Subprocess(SERVE, environment=self.open(), output=self.log)
+            environment = self.open()
+            self._process = Subprocess(
+                SERVE, environment=environment, output=self.log, interpreter=self._interpreter
+            )
         except OSError as fault:
             self.end()
             raise Refused("unavailable", f"no process could be started for it: {fault}") from None
@@ -162,8 +168,32 @@ class WorkerProcess:
         self._forked = False
         self._first(op, arguments, self.start_seconds)
 
+    def before_fork(self) -> tuple[str, ...] | None:
+        """The modules that a process imports from which this one can be forked; None where it is to start by itself.
+
+        Raises Refused where what it runs in is not to be had.
+        """
+        self._find_side()
+        return before_fork(self.contender.backend, self._folders)
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Of its process."""
+        return self._interpreter
+
+    def _find_side(self) -> None:
+        if self.contender.elsewhere:
+            from attnlab.backend.side import side_of
+
+            try:
+                side = side_of(self.contender, self._given)
+            except Unavailable as fault:
+                raise Refused("unavailable", str(fault)) from None
+            self._interpreter, self._folders = side.interpreter, side.folders
+
     def open(self) -> dict[str, str]:
         """Open its log, and an empty folder; the environment that its process has to have. Raises Refused."""
+        self._find_side()
         refused = huge_pages_refused() if self.contender.pages == "huge" else None
         if refused:
             raise Refused("unavailable", refused)

@@ -124,8 +124,8 @@ def _how_sure(chosen: Choice) -> Iterator[str]:
     if chosen.tied:
         rivals = _rivals(chosen, chosen.tied)
         shared.append(
-            f"at {_part(chosen.tied, count)} this run cannot tell it from {rivals}: race them alone there (`attnlab "
-            "compare`)"
+            f"at {_part(chosen.tied, count)} this run cannot tell it directly from {rivals}: race them alone there "
+            "(`attnlab compare`)"
         )
     if won:
         span = _span([one.won.ahead.ratio for one in won if one.won.ahead is not None])

@@ -270,7 +270,14 @@ def contenders(analysis: Analysis) -> Rows:
                 "threads_asked_and_in_pools": f"{threads}: {pools}" if pools else threads,
                 "precision": "; ".join(precision),
                 "what_ran": ran + "".join(f" (**asked for {one}**)" for one in fallen),
+                "versions": "; ".join(_versions(facts)),
             }
+
+
+def _versions(facts: Mapping[str, Any]) -> Iterator[str]:
+    if "python" in facts:
+        yield f"Python {facts['python']}"
+    yield from (f"{name} {number}" for name, number in mapping(facts.get("versions")).items())
 
 
 def setups(analysis: Analysis) -> Table:

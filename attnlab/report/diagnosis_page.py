@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
 from attnlab.experiments.heads import FROZEN, LOST, Head, entropies, spread
@@ -150,12 +151,14 @@ def _control(found: Diagnosis) -> str:
         if found.more_texts
         else ""
     )
+    few = f" ({len(found.more_texts)} degrees of freedom)" if more else ""
     return (
         f"The same configuration with random weights, {_sample(found)}: the text above{more}. *{ALIKE.capitalize()}*: "
         "with the queries of each head multiplied so that its β is the trained head's on that text.\n\n"
         + table(found.control, columns, left=2)
-        + "\n\n± is one standard error: over texts, and for a control and the difference, which is taken text by text, "
-        "over seeds too. The random weights are those that the library draws, not those that this training began from."
+        + f"\n\n± is one standard error: over texts{few}, and for a control and the difference, which is taken text by "
+        "text, over seeds too. The random weights are those that the library draws, not those that this training "
+        "began from."
     )
 
 
@@ -230,15 +233,22 @@ def _formats(found: Diagnosis) -> str:
 def _fastest(found: Diagnosis) -> str:
     if found.no_race:
         return f"No backends raced: {neutral_text(found.no_race)}."
-    measured = [one for one in found.race["contenders"] if one["seconds_median"]]
-    if not measured:
+    if not any(one["seconds_median"] for one in found.race["contenders"]):
         return "No backend could be measured."
-    best = min(measured, key=lambda one: one["seconds_median"])
+    timed = [one for one in found.race["contenders"] if _counts(one)]
+    if not timed:
+        return "No turn of the race counts: other programs used the cores."
+    best = min(timed, key=lambda one: one["seconds_median"])
     return (
-        f"**Quickest of {counted(len(measured), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
+        f"**Quickest of {counted(len(timed), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
         f"median {seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
         f"{found.raced_layer}; whether that is decided stands below."
     )
+
+
+def _counts(one: Mapping[str, Any]) -> bool:
+    """Whether a contender of the race has a time: one of its turns at least was not disturbed."""
+    return bool(one["seconds_median"]) and one["disturbed_rounds"] < one["rounds"]
 
 
 def _shape(found: Diagnosis) -> str:
@@ -277,7 +287,7 @@ def _frozen_table(found: Diagnosis) -> str:
         "‖J‖ by chance": lambda one: number_text(one.expected_jacobian_norm),
         "first token": lambda one: percent(one.first),
         "largest logit": lambda one: number_text(one.largest_logit),
-        "weights that are 0 in float16": lambda one: percent(one.underflow),
+        "exponentials that are 0 in float16": lambda one: percent(one.underflow),
     }
     return f"The {_SHOWN} most frozen heads:\n\n" + table(found.most_frozen[:_SHOWN], columns, left=0)
 
@@ -327,7 +337,7 @@ def _race(found: Diagnosis) -> str:
         [
             f"`{neutral_text(one['name'])}`",
             one["outcome"],
-            seconds_text(one["seconds_median"]) if one["seconds_median"] else NONE,
+            seconds_text(one["seconds_median"]) if _counts(one) else NONE,
             ratio_text(one["ratio"]) if one["ratio"] else NONE,
             interval_text(one["ratio_low"], one["ratio_high"])
             if one["ratio_low"] and one["ratio_high"]

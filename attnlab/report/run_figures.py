@@ -283,7 +283,7 @@ def _trailing_says(longest: Sequence[Ranking]) -> str:
         for name, verdict in _compared(ranking).items()
         if (one := ranking.of(name)) and one.implementation != ranking.best.implementation
     }
-    at = f"at {place_text(ranking.workload)} {ranking.best.contender} is fastest"
+    at = f"at {place_text(ranking.workload)} {ranking.best.contender} has the least time"
     if not others:
         return f"Time over that of the fastest, with intervals: {at}; only other names of its kernel were compared."
     ends = dict.fromkeys(pick(others, key=lambda name: others[name].ratio) for pick in (min, max))

@@ -195,7 +195,7 @@ def self_test_summary(analysis: Analysis) -> str:
 
 
 def two_speeds(analysis: Analysis) -> list[str]:
-    """Contenders that have two speeds by where their memory lies, at the workload where these are furthest apart."""
+    """Contenders that have two speeds, at the workload where these are furthest apart."""
     found: dict[str, tuple[float, str]] = {}
     for cell in analysis.cells:
         for one in cell.ranking.standings if cell.ranking else ():
@@ -204,7 +204,7 @@ def two_speeds(analysis: Analysis) -> list[str]:
             fast, slow = one.speeds
             said = (
                 f"`{one.contender}` takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)} at "
-                f"{place_text(cell.workload)} by where its memory lies ({slow.placements} and {fast.placements} of "
+                f"{place_text(cell.workload)}, by process or placement ({slow.placements} and {fast.placements} of "
                 f"{slow.placements + fast.placements} placements)"
             )
             if "pages=" not in one.contender:

@@ -47,7 +47,7 @@ for backend in ("torch_eager", "torch_sdpa", "torch_sdpa_math"):
     print(f"{backend:16} measured error {found:.2e}: {classify(found, budgets)}")
 
 # %% [markdown]
-# At logits of order 1, as here, the error even tells what each implementation rounds.
+# At logits of order 1, as here, the error tells what each implementation rounds.
 #
 # ## 2. A mistake that looks right
 #
@@ -82,8 +82,8 @@ print(
 )
 
 # %% [markdown]
-# A tolerance of half-precision tests is content. The gate asks some hundred questions of different shapes, sizes of
-# logits, masks and layouts, and weighs the size *and the direction* of each error. One that lines up with the
+# A tolerance of half-precision tests is content. The gate asks some three hundred questions of different shapes, sizes
+# of logits, masks and layouts, and weighs the size *and the direction* of each error. One that lines up with the
 # derivative of the answer in the scale is a wrong scale.
 
 # %%
@@ -95,8 +95,8 @@ print(found.passed, "|", found.reason)
 # %% [markdown]
 # ## 3. A mistake that only some inputs show
 #
-# A softmax without subtracting the largest score is right as long as no exponential overflows and not all underflow;
-# a causal mask that is off by one is wrong at once.
+# A softmax without subtracting the largest score is right as long as no exponential and no sum of them or of their
+# products with values overflows, and the largest is not subnormal; a causal mask that is off by one is wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(
@@ -110,12 +110,12 @@ for name in ("no_maximum", "sees_ahead"):
 # %% [markdown]
 # ## 4. And the right one
 #
-# It passes, and is told how well it rounds; `declined` counts questions on options that its signature does not name.
+# It passes; `declined` counts questions on options that its signature does not name.
 
 # %%
 found = check("right_one", folders=[str(folder)], dtypes=["float32"])
 print(
-    f"passed {found.passed}, {found.asked} questions asked, {found.declined} declined"
+    f"passed {found.passed}, {found.asked} questions answered, {found.declined} more declined"
 )
 print(
     found.precision["float32"]["class"],
@@ -123,5 +123,5 @@ print(
 )
 
 # %% [markdown]
-# From the command line the same is `attnlab check right_one --implementations my_backends`. [What the gate
+# From the command line: `attnlab check right_one --implementations my_backends`. [What the gate
 # catches](../faults.md); [how the tolerance is derived](../ideas/tolerance.md).

@@ -32,7 +32,8 @@ print(
 
 # %% [markdown]
 # Every backend ran in three fresh processes, one at a time while the others were stopped, and was checked against
-# float64 before any clock started. Everything that was measured is one table:
+# float64 before any clock started. All is one table, with medians of turns that count, of all where none does
+# (`table.reason` explains NaN):
 
 # %%
 table = run.frame()
@@ -57,8 +58,7 @@ axes.set(
 axes.legend()
 
 # %% [markdown]
-# A median is no answer yet. How sure is it? Every pair of processes that raced each other gives one ratio; the
-# interval is over those pairs:
+# How sure is that? Every pair of processes that raced each other gives one ratio; the interval is over those pairs:
 
 # %%
 from attnlab.judge.verdicts import sentence, verdicts_against
@@ -71,9 +71,9 @@ for length in (64, 256, 1024):
 # %% [markdown]
 # As fast, or as long, so many *times*: the whole interval lies beyond one percent. Equally fast: all of it lies within.
 # Undecided: neither. Three pairs make wide intervals, as the mean and its scatter are both learned from three figures.
-# Where other programs had the cores in most rounds there is no interval at all.
+# A pair whose rounds other programs disturbed gives no ratio, and one pair no interval.
 #
-# What was asked and what came is in the folder `my-run`; `attnlab report my-run` makes the report of it.
+# All of it is in the folder `my-run`; `attnlab report my-run` makes the report.
 
 # %%
 from attnlab.report import verdict_text
@@ -81,5 +81,5 @@ from attnlab.report import verdict_text
 print(verdict_text(run))
 
 # %% [markdown]
-# [How to read a verdict](../verdicts.md) says what every word in there means. To ask for the shapes of a model that
+# [How to read a verdict](../verdicts.md) says what every word in there means. For a model that
 # you know, see [choose for a model's shapes](../how-to/model-shapes.md).

@@ -96,6 +96,22 @@ def test_the_quickest_backends_race_on_the_inputs(monkeypatch: pytest.MonkeyPatc
     assert found.race["contenders"][0]["relative_error"] < 1e-5
 
 
+def test_a_race_none_of_whose_turns_count_names_nobody() -> None:
+    """And of several only those whose turns count are asked who is quickest."""
+    names = ("first_kernel", "second_kernel")
+    measured = {"outcome": "measured", "ratio": None, "verdict": None, "rounds": 9}
+    times = [{**measured, "name": name, "seconds_median": 1e-3 * n} for n, name in enumerate(names, 1)]
+
+    def told(*disturbed: int) -> str:
+        race = [{**one, "disturbed_rounds": count} for one, count in zip(times, disturbed, strict=True)]
+        found = replace(_plain(), race={"contenders": race}, raced_layer=0, no_race="")
+        return " ".join(diagnosis_page.sentences(found))
+
+    assert [name in told(9, 9) for name in names] == [False, False]
+    assert [name in told(9, 8) for name in names] == [False, True]
+    assert [name in told(0, 0) for name in names] == [True, False]
+
+
 @needs_transformers
 def test_a_model_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """From the command: layers by their names, special tokens by the tokenizer, page and data."""

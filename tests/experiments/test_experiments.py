@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from verdicts import VERDICTS
 
-from attnlab.experiments import EXPERIMENTS, experiment, figure, run_experiment
+from attnlab.experiments import EXPERIMENTS, error_growth, experiment, figure, run_experiment
 from attnlab.experiments.claims import CLAIMS, judged
 from attnlab.experiments.finding import Finding, Row, pick
 
@@ -83,3 +84,15 @@ def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
 def test_a_row_has_five_standard_errors(relation: str, measured: float, error: float, passed: bool) -> None:
     row = Row.compare("x", {}, predicted=1.0, measured=measured, standard_error=error, relation=relation)
     assert row.passed is passed
+
+
+def test_no_prediction_is_further_off_than_is_said() -> None:
+    """Whatever the worst is: a fifth and a half per cent are no fifth."""
+    where = {"backend": "torch_eager", "dtype": "bfloat16", "axis": "logit_std", "value": 16.0}
+    off = 0.2036
+    rows = [
+        Row.compare(error_growth.ERROR, {**where, "precision": "scores rounded"}, 1.0, 1.0 - off, slack=0.25),
+        Row.compare(error_growth.OF_WORST, where, 1.0, 0.3, relation="≤"),
+    ]
+    (said,) = re.findall(r"within (\d+) %", error_growth.conclusion(rows))
+    assert int(said) >= 100 * off

@@ -78,7 +78,7 @@ class FakeWorker:
         self.contender = Contender(name, name)
         self.library, self.number = "numpy", None
         self.afresh: str | None = None
-        self.start_seconds, self.starting = 60.0, False
+        self.start_seconds, self.starting, self.forks = 60.0, False, True
         self.asked_kernel, self.computes_in = more.get("asked_kernel"), more.get("computes_in")
         self.clock, self.noise = clock, noise or (lambda turn, process: 1.0)
         self.cost = seconds if callable(seconds) else (lambda workload, calls: seconds)
@@ -109,6 +109,9 @@ class FakeWorker:
         one.process, one.alive = number, False
         self.processes.append(one)
         return one
+
+    def before_fork(self) -> None:
+        return None
 
     def start(self) -> None:
         self.asked["start"] += 1

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from attnlab.backend.contender import Contender
+from attnlab.errors import Misbehaved
+from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
+from attnlab.race.worker import Worker
 from attnlab.runs.check import check
 
 sys.path.append(str(Path(__file__).parents[1] / "robustness"))
@@ -60,6 +66,27 @@ def test_the_check_asks_the_timing_loop_too(tmp_path: Path) -> None:
     ]
     assert [one.passed for one in found] == [False, True], [one.reason for one in found]
     assert "in a race" in (found[0].reason or "")
+
+
+def test_a_known_slow_down_is_measured() -> None:
+    """Of a contender's first workload too, in a worker."""
+    worker = Worker()
+    worker.load(Contender.parse("numpy_vectorized[slowed=3]"), [])
+    worker.prepare(Workload(heads=1, queries=4, keys=4, head_dim=4))
+    assert worker.check(rows=[0])["answers"]
+
+
+@pytest.mark.parametrize("name, watched", [("perf_counter", True), ("sleep", False)])
+def test_who_replaces_a_clock_is_named_and_who_replaces_another_function_is_not(
+    monkeypatch: pytest.MonkeyPatch, name: str, watched: bool
+) -> None:
+    """Libraries replace functions for reasons of their own."""
+    worker = Worker()
+    worker.load(Contender("numpy_vectorized", "numpy_vectorized"), [])
+    worker.prepare(Workload(heads=1, queries=4, keys=4, head_dim=4))
+    monkeypatch.setattr(time, name, lambda *arguments: 0.0)
+    with pytest.raises(Misbehaved, match=f"time.{name}") if watched else contextlib.nullcontext():
+        worker.check(rows=[0])
 
 
 @pytest.mark.parametrize(

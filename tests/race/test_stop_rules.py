@@ -134,6 +134,19 @@ def test_a_fault_in_a_turn_ends_one_and_one_after_the_clock_costs_no_speed(clock
     assert results[2].reason == f"its peak memory could not be measured: {fault}"
 
 
+def test_who_takes_in_no_request_for_its_memory_costs_nobody_else_a_result(clock: Clock) -> None:
+    """Its channel may be full: then sending fails, and not the answer."""
+
+    class Full(FakeWorker):
+        def begin(self, op: str, **arguments: Any) -> Any:
+            self.alive = False
+            raise Hung("takes in no request")
+
+    results, _ = race([FakeWorker("a", clock), Full("b", clock)])
+    assert [one.outcome for one in results] == ["measured"] * 2
+    assert results[1].reason == "its peak memory could not be measured: takes in no request"
+
+
 def test_a_backend_that_does_not_load_is_not_started_again(clock: Clock) -> None:
     """Each workload has its reason at once, and none tries it; the sets that start first start together."""
     fault = Refused("unavailable", "needs a library")

@@ -21,7 +21,7 @@ from attnlab.problem.grid import workloads
 from attnlab.problem.inputs import problem_of, save
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race import process_sets
+from attnlab.race import worker_process
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import marked
 from attnlab.race.limits import Limits
@@ -144,7 +144,7 @@ def test_where_processes_cannot_be_forked_they_start_by_themselves(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The race goes on, and the result says so."""
-    monkeypatch.setattr(process_sets, "before_fork", lambda name, folders: ("attnlab.nosuchmodule",))
+    monkeypatch.setattr(worker_process, "before_fork", lambda name, folders: ("attnlab.nosuchmodule",))
     results = race(folder, "good", "good")
     assert [result.outcome for result in results] == ["measured", "measured"]
     said = "started afresh: the process that was to fork it raised ModuleNotFoundError"
@@ -167,7 +167,7 @@ def test_what_a_backend_does_where_it_is_leaves_the_users_files_alone(
     (mine / "thesis").write_text("all of it")
     monkeypatch.chdir(mine)
     if not forked:
-        monkeypatch.setattr(process_sets, "before_fork", lambda name, folders: None)
+        monkeypatch.setattr(worker_process, "before_fork", lambda name, folders: None)
     (result,) = race(Path(".."), "sweeping")
     assert result.outcome is Outcome.MEASURED, result.reason
     assert [one.name for one in mine.iterdir()] == ["thesis"]
@@ -308,9 +308,9 @@ def test_nothing_is_left_of_a_parent_whose_conductor_is_killed(folder: Path, tmp
     """
     script = f"""
         from attnlab.backend.contender import parse_all
-        from attnlab.race import process_sets
+        from attnlab.race import worker_process
         from attnlab.race.conductor import Conductor
-        process_sets.before_fork = lambda name, folders: ("hanging",)
+        worker_process.before_fork = lambda name, folders: ("hanging",)
         Conductor(parse_all(["good", "good"]), folders=[{str(folder)!r}]).__enter__()
     """
     (tmp_path / "hanging.py").write_text(textwrap.dedent(hanging), encoding="utf-8")

@@ -15,7 +15,7 @@ from attnlab.backend.contender import parse_all
 from attnlab.backend.discovery import before_fork
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race import process_sets
+from attnlab.race import worker_process
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import GUARD, marked
 from attnlab.race.limits import Limits
@@ -144,7 +144,7 @@ def race_of(names: Sequence[str], limits: Limits) -> Trial:
         return ("_parent",) if name == "faulty" else before_fork(name, folders)
 
     with (
-        mock.patch.object(process_sets, "before_fork", imported),
+        mock.patch.object(worker_process, "before_fork", imported),
         mock.patch.dict(os.environ, PYTHONPATH=str(BACKENDS)),
         Conductor(all_of_it, folders=[str(BACKENDS)], limits=limits) as conductor,
     ):

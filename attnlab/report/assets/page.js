@@ -3,6 +3,7 @@ const VIEWS = {
   winners: showWinners,
   figures: showFigures,
   rounds: showRounds,
+  history: showHistory,
   runs: showRuns,
   table: showTable,
 };

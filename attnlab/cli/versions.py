@@ -1,0 +1,122 @@
+"""``attnlab gate``: did a change make attention slower, bigger or wrong?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from attnlab.cli import options
+from attnlab.cli.races import plan_of
+
+#: what is raced where nothing is said
+_GRID = {"lengths": "128,512,1024", "heads": "8"}
+
+
+class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """``3%`` or ``3`` as 0.03. Raises ValueError, naming the option, for others."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The part of one."""
+        try:
+            part = float(str(value).removesuffix("%")) / 100
+        except ValueError:
+            part = -1.0
+        if not 0 <= part <= 100:
+            named = param.opts[0] if param else self.name
+            raise ValueError(f"{named} must be a percentage, as 3%, got {value!r}")
+        return part
+
+
+@click.command(cls=options.WorkloadCommand)
+@click.argument("base")
+@click.argument("head")
+@click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file: its workloads.")
+@options.preset
+@options.chosen_backends("What is raced; the backends of --implementations by default.")
+@options.workload_options(grid=True, defaults=_GRID)
+@options.folders
+@click.option("--margin", type=_Percent(), default="3%", help="A slow-down of less is no regression.")
+@click.option("--memory-margin", type=_Percent(), default="5%", help="More peak memory is a regression.")
+@click.option("--setup-margin", type=_Percent(), default="50%", help="A longer set-up is a regression.")
+@click.option("--unseen", type=_Percent(), default="10%", help="No verdict where more may go unseen.")
+@click.option("--allow-kernel-change", is_flag=True, help="Another kernel is no regression.")
+@click.option("--seconds", type=options.AMOUNT, default=3.0, help="Time for the rounds of one race.")
+@click.option("--processes", type=options.PROCESSES, metavar="N", default=8, help="Of each side, at most.")
+@click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
+@options.as_json
+@options.quiet
+def gate(
+    base: str,
+    head: str,
+    backends: tuple[str, ...] | None,
+    folders: tuple[str, ...],
+    margin: float,
+    memory_margin: float,
+    setup_margin: float,
+    unseen: float,
+    allow_kernel_change: bool,
+    seconds: float,
+    processes: int,
+    summary: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> int:
+    """Race HEAD against BASE: did it become slower, bigger or wrong?
+
+    Each side is a commit, branch or tag of the git repository here (. is the working tree as it is), the path of an
+    interpreter or virtual environment, or a requirement such as torch==2.11.0, which is installed over this
+    environment's packages. By default at 8 heads and lengths 128, 512 and 1024.
+
+    Exits with 0 where nothing regressed, and says which slow-down it could not have seen; with 1 for a regression that
+    two races with different processes agree on; with 3 where there is no verdict, so that a pipeline can try again.
+    """
+    from attnlab.backend.discovery import backends as known
+    from attnlab.backend.side import require_two, setting_of
+    from attnlab.cli.progress import note
+    from attnlab.race import regression
+
+    sides = setting_of(base), setting_of(head)
+    require_two(*sides)
+    if not given["file"] and not given["preset"]:
+        given |= {name: given[name] or text for name, text in _GRID.items()}
+    plan = plan_of(folders=folders, backends=backends, **given)
+    raced = plan.contenders or tuple(sorted({*known(plan.folders)} - {*known()}))
+    if not raced:
+        raise ValueError(
+            "name what is to be raced: --backends A,B, or --implementations DIR with backend files"
+        )
+    margins = regression.Margins(
+        slower=margin,
+        memory=memory_margin,
+        setup=setup_margin,
+        unseen=unseen,
+        kernel_may_change=allow_kernel_change,
+    )
+    limits = replace(
+        regression.LIMITS,
+        workload_seconds=seconds,
+        processes=min(regression.LIMITS.processes, processes),
+        most_processes=processes,
+    )
+    with note(quiet=as_json or quiet) as on_event:
+        found = regression.gate(
+            *sides,
+            raced,
+            plan.workloads,
+            folders=plan.folders,
+            margins=margins,
+            limits=limits,
+            on_event=on_event,
+        )
+    if summary:
+        with summary.open("a", encoding="utf-8") as file:
+            file.write(found.summary())
+    click.echo(json.dumps(found.to_json(), allow_nan=False) if as_json else "\n".join(found.sentences()))
+    return regression.STATUS[found.found]

@@ -1,0 +1,177 @@
+"""Python interpreters other than this one: looked at, made from requirements, and given this attnlab's own code.
+
+A worker that runs in another interpreter has the libraries of that environment and the measuring code of *this*
+attnlab, so that both sides of a race are measured alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from attnlab.errors import Unavailable
+from attnlab.remembered import cache_folder
+from attnlab.subprocesses import Interpreter, without_own
+from attnlab.text import one_line
+
+#: the first version and the one after the last that attnlab's workers run in
+VERSIONS = ((3, 10), (3, 15))
+#: what a worker imports beside the standard library and the library that it measures, by the package's name
+NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
+#: seconds that an interpreter has to say what it is
+_PATIENCE = 60.0
+_LOOK = (
+    "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
+    "[one for one in sys.argv[1:] if importlib.util.find_spec(one) is None]]))"
+)
+#: prints where an interpreter finds what is installed
+_PACKAGES = "import sys; print(*(one for one in sys.path if one.endswith('-packages')), sep='\\n')"
+
+
+def interpreter(path: str) -> Interpreter:
+    """The interpreter at `path`, or of the virtual environment there, with this attnlab's own code.
+
+    Raises Unavailable, in one line, for what is no interpreter, cannot run here, is of another version than attnlab
+    knows, or lacks a package that a worker needs.
+    """
+    executable = Path.cwd() / Path(path).expanduser()  # a link stays one: it names the environment
+    if (executable / "bin" / "python").exists():
+        executable = executable / "bin" / "python"
+    _require(str(executable))
+    return Interpreter(str(executable), (str(_own_code()),))
+
+
+@functools.cache
+def _require(executable: str) -> None:
+    no_python = f"{executable} is no Python interpreter"
+    if not Path(executable).is_file():
+        raise Unavailable(f"{no_python}: there is no such file")
+    try:
+        said = subprocess.run(
+            [executable, "-c", _LOOK, *NEEDED],
+            env=without_own(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE,
+        )
+        version, missing = json.loads(said.stdout)
+        version = tuple(map(int, version))
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else f"no answer within {_PATIENCE:.0f} s"
+        raise Unavailable(f"{executable} cannot run here: {why}") from None
+    except (ValueError, TypeError):
+        raise Unavailable(no_python) from None
+    shown = ".".join(map(str, version))
+    if not VERSIONS[0] <= version < VERSIONS[1]:
+        first, last = ".".join(map(str, VERSIONS[0])), f"{VERSIONS[1][0]}.{VERSIONS[1][1] - 1}"
+        raise Unavailable(f"{executable} is Python {shown}; attnlab measures in Python {first} to {last}")
+    if missing:
+        raise Unavailable(
+            f"{executable} lacks {', '.join(missing)}, without which nothing can be measured there: "
+            f"{executable} -m pip install {' '.join(missing)}"
+        )
+
+
+def environment_of(
+    requirements: Sequence[str], base: str = sys.executable, tell: Callable[[str], None] = lambda text: None
+) -> Interpreter:
+    """An environment in which these `requirements` are installed over the packages of `base`; made if it is not there.
+
+    It is kept in the cache folder, whole or not at all, and made by venv and pip; where packages come from is pip's to
+    know. Raises Unavailable, with its last line, where it fails.
+    """
+    home = cache_folder() / "environments"
+    said = json.dumps([sorted(requirements), base, sys.version, NEEDED])
+    words = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(sorted(requirements))).strip("-")[:60]
+    folder = home / f"{words}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    if not folder.exists():
+        tell(f"installing {' '.join(requirements)}")
+        made_whole(folder, functools.partial(_install, requirements, base))
+    return interpreter(str(folder))
+
+
+def _install(requirements: Sequence[str], base: str, folder: Path) -> None:
+    """Make a virtual environment in `folder`: the requirements, and all other packages of `base` below them."""
+    _run([base, "-m", "venv", str(folder)])
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "below.pth").write_text(_run([base, "-c", _PACKAGES]))  # a file of such lines: see `site`
+    # pip leaves alone what is there already below, so that only what is asked for differs
+    _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *requirements])
+
+
+def _run(command: Sequence[str]) -> str:
+    """What the command prints. Raises Unavailable, with the last line that it says of what is wrong."""
+    try:
+        done = subprocess.run(
+            command,
+            env=without_own(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+        )
+    except OSError as fault:
+        raise Unavailable(f"{command[0]} cannot run here: {fault.strerror}") from None
+    if done.returncode:
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        told = [line for line in lines if line.lower().startswith(("error", "×"))] or lines
+        last = one_line(told[-1], 300) if told else f"exit status {done.returncode}"
+        raise Unavailable(f"{' '.join(command[1:])} failed: {last}")
+    return done.stdout
+
+
+def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
+    """Let `make` fill a new folder, which then becomes `folder`: nothing of it is there where that fails.
+
+    Raises Unavailable where the disk does not take it.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(".making-*"):
+            if not Path("/proc", left.name.split("-")[1]).exists() and Path("/proc").exists():
+                shutil.rmtree(left, ignore_errors=True)  # whoever made it was killed
+        fresh = Path(tempfile.mkdtemp(prefix=f".making-{os.getpid()}-", dir=folder.parent))
+    except OSError as fault:
+        raise Unavailable(f"{folder.parent} cannot be written: {fault.strerror}; set ATTNLAB_CACHE") from None
+    try:
+        make(fresh)
+        fresh.rename(folder)
+    except OSError as fault:
+        if not folder.exists():  # or somebody else has made it in between
+            raise Unavailable(f"{folder} could not be made: {fault.strerror or fault}") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@functools.cache
+def _own_code() -> Path:
+    """A folder in which another interpreter finds this attnlab, and nothing else that is installed beside it."""
+    import attnlab
+
+    homes: Iterable[Path] = map(Path, attnlab.__path__)
+    links = {one.name: one.resolve() for home in homes for one in home.iterdir() if one.name != "__pycache__"}
+    for name in ("implementations", "suites"):
+        links[name] = Path(next(iter(importlib.import_module(f"attnlab.{name}").__path__))).resolve()
+    text = json.dumps({name: str(one) for name, one in sorted(links.items())})
+    folder = cache_folder() / f"code-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+    def link(fresh: Path) -> None:
+        (fresh / "attnlab").mkdir()
+        for name, one in links.items():
+            (fresh / "attnlab" / name).symlink_to(one)
+
+    if not folder.exists():
+        made_whole(folder, link)
+    return folder

@@ -1,0 +1,183 @@
+"""The history of one machine as a figure, `HISTORY`.png and .svg, and all machines' as Markdown, `HISTORY`.md.
+
+The figure has a panel a workload over one axis of time: median seconds of a call as they were measured, a ring and a
+percentage where a change point is, a line and its words where software changed. It holds a few workloads and
+contenders, those with changes first; the page has all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnlab import figures
+from attnlab.figures import Drawn
+from attnlab.judge.change_points import ALPHA, FEWEST, LEAST
+from attnlab.problem.workload import Workload
+from attnlab.report.layout import Picture, Writing, evenly, markdown, shortened
+from attnlab.runs.history import SMALLEST, History, Series
+from attnlab.text import counted, number_text, seconds_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+HISTORY = "history"
+#: of one figure: panels, and curves in each
+_PANELS, _CURVES = 2, 6
+#: inches, of 150 pixels: 1280 across; of a panel, of what stands above the panels, and of a letter
+_WIDTH, _HEIGHT, _ABOVE, _INCHES = 1280 / 150, 2.05, 0.7, 0.087
+#: of curves that are more than so many times apart a linear axis shows the upper one alone
+_APART = 6.0
+#: rows of words above the first panel, and letters of what changed at one time
+_ROWS, _LETTERS = 2, 60
+
+
+def write(found: Sequence[History], out: Path) -> Path:
+    """Write the page of the machines and their figures into `out`, and return the page. Raises OSError."""
+    drawn = {one.machine: draw(one) for one in found if one.series}
+    pictures = Writing(drawn, out / "figures").finish()
+    page = out / f"{HISTORY}.md"
+    page.write_text(_page(found, pictures), encoding="utf-8")
+    return page
+
+
+# -- the page ----------------------------------------------------------------------------------------
+
+
+_NOTE = f"""A time is the median of a run's rounds. Of histories in which nothing changed {ALPHA:.1%} show a change
+point; a level lasts {LEAST} runs at least, and of fewer than {FEWEST} runs none can be told, nor below
+{SMALLEST:.0%}. *Relative* changes were
+looked for in the ratio to what the machine's other libraries did in the same run, so that its own drift cancels; where
+the seconds did not change with it, another library moved. Software beside a change need not be its cause."""
+
+
+def _page(found: Sequence[History], pictures: dict[str, Picture]) -> str:
+    parts = ["# What changed from run to run"]
+    for one in found:
+        picture = [pictures[one.machine].link] if one.machine in pictures else []
+        days = [_day(run.started) for run in one.runs]
+        news = [(day, ", ".join(some)) for day, some in zip(days, one.news, strict=True) if some]
+        changed = [each for each in one.series if each.changes]
+        told = f"{counted(len(days), 'run')}, {days[0]} to {days[-1]}. {len(changed)} of {len(one.series)} contenders"
+        parts += [f"## {one.machine}", f"{told} at a workload have a change point.", *picture]
+        parts += [markdown(["from", "software and variables"], news, left=2) if news else ""]
+        parts += [_table(one) if changed else ""]
+    return "\n\n".join(filter(None, [*parts, _NOTE])) + "\n"
+
+
+def _table(one: History) -> str:
+    """A row a change point; who has none is in ``attnlab history --json``."""
+    rows: list[tuple[object, ...]] = []
+    for each in one.series:
+        ends = seconds_text(each.seconds[0]), seconds_text(each.seconds[-1])
+        known = each.workload.label, each.contender, len(each.runs), *ends
+        relative = " relative" if each.relative else ""
+        for change in each.changes:
+            size = step_text(change.ratio) + relative, step_text(change.seconds_ratio)
+            rows.append((*known, _day(one.runs[change.run].started), *size, ", ".join(change.software)))
+    head = "workload | contender | runs | first | last | changed on | by | in seconds | software there"
+    return markdown(head.split(" | "), rows, left=2, narrow=True)
+
+
+def step_text(ratio: float) -> str:
+    """A ratio of times as a step: ``+5.1 %``, ``−12 %``."""
+    return f"{'+' if ratio >= 1 else '−'}{number_text(abs(ratio - 1) * 100, 2)} %"
+
+
+def _day(started: datetime) -> str:
+    return f"{started:%Y-%m-%d %H:%M}"
+
+
+# -- the figure --------------------------------------------------------------------------------------
+
+
+def draw(one: History) -> Drawn:
+    """The figure of one machine, and what it shows in words."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    by_workload: dict[Workload, list[Series]] = {}
+    for each in one.series:
+        by_workload.setdefault(each.workload, []).append(each)
+    panels = {workload: _first(some) for workload, some in _shown(by_workload).items()}
+    height = _HEIGHT * len(panels) + _ABOVE
+    figure, axes = figures.new_figure(1, len(panels), width=_WIDTH, height=height, sharex=True)
+    longest = max(len(each.contender) for some in panels.values() for each in some)
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1 - (0.2 + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
+    labels = []
+    for panel, (workload, some) in zip(axes, panels.items(), strict=True):
+        labels.append((panel, _panel(panel, one, some)))
+        every = len(by_workload[workload])
+        figures.entitle(panel, workload.label + (f"  ({len(some)} of {every})" if every > len(some) else ""))
+        _software(panel, one, words=panel is axes[0])
+    locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
+    axes[-1].xaxis.set_major_locator(locator)
+    axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    span = f"{counted(len(one.runs), 'run')} of one machine, {one.machine}"
+    figure.text(
+        0.01, 1 - 0.08 / height, f"Time of one call: {span}", ha="left", va="top",
+        fontsize=figures.SIZE + 2, fontweight="bold", color=figures.BLACK,
+    )  # fmt: skip
+    figures.settle(figure, labels)
+    at = " and at ".join(workload.label for workload in panels)
+    return Drawn(figure, f"{span}: median time of a call over date at {at}")
+
+
+def _shown(by_workload: Mapping[Workload, list[Series]]) -> dict[Workload, list[Series]]:
+    """The workloads of which most contenders changed; without changes the largest, and others evenly down in size."""
+    changed = {workload: sum(bool(each.changes) for each in some) for workload, some in by_workload.items()}
+    order = sorted(by_workload, key=lambda workload: workload.score_bytes, reverse=True)
+    first = sorted(filter(changed.get, order), key=lambda workload: -changed[workload])[:_PANELS]
+    rest = evenly([workload for workload in order if workload not in first], _PANELS - len(first))
+    return {workload: by_workload[workload] for workload in [*first, *rest]}
+
+
+def _first(some: Sequence[Series]) -> list[Series]:
+    """Those that are drawn: who changed, then who is in most runs, then who is fast."""
+    return sorted(some, key=lambda each: (not each.changes, -len(each.runs), each.seconds[-1]))[:_CURVES]
+
+
+def _panel(panel: Axes, one: History, some: Sequence[Series]) -> list[Text]:
+    """The curves of a panel, each with its name at its end; those names."""
+    dates: list[Any] = [run.started for run in one.runs]
+    look, texts = figures.styles([each.contender for each in some]), []
+    panel.margins(x=0.02)
+    ends = [each.seconds[-1] for each in some]
+    if max(ends) > _APART * min(ends):
+        figures.seconds_axis(panel)
+    else:
+        panel.set_ylim(0, 1.12 * max(seconds for each in some for seconds in each.seconds))
+        figures.seconds_ticks(panel)
+    for each in some:
+        colour, marker = look[each.contender].colour, look[each.contender].marker
+        x = [dates[at] for at in each.runs]
+        panel.plot(x, each.seconds, color=colour, marker=marker, markersize=4, linewidth=1.6)
+        for change in each.changes:
+            at = dates[change.run], each.seconds[each.runs.index(change.run)]
+            panel.plot(*at, "o", markersize=11, fillstyle="none", color=colour)
+            panel.annotate(
+                step_text(change.ratio), at, xytext=(0, 9), textcoords="offset points", color=colour,
+                fontsize=figures.SIZE - 1, fontweight="bold", ha="center", va="bottom", zorder=5,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0},
+            )  # fmt: skip
+        texts.append(figures.label(panel, dates[-1], each.seconds[-1], each.contender, colour))
+        if x[-1] != dates[-1]:
+            figures.lead(panel, (x[-1], dates[-1]), each.seconds[-1], colour)
+    return texts
+
+
+def _software(panel: Axes, one: History, *, words: bool) -> None:
+    """A line where software or variables changed; with `words` above the panel what did, in rows that take turns."""
+    dates: list[Any] = [run.started for run in one.runs]
+    told = [(at, ", ".join(some)) for at, some in zip(dates, one.news, strict=True) if some]
+    for turn, (at, text) in enumerate(told):
+        panel.axvline(at, color=figures.GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+        late = at - dates[0] > (dates[-1] - dates[0]) / 2
+        panel.annotate(
+            shortened(text, _LETTERS) if words else "", (at, 1), (-3 if late else 3, 18 + 13 * (turn % _ROWS)),
+            ("data", "axes fraction"), "offset points", color=figures.GREY, fontsize=figures.SIZE - 2,
+            ha="right" if late else "left", va="bottom", annotation_clip=False, in_layout=False,
+        )  # fmt: skip

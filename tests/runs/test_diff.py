@@ -1,0 +1,104 @@
+"""Two stored runs side by side: what is said of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import COSTS, synthetic
+from typed import status
+
+from attnlab.problem.workload import Workload
+from attnlab.runs.diff import diff
+from attnlab.runs.store import Run
+
+NAMES = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "numpy_blocked")
+Made = Callable[..., Run]
+
+
+def _cost(name: str, factor: float, workload: Workload) -> float:
+    return factor * COSTS[name](workload)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """A run whose torch_sdpa takes `slower` times as long, all of it `drift` times."""
+
+    def make(
+        slower: float = 1.0, drift: float = 1.0, environment: dict[str, Any] | None = None, **more: Any
+    ) -> Run:
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        costs = {
+            name: partial(_cost, name, drift * (slower if name == "torch_sdpa" else 1.0)) for name in NAMES
+        }
+        small = {"lengths": (64, 256), "heads": (2,), "contenders": NAMES, **more}
+        run = synthetic(folder, costs=costs, **small)
+        run.id, run.environment = folder.name, {**run.environment, **(environment or {})}
+        run.save()
+        return run
+
+    return make
+
+
+def test_a_contender_changed_though_the_day_was_slower(made: Made) -> None:
+    """All seconds are 1.5 times as long, which nobody calls slower: the ratios to the baseline are what raced."""
+    found = diff(made(), made(slower=1.3, drift=1.5, seed=9))
+    rows = [row for row in found.rows if row.contender != found.baseline]
+    assert {row.contender for row in rows if row.changed} == {"torch_sdpa"}
+    assert sum(bool(row.changed) for row in rows) == 2 and found.rows[0].changed
+    assert all(row.ratio is not None and row.ratio > 1.3 for row in rows)
+
+
+def test_what_was_measured_and_is_wrong_now_stands_first(made: Made) -> None:
+    found = diff(made(), made(wrong=("numpy_blocked",)))
+    assert [(row.contender, *row.outcomes) for row in found.rows[:2]] == [
+        ("numpy_blocked", "measured", "wrong")
+    ] * 2
+    assert found.rows[0].changed is None and found.rows[0].ratio is None
+
+
+def test_other_versions_are_what_is_compared_and_other_conditions_are_refused(made: Made) -> None:
+    newer = {
+        "contenders": {"torch_sdpa": {"versions": {"torch": "2.12.0"}}},
+        "variables": {"PYTHONHASHSEED": "7"},
+    }
+    assert diff(made(), made(environment=newer)).software["torch"] == ("2.11.0", "2.12.0")
+    one, other = (
+        made(),
+        made(slower=2.0, environment={"cpu": "Another", "variables": {"OMP_NUM_THREADS": "1"}}),
+    )
+    with pytest.raises(ValueError, match=r"cpu.*variables.*OMP_NUM_THREADS 1") as refused:
+        diff(one, other)
+    assert "\n" not in str(refused.value)
+    shown = diff(one, other, anyway=True)
+    assert set(shown.conditions) == {"cpu", "variables"}
+    assert not any(row.changed for row in shown.rows) and any(row.against_baseline[0] for row in shown.rows)
+
+
+def test_what_cannot_be_compared_is_refused(made: Made) -> None:
+    one, longer = made(), made(lengths=(512,))
+    for other, why in (
+        (one, "name two"),
+        (replace(one, folder=Path("copy")), "name two"),
+        (longer, "no workload in common"),
+        (made(lengths=(64,)), "workloads"),
+        (made(baseline="numpy_blocked"), "baseline"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            diff(one, other)
+
+
+def test_the_command_prints_a_table_or_data(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = str(made().folder), str(made(slower=1.3, seed=4).folder)
+    assert status("diff", one, other) == 0
+    assert "changed" in capsys.readouterr().out
+    assert status("diff", one, other, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert len(told["rows"]) == 2 * len(NAMES)
+    assert {row["contender"] for row in told["rows"] if row["changed"]} == {"torch_sdpa"}
