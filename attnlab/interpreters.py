@@ -84,9 +84,7 @@ def _require(executable: str) -> None:
         )
 
 
-def environment_of(
-    requirements: Sequence[str], base: str = sys.executable, tell: Callable[[str], None] = lambda text: None
-) -> Interpreter:
+def environment_of(requirements: Sequence[str], base: str = sys.executable) -> Interpreter:
     """An environment in which these `requirements` are installed over the packages of `base`; made if it is not there.
 
     It is kept in the cache folder, whole or not at all, and made by venv and pip; where packages come from is pip's to
@@ -97,7 +95,6 @@ def environment_of(
     words = re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(sorted(requirements))).strip("-")[:60]
     folder = home / f"{words}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
     if not folder.exists():
-        tell(f"installing {' '.join(requirements)}")
         made_whole(folder, functools.partial(_install, requirements, base))
     return interpreter(str(folder))
 

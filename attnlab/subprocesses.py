@@ -39,7 +39,6 @@ _OWN = (
     "PYTHONHOME",
     "PIP_CONSTRAINT",
     "PIP_REQUIRE_VIRTUALENV",
-    "UV_CONSTRAINT",
     "VIRTUAL_ENV",
 )
 #: a message that claims to be longer is none

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,8 @@ class Side:
     folders: tuple[str, ...]
 
 
-def side_of(
-    contender: Contender, folders: Sequence[Path | str] = (), tell: Callable[[str], None] = lambda text: None
-) -> Side:
-    """Where `contender` runs; environments that it asks for are made, and told, where they are not there yet.
+def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
+    """Where `contender` runs; environments that it asks for are made where they are not there yet.
 
     Raises Unavailable, in one line, where that is not to be had.
     """
@@ -48,7 +46,7 @@ def side_of(
     found = Interpreter()
     if contender.requirements:
         base = None if contender.python is None else interpreter(contender.python).executable
-        found = environment_of(contender.requirements, base or sys.executable, tell)
+        found = environment_of(contender.requirements, base or sys.executable)
     elif contender.python is not None:
         found = interpreter(contender.python)
     if contender.ref is None:
@@ -100,6 +98,8 @@ def checkout(top: Path, commit: str) -> Path:
                     files.extractall(fresh, filter="data")
             except tarfile.TarError as fault:
                 raise Unavailable(f"{commit} of {top} could not be unpacked: {fault}") from None
+        if packed.returncode:
+            raise Unavailable(f"{commit} of {top} could not be read: git archive failed")
 
     if not folder.is_dir():
         made_whole(folder, unpack)

@@ -96,7 +96,7 @@ class Gate:
 
     @property
     def unseen(self) -> float:
-        """The largest slow-down that none of the lines that passed excludes, as a part."""
+        """The largest slow-down, as a part, that some line that passed does not exclude."""
         passed = (one.high for one in self.lines if one.found is Kinds.PASSED and one.high > 0)
         return max(0.0, max(passed, default=math.nan) - 1)
 
