@@ -28,6 +28,7 @@ from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
 from attnlab import figures
 from attnlab.environment import environment
 from attnlab.race.selftest import background_load
+from attnlab.text import counted
 
 #: kinds of background load
 CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
@@ -241,15 +242,26 @@ def main() -> None:
     for trial, pair, condition, tool in product(range(asked.trials), PAIRS, CONDITIONS, asked.tools):
         key = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
         if time.monotonic() < until and store.lacks(**key):
-            store.add(**key, **measured(condition, pair, tool, seconds))
+            here = environment()["cpu"]
+            elsewhere = {} if here == machine["cpu"] else {"cpu": here}
+            store.add(**key, **elsewhere, **measured(condition, pair, tool, seconds))
     truth = {pair.name: pair.truth for pair in PAIRS}
     trials = [one | {"truth": truth[one["pair"]]} for one in store.rows[1:] if one["pair"] in truth]
     versions = {one["tool"]: one["version"] for one in trials}
+    elsewhere: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in trials:
+        if "cpu" in one:
+            elsewhere.setdefault((one["cpu"], one["pair"]), []).append(one)
     tools = [tool for tool in TOOLS if tool in versions]
     draw(trials, tools, REPOSITORY / "docs" / "figures")
     parts = [
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
+        *(
+            f"On another machine ({cpu}): {', '.join(dict.fromkeys(one['tool'] for one in there))}, pair {pair}, "
+            f"{counted(len(there), 'trial')}."
+            for (cpu, pair), there in elsewhere.items()
+        ),
         "![False claims and ratio errors of each tool](../docs/figures/peers.svg)",
         "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + ".",
         *told(trials, tools),
