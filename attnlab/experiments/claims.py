@@ -316,8 +316,8 @@ CLAIMS = (
     Claim(
         id="weights-sum-to-one", theme=FORMULA, experiment="thermodynamics", reference=VASWANI,
         says="The softmax turns a row of scores into weights that add up to 1.",
-        truth="They do, within what n roundings can do: 2nu for n keys, u being the unit roundoff. √n·u is no "
-        "bound, as the roundings of equal weights are not independent.",
+        truth="They do, within what the roundings of n weights and of their two sums can do: about 2nu, u being the "
+        "unit roundoff. √n·u is no bound, as the roundings of equal weights are not independent.",
         claimed=(Test("Σp = 1"), Test("|Σp − 1| in float32")),
     ),
     Claim(

@@ -338,12 +338,13 @@ EXPERIMENT = Experiment(
     title="Initialisation and heads",
     question="How large are logits at initialisation, and do heads interact or save arithmetic?",
     theory="For inputs with |x|² = d_model, as after a layer norm, and independent projection weights of "
-    "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w²)² at initialisation: 1 only for "
-    "one of the four usual schemes. Each of H heads of dimension d_model/H projects the whole embedding and "
-    "takes 1/H of the operations of a full-width head; together they take 4 n² d_model operations for QKᵀ "
-    "and PV, whatever H is, and H n² exponentials. They meet in W_O alone. In a stack of layers with a "
-    "pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth, "
-    "whatever the scale; without a norm |x|² grows by what each layer adds.",
+    "variance σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w² + σ_b²)² at initialisation, σ_b² "
+    "being that of the biases, 0 but for nn.Linear's default: 1 only for one of the four usual schemes. Each "
+    "of H heads of dimension d_model/H projects the whole embedding and takes 1/H of the operations of a "
+    "full-width head; together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n² "
+    "exponentials. They meet in W_O alone. In a stack of layers with a pre-norm |x|² is d_model each time, "
+    "and so the dot products have the same variance at every depth, whatever the scale; without a norm |x|² "
+    "grows by what each layer adds.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,

@@ -275,7 +275,8 @@ EXPERIMENT = Experiment(
     theory="Given its query, a row of standard normal inputs has n independent normal logits of standard "
     "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
     "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
-    "fixed β/β_c, a few keys keep a fixed share of the weight however many keys there are. At a fixed β "
+    "fixed β/β_c, a few keys keep a share of the weight that no longer falls with their number once it is large. "
+    "At a fixed β "
     "they lose it again as n grows, since β_c grows. The tails of the logits decide this: components of ±1, whose "
     "products have shorter ones, freeze at d_k = 3.05 ln n. The curves are exact integrals at this n; at any finite "
     "n the transition is a gradual one.",

@@ -84,6 +84,8 @@ class Survey:
         self.facts: dict[str, str | float] = {"seed": seed}
         self._backends = backends
         self._opened: dict[str, list[OpenBackend]] = {}
+        #: of those that were opened, in any format
+        self._names: dict[str, None] = {}
 
     def each(self, *measures: Measure, dtype: str = "float64") -> None:
         """Takes the rows of every measure through every backend in `dtype`, a backend at a time."""
@@ -135,8 +137,8 @@ class Survey:
                 found.append(OpenBackend(name, backend, attend, _is_slow(attend)))
             except (Declined, Unavailable) as reason:
                 self.facts[f"without {name}" if first else f"without {name} in {dtype}"] = str(reason)
-        if first:
-            self.facts["backends"] = ", ".join(one.name for one in found) or "none"
+        self._names |= dict.fromkeys(one.name for one in found)
+        self.facts["backends"] = ", ".join(self._names) or "none"
         return found
 
 

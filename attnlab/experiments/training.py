@@ -432,7 +432,7 @@ def conclusion(rows: Sequence[Row]) -> str:
     return (
         f"By {ADAM}, at equal learning rates, so many percentage points more runs learn with 1/√d_k: {differences}; "
         f"± is two standard errors of the seeds. These are means over the d_k and the {len(rates)} rates that were "
-        f"chosen: other rates give others, and at {barren} of these hardly any run learns, with the factor or without. "
+        f"chosen: other rates give others, and at {barren} of these hardly any run learns with 1/√d_k or with none. "
         f"At the best rate of each way, chosen on the other half of the seeds, {best} (where all {runs} have, the 95 % "
         f"interval is {100 * low:.0f} to 100 %). By gradient descent with momentum, at d_k = {momentum_dim}, so many "
         f"learned: {momentum}; with uniform weights, by {ADAM}, {100 * alone.measured:.0f} %. "

@@ -514,7 +514,7 @@ EXPERIMENT = Experiment(
     title="The vanishing gradient",
     question="Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?",
     theory="The gradient that reaches the logits of a row is Jg: g is the gradient of its weights, J = diag "
-    "p − ppᵀ the Jacobian of the softmax. For a g of independent components of unit variance E|Jg|² = "
+    "p − ppᵀ the Jacobian of the softmax. For a g of independent components of mean 0 and unit variance E|Jg|² = "
     "‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, 0 where "
     "one key has all the weight; at n = 1024 its mean is largest at 1.5 times the freezing β. So at d_k = "
     "64 the unscaled rows have the larger mean square, and some of them next to nothing; with d_k their "

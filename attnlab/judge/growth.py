@@ -82,8 +82,8 @@ class Forecast:
 
     @property
     def error(self) -> float:
-        """measured / predicted - 1."""
-        return self.measured / self.predicted - 1
+        """predicted / measured - 1."""
+        return self.predicted / self.measured - 1
 
 
 @dataclass(frozen=True)

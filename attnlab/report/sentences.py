@@ -223,7 +223,8 @@ def account(analysis: Analysis) -> str:
     working = sum(spent.get(name, 0.0) for name in _AT_WORK)
     return (
         f"Timed, warm-up and memory calls took {percent(working / total)} of {total:.0f} s; the rest is start-up"
-        ", checking, and changing from one contender's process to the next."
+        ", checking, changing from one contender's process to the next, and what else this report tells: numerics, "
+        "ceilings, the same bits."
     )
 
 
@@ -245,8 +246,8 @@ def _fits(found: Fits) -> Iterator[str]:
         (name, count), worst = max(known.items(), key=lambda item: abs(item[1].error))
         predicted, measured = seconds_text(worst.predicted), seconds_text(worst.measured)
         yield (
-            f"{text}. Made without the longest length, {met} of {len(known)} fits come within {percent(WORST)} of it; "
-            f"furthest off is `{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, "
+            f"{text}. Made without the longest length, {met} of {len(known)} fits come within {percent(WORST)} of its "
+            f"time; furthest off is `{name}` at n = {worst.length}, {counted(count, 'head')}: predicted {predicted}, "
             f"measured {measured} ({worst.error * 100:+.0f} %)."
         )
     else:

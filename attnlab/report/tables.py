@@ -136,9 +136,9 @@ def legend(found: Collection[Cell]) -> str:
                 same[shown].append(one.contender)
     said = [f"{named(names)} ran the same kernel as `{shown}`" for shown, names in same.items() if names]
     return (
-        f"{'; '.join(told)}. The number: how many times as fast the first named is as the next implementation, at ≟ as "
-        "the second named, with its 95 % interval in brackets: one that holds 1 does not tell which of the two is "
-        "faster. n is the length."
+        f"{'; '.join(told)}. The number: how many times as fast the first named is as the next implementation, by the "
+        "faster of its names, at ≟ as the second named, with its 95 % interval in brackets: one that holds 1 does not "
+        "tell which of the two is faster. n is the length."
         f"{f' {listed(said)}: one implementation, named once.' if said else ''}"
     )
 
