@@ -281,8 +281,9 @@ EXPERIMENT = Experiment(
     "alone (full precision inside), the weights too, or the scores too. A measured error must lie within five "
     "standard errors, or a quarter, of the nearest one; the quarter, because roundings of similar mantissas are from "
     "1/1.47 to 1.36 times the average. At logits of order 1 and 64 keys or more all three are told apart. "
-    "Smaller scores cost nothing; "
-    "with larger ones rounded scores stand out ever more, and kernels that round weights come down to full precision. "
+    "Smaller scores cost nothing; with larger ones rounded scores stand out ever more, and kernels that round the "
+    "exponentials, of which the largest is 1, before these are divided by their sum come down to full precision, where "
+    "those that round the weights themselves do not. "
     "*In float32* the roundings of arithmetic count several times more. The budget takes sums in order; others stay "
     "below it, so that it is a bound. *The worst case*, in which all roundings conspire, bounds every element and "
     "grows with n.",

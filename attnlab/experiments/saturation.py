@@ -141,7 +141,7 @@ def conclusion(rows: Sequence[Row]) -> str:
         f"Over {keys} keys theory has the unscaled softmax freeze around d_k = 2 ln n = {freezing:.1f}. "
         f"Its largest weight averages {at('unscaled', low):.3f} at d_k = {low:g} and {at('unscaled', high):.3f} at "
         f"{high:g}, against {at('scaled', low):.3f} and {at('scaled', high):.3f} with 1/√d_k. "
-        f"{agreement(rows, 'the exact curves')}."
+        f"{agreement(rows, 'theory')}."
     )
 
 
@@ -276,10 +276,9 @@ EXPERIMENT = Experiment(
     "deviation β: about √d_k without the scale, about 1 with it. The softmax over them is the random energy "
     "model (Derrida 1981). It freezes at β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond, at a "
     "fixed β/β_c, a few keys keep a share of the weight that no longer falls with their number once it is large. "
-    "At a fixed β "
-    "they lose it again as n grows, since β_c grows. The tails of the logits decide this: components of ±1, whose "
-    "products have shorter ones, freeze at d_k = 3.05 ln n. The curves are exact integrals at this n; at any finite "
-    "n the transition is a gradual one.",
+    "At a fixed β they lose it again as n grows, since β_c grows. The tails of the logits decide this: components of "
+    "±1, whose products have shorter ones, freeze at d_k = 3.05 ln n. Curves are exact integrals at this n, but for "
+    "the frozen limit, of n → ∞; at any finite n the transition is a gradual one.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
