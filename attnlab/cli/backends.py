@@ -34,15 +34,16 @@ def backends(
 
     for name in names:
         require(name, folders)
-    if as_json and not matrix:
-        raise ValueError("--json belongs to --matrix; give both")
     with note(quiet=as_json) as on_event:
         if matrix:
             found = [support(one, device, folders, on_event=on_event) for one in names or there(folders)]
         else:
             here = listed(device, folders, names, on_event=on_event)
     if not matrix:
-        show(backend_table(device, here))
+        if as_json:
+            click.echo(json.dumps([asdict(one) for one in here], ensure_ascii=False))
+        else:
+            show(backend_table(device, here))
         return 0
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))

@@ -35,7 +35,7 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     Their seconds did not race, so that their ratio has no interval and no verdict. What did race is each contender and
     its run's baseline: "changed" says that the intervals of that ratio are disjoint in the two runs.
     """
-    from attnlab.cli.tables import show, table
+    from attnlab.cli.tables import Fitted, apart, show
     from attnlab.runs import diff as two
     from attnlab.runs.store import read_run
 
@@ -43,8 +43,6 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(finite(dataclasses.asdict(found))))
         return 0
-    for kind, both in (("condition", found.conditions), ("software", found.software)):
-        show(table([kind, "first", "second"], [(name, *pair) for name, pair in both.items()]))
     rows = []
     for row in found.rows:
         if Outcome.MEASURED not in row.outcomes and (row.news == 2 or two.NOT_ASKED in row.outcomes):
@@ -63,15 +61,29 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
         rows.append(
             [one or "" for one in (row.workload, row.contender, *texts, ratio, *held, changed, kernels)]
         )
-    head = f"workload | contender | outcome | seconds | peak | ratio | first / {found.baseline} | second / "
-    columns = f"{head}{found.baseline} |  | kernel".split(" | ")
-    kept = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    show(table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows]))
+    shared, labels = apart([row[0] for row in rows])
+    held = [f"{which} / {found.baseline}" for which in ("first", "second")]
+    columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *held, "changed", "kernel"]
+    told = [[label, *row[1:]] for label, row in zip(labels, rows, strict=True)]
+    spare = ("changed", *held, "seconds", "ratio", "outcome", "peak", "kernel")
     known = [row.changed for row in found.rows if row.changed is not None]
     ratios = (
         f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"
     )
-    click.echo("Conditions differ: nothing is called changed." if found.conditions else f"{ratios}.")
+    conditions, software = (
+        Fitted(
+            [kind, "first", "second"],
+            [(name, *pair) for name, pair in both.items()],
+            prose=("first", "second"),
+        )
+        for kind, both in (("condition", found.conditions), ("software", found.software))
+    )
+    show(
+        "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}.",
+        conditions,
+        software,
+        Fitted(columns, told, shared, prose=("outcome",), spare=spare),
+    )
     return 0
 
 

@@ -60,9 +60,9 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     and still writes the report; --resume goes on from there.
     """
     from attnlab.cli.progress import live_progress
-    from attnlab.cli.tables import show_run
+    from attnlab.cli.tables import show_verdict
     from attnlab.problem.result import Outcome
-    from attnlab.report import write
+    from attnlab.report import content_of, write
     from attnlab.runs import execute
 
     started = time.monotonic()
@@ -81,7 +81,7 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
         with execute.accounted(found, "report"):
             page = write(found)
         found.save()
-    show_run(found, quiet=quiet)
+    show_verdict(content_of(found))
     if not quiet:
         click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
     if not found.complete:
@@ -183,6 +183,7 @@ def compare(
     from attnlab.cli.tables import comparison_table, show
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
+    from attnlab.text import seconds_text
 
     workload = options.read_workload(said, preset)
     if requirements:
@@ -194,11 +195,15 @@ def compare(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
+        medians = [
+            f"{one.contender} {seconds_text(one.latency.median)}" for one in found.results if one.latency
+        ]
+        said = "\n".join(
+            [*found.sentences(), *([f"Medians: {', '.join(medians)}."] if quiet and medians else [])]
+        )
+        show(said, *(() if quiet else (comparison_table(found),)))
         if not quiet:
-            show(comparison_table(found))
-        click.echo("\n".join(found.sentences()))
-        if not quiet:
-            click.echo(f"Repeat this: {found.command}")
+            click.echo(f"\nRepeat this: {found.command}")
     return 0 if sum(one.outcome is Outcome.MEASURED for one in found.results) > 1 else 1
 
 
@@ -238,9 +243,7 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        if not quiet:
-            show(selftest_table(found))
-        click.echo("\n".join(verdict(found)))
+        show("\n".join(verdict(found)), *(() if quiet else (selftest_table(found),)))
         if not quiet:
             click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
     return 0 if found.passed else 1
@@ -256,7 +259,7 @@ def plans(names: tuple[str, ...], as_json: bool) -> int:
     implementation holds that makes it whole; least bytes are the inputs read once and the results written once. In
     float32, as presets are measured on the CPU unless --dtypes says otherwise.
     """
-    from attnlab.cli.tables import costs_table, presets_table, show
+    from attnlab.cli.tables import costs_tables, presets_table, show
     from attnlab.runs.presets import Part, chosen_parts, presets
 
     parts = chosen_parts(",".join(names or presets()))
@@ -285,12 +288,12 @@ def plans(names: tuple[str, ...], as_json: bool) -> int:
     elif names:
         for name, mine in asked.items():
             one = presets()[name]
-            click.echo(f"{one.title}\nSource: {one.source}." + (f"\nNote: {one.note}" if one.note else ""))
-            show(costs_table(mine))
+            note = f"\nNote: {one.note}" if one.note else ""
+            show(f"{one.title}\nSource: {one.source}.{note}", *costs_tables(mine))
     else:
-        show(presets_table(parts))
-        click.echo(
-            "Costs are in float32, from the shortest length to the longest. One preset in full, with its source:\n"
-            "attnlab plans NAME. To measure it: attnlab run --preset NAME, or NAME/PHASE for a part of it."
+        show(
+            presets_table(asked),
+            "One of them with its costs and its source: attnlab plans NAME.\n"
+            "To measure it: attnlab run --preset NAME, or NAME/PART for a part of it.",
         )
     return 0

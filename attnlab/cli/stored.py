@@ -53,8 +53,9 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
+    from attnlab.cli.tables import show_verdict
     from attnlab.environment import fingerprint
-    from attnlab.report import content_of, explore_page, formats, in_words, write
+    from attnlab.report import content_of, explore_page, formats, write
     from attnlab.runs import dataset
 
     of_many = dataset.is_dataset(folder)
@@ -83,7 +84,7 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
                 _ = content.fitting
                 explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
             page = write(found, place, content, html=form == "html")
-            click.echo(in_words(content))
+            show_verdict(content)
             click.echo(f"\nThe report: {page}")
             if with_page:
                 click.echo(f"The page: {page.with_name(explore_page.PAGE)}")
@@ -94,16 +95,24 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@options.as_json
 @without_garbage_collection(last=True)
-def show(folder: Path) -> int:
-    """Print the table and the verdict of a stored run, as `attnlab run` did at its end. Writes nothing.
+def show(folder: Path, as_json: bool) -> int:
+    """Print the verdict and the table of a stored run.
 
-    Of a run that was interrupted, what there is.
+    As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing. With --json the
+    answer and a row a workload: who is first, in how many seconds, and by how much. `attnlab report --format json`
+    prints all that the report says.
     """
-    from attnlab.cli.tables import show_run
+    from attnlab.cli.tables import show_verdict
+    from attnlab.report import content_of, formats
     from attnlab.runs.store import read_run
 
-    show_run(read_run(folder))
+    content = content_of(read_run(folder))
+    if as_json:
+        click.echo(formats.brief_json(content))
+    else:
+        show_verdict(content)
     return 0
 
 
@@ -292,9 +301,9 @@ def _print(answer: Answer, form: str) -> None:
             markdown(titles, [list(map(neutral_text, row)) for row in shown], left=len(titles)) or head
         )
         return
-    from attnlab.cli.tables import show, table
+    from attnlab.cli.tables import Fitted, show
 
-    show(table(names, shown))
+    show(Fitted(names, shown, prose=names))
 
 
 def _cell(value: Any, *, short: bool = False) -> str:
