@@ -37,6 +37,8 @@ def _ended(arguments: Sequence[str] | None) -> tuple[int, str]:
         return int(app.main(args=given, prog_name="attnlab", standalone_mode=False) or 0), ""
     except click.exceptions.Exit as end:
         return int(end.exit_code), ""
+    except SystemExit as end:  # click's and rich's answer to a pipe that nobody reads any more
+        raise (end.__context__ if isinstance(end.__context__, BrokenPipeError) else end) from None
     except (click.Abort, KeyboardInterrupt):
         return 130, "interrupted"
     except click.exceptions.NoArgsIsHelpError as help_:

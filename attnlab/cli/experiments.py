@@ -23,9 +23,9 @@ from attnlab.cli import options
 def numerics(
     names: tuple[str, ...], listing: bool, out: Path | None, as_json: bool, quiet: bool, **how: Any
 ) -> int:
-    """Run the experiments called NAME and write their page; by default all, with the claims ledger.
+    """Run numerical experiments and write their page.
 
-    Exits with 1 where a measurement misses its prediction.
+    Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
     """
     from attnlab.cli.progress import live_progress
     from attnlab.environment import environment
@@ -78,9 +78,9 @@ def numerics(
 @options.folders
 @options.as_json
 def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> int:
-    """Measure what is often claimed about attention: all claims, or those named.
+    """Measure what is often claimed about attention.
 
-    Runs the experiments of `attnlab numerics` that decide them, each once.
+    All claims, or those named. Runs the experiments of `attnlab numerics` that decide them, each once.
 
     A verdict is no failure: the exit status is 0 whatever they are.
     """
@@ -106,7 +106,7 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
     return 0
 
 
-@click.command()
+@click.command(short_help="Say what attention does in a trained model, head by head.")
 @click.argument("model", type=options.PATH)
 @click.option(
     "--text",

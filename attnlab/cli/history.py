@@ -30,10 +30,11 @@ T = TypeVar("T")
 @options.as_json
 @without_garbage_collection(last=True)
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
-    """Show two stored runs of one machine and one plan side by side, as of two versions of a library.
+    """Show two stored runs side by side.
 
-    Their seconds did not race, so that their ratio has no interval and no verdict. What did race is each contender and
-    its run's baseline: "changed" says that the intervals of that ratio are disjoint in the two runs.
+    They are of one machine and one plan, as of two versions of a library. Their seconds did not race, so that their
+    ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
+    the intervals of that ratio are disjoint in the two runs.
     """
     from attnlab.cli.tables import Fitted, apart, show
     from attnlab.runs import diff as two
@@ -70,18 +71,16 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     ratios = (
         f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"
     )
-    conditions, software = (
-        Fitted(
-            [kind, "first", "second"],
-            [(name, *pair) for name, pair in both.items()],
-            prose=("first", "second"),
-        )
-        for kind, both in (("condition", found.conditions), ("software", found.software))
-    )
     show(
         "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}.",
-        conditions,
-        software,
+        *(
+            Fitted(
+                [kind, "first", "second"],
+                [(name, *pair) for name, pair in both.items()],
+                prose=("first", "second"),
+            )
+            for kind, both in (("condition", found.conditions), ("software", found.software))
+        ),
         Fitted(columns, told, shared, prose=("outcome",), spare=spare),
     )
     return 0
@@ -109,9 +108,10 @@ def history(
     out: Path,
     as_json: bool,
 ) -> int:
-    """Write what became of every contender over all runs in and below folders: a figure a machine, change points.
+    """Write what became of every contender over many runs.
 
-    Machines are never mixed. Changes are looked for in the ratio of a contender to the machine's other libraries.
+    Of all runs in and below folders: a figure a machine, change points. Machines are never mixed. Changes are looked
+    for in the ratio of a contender to the machine's other libraries.
     """
     from attnlab.report import history_page
     from attnlab.runs import history as over_time

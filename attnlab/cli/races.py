@@ -226,9 +226,10 @@ def compare(
 @options.as_json
 @options.quiet
 def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: bool, **how: Any) -> int:
-    """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
+    """Test the instrument on contenders whose ratio is known.
 
-    Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
+    Races the same contender twice, known slow-downs, and everything against itself alone. Takes a quarter of an hour.
+    Exits with 1 where an answer is wrong: then do not believe small differences here.
     """
     from attnlab.cli.progress import note
     from attnlab.cli.tables import selftest_table, show
@@ -253,7 +254,7 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
 @click.argument("names", nargs=-1, metavar="[NAME[/PHASE]]...", type=options.Name(options.presets))
 @options.as_json
 def plans(names: tuple[str, ...], as_json: bool) -> int:
-    """List the presets of --preset: all of them, or those named, with the cost at each length.
+    """List the presets; of those named, the cost at each length.
 
     FLOPs are those of the matrix products over the pairs that the mask keeps; the score matrix is what an
     implementation holds that makes it whole; least bytes are the inputs read once and the results written once. In
@@ -293,6 +294,7 @@ def plans(names: tuple[str, ...], as_json: bool) -> int:
     else:
         show(
             presets_table(asked),
+            "h32/8: 32 heads, 8 of key and value; d128: of dimension 128; in every part, as far as all are alike.\n"
             "One of them with its costs and its source: attnlab plans NAME.\n"
             "To measure it: attnlab run --preset NAME, or NAME/PART for a part of it.",
         )

@@ -8,17 +8,18 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import measure_renderables
 from rich.table import Column, Table
 from rich.text import Text
 
 from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.groups import condition, conditions
 from attnlab.judge.verdicts import Kind
 from attnlab.problem.result import SAME_BITS, Outcome
 from attnlab.problem.workload import Workload
@@ -30,7 +31,7 @@ from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
-from attnlab.text import bytes_text, counted, flops_text, interval_text, ratio_text, seconds_text
+from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text
 
 if TYPE_CHECKING:
     from attnlab.experiments.claims import Ledger
@@ -41,109 +42,87 @@ T = TypeVar("T")
 #: columns of what is no terminal, whatever the terminal beside it has
 _PIPED = 200
 #: letters to which a column of sentences may shrink, and between two columns
-_SENTENCES, _GAP = 24, 2
+_SENTENCES, _GAP = 20, 2
 
 
-def show(*things: Table | str) -> None:
+def show(*things: Fitted | str) -> None:
     """Print tables that have rows, and texts, a blank line between them, on standard output.
 
     A terminal's lines end between words. Elsewhere texts stay as they are, and tables have `_PIPED` columns.
     """
     here = sys.stdout.isatty()
     console = Console(width=None if here else _PIPED, force_terminal=here)
-    told = [one for one in things if (one if isinstance(one, str) else one.row_count)]
+    told = [one for one in things if (one if isinstance(one, str) else one.rows)]
     for at, one in enumerate(told):
         if at:
             console.print()
         console.print(Text(one) if isinstance(one, str) else one, soft_wrap=isinstance(one, str) and not here)
 
 
-class Fitted(Table):
-    """A table that breaks no name and no number, however narrow its place.
+@dataclass
+class Fitted:
+    """A table that breaks no name and no number, however narrow its place. Cells are plain text.
 
     Columns of `prose` end their lines between words. What does not fit: of the columns `spare` as many as need be are
     left out, the last first, and named below; all else stands in further blocks, each with the first column again. A
-    spare column in which nothing stands is left out too. `note` is a line below. All of it is plain text.
+    spare column in which nothing stands is left out too. `note` is a line below.
     """
 
-    def __init__(
-        self,
-        headers: Sequence[str],
-        rows: Iterable[Sequence[object]],
-        title: str = "",
-        *,
-        prose: Collection[str] = (),
-        spare: Sequence[str] = (),
-        note: str = "",
-        lines: bool = False,
-    ) -> None:
-        super().__init__(*(Column(Text(one)) for one in headers), show_lines=lines)
-        self._titled, self._note = title, note
-        for row in rows:
-            self.add_row(*(Text(str(cell)) for cell in row))
-        texts = [[one, *map(str, column.cells)] for one, column in zip(headers, self.columns, strict=True)]
-        self._whole = [_longest(line for text in column for line in text.split("\n")) for column in texts]
-        self._least = [
-            max(_longest(word for text in column for word in text.split()), min(whole, _SENTENCES))
-            if header in prose
-            else whole
-            for header, column, whole in zip(headers, texts, self._whole, strict=True)
-        ]
-        self._spare = [headers.index(one) for one in spare]
-        self._shown = [at for at, (_, *cells) in enumerate(texts) if at not in self._spare or any(cells)]
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    prose: Collection[str] = ()
+    spare: Sequence[str] = ()
+    note: str = ""
+    lines: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, a block of columns or several, and what is not shown."""
-        shown, missing = list(self._shown), []
-        while self._room(shown, options.max_width) < 0 and (
-            found := [one for one in self._spare if one in shown]
-        ):
-            missing.append(str(self.columns[found[-1]].header))
-            shown.remove(found[-1])
+        cells = [[Text(str(one)) for one in column] for column in zip(self.headers, *self.rows, strict=True)]
+        sizes = [measure_renderables(console, options.update(width=10**6), column) for column in cells]
+        least = [
+            max(size.minimum, min(size.maximum, _SENTENCES)) if header in self.prose else size.maximum
+            for header, size in zip(self.headers, sizes, strict=True)
+        ]
+
+        def room(block: Sequence[int]) -> int:
+            return options.max_width - sum(least[at] for at in block) - _GAP * (len(block) - 1)
+
+        spare, missing = [self.headers.index(one) for one in self.spare], list[str]()
+        shown = [at for at, (_, *column) in enumerate(cells) if at not in spare or any(column)]
+        for at in reversed(spare):
+            if at in shown and room(shown) < 0:
+                shown.remove(at)
+                missing.insert(0, self.headers[at])
         blocks = [shown[:1]]
         for at in shown[1:]:
-            if len(blocks[-1]) > 1 and self._room([*blocks[-1], at], options.max_width) < 0:
+            if len(blocks[-1]) > 1 and room([*blocks[-1], at]) < 0:
                 blocks.append(shown[:1])
             blocks[-1].append(at)
-        if self._titled:
-            yield Text(self._titled, style="bold")
-        for number, block in enumerate(blocks):
-            if number:
-                yield ""
-            yield self._block(block, options.max_width)
-        if self._note:
-            yield Text(self._note)
-        if missing:
-            yield Text(
-                f"Not shown for want of room: {', '.join(reversed(missing))}; a pipe (| cat) has room."
+        if self.title:
+            yield Text(self.title, style="bold")
+        for block in blocks:
+            widths, wholes = [least[at] for at in block], [sizes[at].maximum for at in block]
+            widths[-1] += min(room(block), 0)  # one word alone that is longer than a line
+            for _ in range(room(block)):  # to the column that would have most lines
+                widest = max(range(len(block)), key=lambda n: wholes[n] / widths[n])
+                widths[widest] += widths[widest] < wholes[widest]
+            made = Table(
+                *(Column(cells[at][0], width=max(1, width)) for at, width in zip(block, widths, strict=True)),
+                box=box.SIMPLE_HEAD,
+                show_edge=False,
+                pad_edge=False,
+                padding=(0, 1, 0, 0),
+                show_lines=self.lines,
             )
-
-    def _room(self, block: Sequence[int], width: int) -> int:
-        """Letters that are left beside these columns at their narrowest."""
-        return width - sum(self._least[at] for at in block) - _GAP * (len(block) - 1)
-
-    def _block(self, block: Sequence[int], width: int) -> Fitted:
-        """These columns, those of prose as wide as may be, the narrowest of them widened first."""
-        widths, room = [self._least[at] for at in block], self._room(block, width)
-        widths[-1] += min(room, 0)  # one word alone that is longer than a line
-        for _ in range(room):
-            narrow = [n for n, at in enumerate(block) if widths[n] < self._whole[at]]
-            if not narrow:
-                break
-            widths[min(narrow, key=widths.__getitem__)] += 1
-        columns = (
-            Column(self.columns[at].header, width=max(1, size), overflow="fold")
-            for at, size in zip(block, widths, strict=True)
-        )
-        look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
-        made = Table(*columns, show_lines=self.show_lines, **look)
-        for row in zip(*(self.columns[at].cells for at in block), strict=True):
-            made.add_row(*row)
-        return made
-
-
-def _longest(texts: Iterable[str]) -> int:
-    return max((Text(one).cell_len for one in texts), default=0)
+            for row in zip(*(cells[at][1:] for at in block), strict=True):
+                made.add_row(*row)
+            yield from ([""] if block is not blocks[0] else [])
+            yield made
+        if self.note:
+            yield Text(self.note)
+        if missing:
+            yield Text(f"Not shown for want of room: {', '.join(missing)}; a pipe (| cat) has room.")
 
 
 def _known(value: T | None, text: Callable[[T], str]) -> str:
@@ -152,7 +131,7 @@ def _known(value: T | None, text: Callable[[T], str]) -> str:
 
 def selftest_table(found: Report) -> Fitted:
     """A row a trial: what was asked, what is true, what was found."""
-    rows = ([plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials)
+    rows = [[plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials]
     return Fitted(list(COLUMNS), rows, prose=("question", "condition", "said"))
 
 
@@ -255,15 +234,15 @@ def _costs(one: Workload) -> tuple[str, str, str]:
 
 
 def presets_table(presets: Mapping[str, Sequence[Part]]) -> Fitted:
-    """A row a preset: what its parts have in common, its lengths, its parts."""
+    """A row a preset: what the labels of all its parts say, but for the length, its lengths, its parts."""
     rows = []
-    for name, mine in presets.items():
-        shapes = [_shape(part) for part in mine]
-        lengths = sorted({length for part in mine for length in part.said["lengths"]})
+    for name, parts in presets.items():
+        words = _shared([part.workloads()[-1].label.split() for part in parts])
+        shape = " ".join(one for one in words if not one.startswith(("b1", "n", "float32", "cpu")))
+        lengths = sorted({length for part in parts for length in part.said["lengths"]})
         ends = " to ".join(dict.fromkeys(map(str, (lengths[0], lengths[-1]))))
-        rows.append((name, ", ".join(_shared(shapes)), ends, ", ".join(part.name for part in mine)))
-    headers = ("preset", "shape", "lengths", "parts")
-    return Fitted(headers, rows, prose=("shape", "parts"))
+        rows.append((name, shape, ends, ", ".join(part.name for part in parts)))
+    return Fitted(("preset", "shape", "lengths", "parts"), rows, prose=("shape", "parts"))
 
 
 def costs_tables(parts: Sequence[Part]) -> list[Fitted]:
@@ -292,19 +271,6 @@ def apart(labels: Sequence[str]) -> tuple[str, list[str]]:
     words = [label.split() for label in labels]
     shared = [one for one in _shared(words or [[]]) if not _OWN.match(one)]
     return " ".join(shared), [" ".join(one for one in mine if one not in shared) for mine in words]
-
-
-def _shape(part: Part) -> list[str]:
-    """What the workloads of a part have in common, at the longest length."""
-    longest = part.workloads()[-1]
-    told = conditions(longest, part.tokens)
-    if longest.queries != longest.keys and "keys" in part.said:
-        told["queries"] = None
-    said = [condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
-    said = [f"{counted(longest.heads, 'head')}", *filter(None, said)]
-    if "keys" in part.said:
-        said.append(f"n queries over {longest.keys} keys")
-    return [one for one in said if one != "batch 1"]
 
 
 def claims_table(listed: Sequence[tuple[str, str, str]]) -> Fitted:
@@ -390,7 +356,7 @@ def show_verdict(content: Content) -> None:
     """
     from attnlab.report.formats import told
 
-    parts: list[Table | str] = []
+    parts: list[Fitted | str] = []
     for one in told(content):
         parts.append(race_table(one.ordered) if isinstance(one, Group) else one)
     cells = [one for one in content.analysis.cells if one.answers]

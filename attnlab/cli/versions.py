@@ -14,6 +14,8 @@ from attnlab.cli.races import plan_of
 
 #: what is raced where nothing is said
 _GRID = {"lengths": "128,512,1024", "heads": "8"}
+#: options of what is a regression
+_MARGINS = ("margin", "memory_margin", "setup_margin", "unseen", "allow_kernel_change")
 
 
 class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -33,7 +35,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return part
 
 
-@click.command(cls=options.WorkloadCommand)
+@click.command(cls=options.WorkloadCommand, groups={"What is a regression": _MARGINS})
 @click.argument("base")
 @click.argument("head")
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file: its workloads.")

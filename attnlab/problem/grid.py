@@ -50,6 +50,16 @@ class Choice:
         return (option(name),) if name else ()
 
     @property
+    def group(self) -> str:
+        """The heading of its option on a page of options: that of its field, or of the nearest before that has one."""
+        found = ""
+        for field in dataclasses.fields(Workload):
+            found = declaration(field).group or found
+            if field.name == self.fields[0].name:
+                break
+        return found
+
+    @property
     def bare(self) -> bool:
         """Whether the option may stand alone, for "true"."""
         return self.fields[0].default is False

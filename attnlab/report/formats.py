@@ -247,10 +247,10 @@ def _inside(picture: Picture) -> dict[str, Any]:
 # -- plain data, and one line ------------------------------------------------------------------------
 
 
-def json_text(run: Run) -> str:
+def json_text(run: Run, *, brief: bool = False) -> str:
     """What the report says as one JSON object: ``answer``, ``sentences``, ``warnings``, and every table by its name.
 
-    Numbers are in base units; infinities and nan are null.
+    brief : of the tables ``winners`` alone. Numbers are in base units; infinities and nan are null.
     """
     content = content_of(run)
     told = {
@@ -262,21 +262,11 @@ def json_text(run: Run) -> str:
         "baseline": content.analysis.baseline,
         "margin": content.analysis.margin,
         "command": run.command,
-        "tables": dict(content.tables()),
+        "tables": {"winners": list(data_tables.winners(content.analysis))}
+        if brief
+        else dict(content.tables()),
     }
     return json.dumps(finite(told, named=False), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def brief_json(content: Content) -> str:
-    """The answer as one JSON object: ``answer``, ``warnings``, ``complete`` and ``winners``, a row a workload."""
-    warned = sentences.warnings(content.analysis)
-    found = {
-        "answer": plain(content.answer.line),
-        "warnings": [plain(one) for one in warned],
-        "complete": content.analysis.run.complete,
-        "winners": list(data_tables.winners(content.analysis)),
-    }
-    return json.dumps(finite(found, named=False), ensure_ascii=False, allow_nan=False)
 
 
 def csv_text(run: Run) -> str:
