@@ -100,9 +100,9 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
         return 0
-    show(ledger_table(found))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
-    click.echo(f"{counts}; seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}")
+    facts = f"seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}"
+    show(f"{counts}; {facts}", ledger_table(found))
     return 0
 
 

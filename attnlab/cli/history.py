@@ -63,10 +63,10 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
             [one or "" for one in (row.workload, row.contender, *texts, ratio, *held, changed, kernels)]
         )
     shared, labels = apart([row[0] for row in rows])
-    held = [f"{which} / {found.baseline}" for which in ("first", "second")]
-    columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *held, "changed", "kernel"]
+    against = [f"{which} / {found.baseline}" for which in ("first", "second")]
+    columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *against, "changed", "kernel"]
     told = [[label, *row[1:]] for label, row in zip(labels, rows, strict=True)]
-    spare = ("changed", *held, "seconds", "ratio", "outcome", "peak", "kernel")
+    spare = ("changed", *against, "seconds", "ratio", "outcome", "peak", "kernel")
     known = [row.changed for row in found.rows if row.changed is not None]
     ratios = (
         f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"

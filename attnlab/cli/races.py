@@ -180,10 +180,9 @@ def compare(
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
-    from attnlab.cli.tables import comparison_table, show
+    from attnlab.cli.tables import comparison_table, medians, show
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
-    from attnlab.text import seconds_text
 
     workload = options.read_workload(said, preset)
     if requirements:
@@ -195,13 +194,8 @@ def compare(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        medians = [
-            f"{one.contender} {seconds_text(one.latency.median)}" for one in found.results if one.latency
-        ]
-        said = "\n".join(
-            [*found.sentences(), *([f"Medians: {', '.join(medians)}."] if quiet and medians else [])]
-        )
-        show(said, *(() if quiet else (comparison_table(found),)))
+        figures = medians(found) if quiet else comparison_table(found)
+        show("\n".join(found.sentences()), figures)
         if not quiet:
             click.echo(f"\nRepeat this: {found.command}")
     return 0 if sum(one.outcome is Outcome.MEASURED for one in found.results) > 1 else 1

@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
 from rich import box
@@ -63,9 +63,9 @@ def show(*things: Fitted | str) -> None:
 class Fitted:
     """A table that breaks no name and no number, however narrow its place. Cells are plain text.
 
-    Columns of `prose` end their lines between words. What does not fit: of the columns `spare` as many as need be are
-    left out, the last first, and named below; all else stands in further blocks, each with the first column again. A
-    spare column in which nothing stands is left out too. `note` is a line below.
+    Headers, and columns of `prose`, end their lines between words. What does not fit: of the columns `spare` as many
+    as need be are left out, the last first, and named below; all else stands in further blocks, each with the first
+    column again. A spare column in which nothing stands is left out too. `note` is a line below.
     """
 
     headers: Sequence[str]
@@ -79,10 +79,13 @@ class Fitted:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, a block of columns or several, and what is not shown."""
         cells = [[Text(str(one)) for one in column] for column in zip(self.headers, *self.rows, strict=True)]
-        sizes = [measure_renderables(console, options.update(width=10**6), column) for column in cells]
+        measured = partial(measure_renderables, console, options.update(width=10**6))
+        wholes = [measured(column).maximum for column in cells]
         least = [
-            max(size.minimum, min(size.maximum, _SENTENCES)) if header in self.prose else size.maximum
-            for header, size in zip(self.headers, sizes, strict=True)
+            max(measured(column).minimum, min(whole, _SENTENCES))
+            if header in self.prose
+            else max(measured(column[:1]).minimum, measured(column[1:]).maximum)
+            for header, column, whole in zip(self.headers, cells, wholes, strict=True)
         ]
 
         def room(block: Sequence[int]) -> int:
@@ -102,13 +105,13 @@ class Fitted:
         if self.title:
             yield Text(self.title, style="bold")
         for block in blocks:
-            widths, wholes = [least[at] for at in block], [sizes[at].maximum for at in block]
-            widths[-1] += min(room(block), 0)  # one word alone that is longer than a line
+            widths = {at: least[at] for at in block}
+            widths[block[-1]] = max(1, widths[block[-1]] + min(room(block), 0))  # one word longer than a line
             for _ in range(room(block)):  # to the column that would have most lines
-                widest = max(range(len(block)), key=lambda n: wholes[n] / widths[n])
+                widest = max(block, key=lambda at: wholes[at] / max(1, widths[at]))
                 widths[widest] += widths[widest] < wholes[widest]
             made = Table(
-                *(Column(cells[at][0], width=max(1, width)) for at, width in zip(block, widths, strict=True)),
+                *(Column(cells[at][0], width=width) for at, width in widths.items()),
                 box=box.SIMPLE_HEAD,
                 show_edge=False,
                 pad_edge=False,
@@ -160,6 +163,16 @@ def comparison_table(found: Comparison) -> Fitted:
         ("outcome", "peak", "set-up", "rel. error"),
     )
     return Fitted(headers.split(" | "), rows, title, spare=spare)
+
+
+def medians(found: Comparison) -> str:
+    """One line: each contender's median, and its ratio to the baseline where there is one."""
+    said = []
+    for one in found.to_json()["contenders"]:
+        if one["seconds_median"] is not None:
+            ratio = "" if one["name"] == found.baseline else _known(one["ratio"], " (ratio {:.3f})".format)
+            said.append(f"{one['name']} {seconds_text(one['seconds_median'])}{ratio}")
+    return f"Medians: {', '.join(said)}." if said else ""
 
 
 def check_table(found: Sequence[Checked]) -> Fitted:
