@@ -28,6 +28,7 @@ def numerics(
     Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
     """
     from attnlab.cli.progress import live_progress
+    from attnlab.cli.tables import Fitted, show
     from attnlab.environment import environment
     from attnlab.experiments import (
         EXPERIMENTS,
@@ -41,8 +42,8 @@ def numerics(
     from attnlab.runs.store import claim
 
     if listing:
-        for name in EXPERIMENTS:
-            click.echo(f"{name:20} {experiment(name).question}")
+        rows = [(name, experiment(name).question) for name in EXPERIMENTS]
+        show(Fitted(["experiment", "question"], rows, prose=["question"]))
         return 0
     chosen = chosen_experiments(names or ("all",))
     check_request(**how)
@@ -64,7 +65,7 @@ def numerics(
     else:
         for one in found:
             passed = sum(row.passed for row in one.rows)
-            click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
+            show(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
         if not quiet:
             click.echo(f"\nThe page: {page}")
     return 0 if all(one.passed for one in found) else 1

@@ -62,8 +62,9 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
         rows.append(
             [one or "" for one in (row.workload, row.contender, *texts, ratio, *held, changed, kernels)]
         )
-    shared, labels = apart([row[0] for row in rows])
-    against = [f"{which} / {found.baseline}" for which in ("first", "second")]
+    shared, labels = apart([str(row[0]) for row in rows])
+    both = ["first", "second"]
+    against = [f"{which} / {found.baseline}" for which in both]
     columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *against, "changed", "kernel"]
     told = [[label, *row[1:]] for label, row in zip(labels, rows, strict=True)]
     spare = ("changed", *against, "seconds", "ratio", "outcome", "peak", "kernel")
@@ -71,18 +72,12 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     ratios = (
         f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"
     )
-    show(
-        "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}.",
-        *(
-            Fitted(
-                [kind, "first", "second"],
-                [(name, *pair) for name, pair in both.items()],
-                prose=("first", "second"),
-            )
-            for kind, both in (("condition", found.conditions), ("software", found.software))
-        ),
-        Fitted(columns, told, shared, prose=("outcome",), spare=spare),
-    )
+    differing = [
+        Fitted([kind, *both], [(name, *pair) for name, pair in differs.items()], prose=both)
+        for kind, differs in (("condition", found.conditions), ("software", found.software))
+    ]
+    answer = "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}."
+    show(answer, *differing, Fitted(columns, told, shared, prose=("outcome",), spare=spare))
     return 0
 
 

@@ -197,10 +197,7 @@ def read_workload(texts: Mapping[str, str | None], preset: str | None = None) ->
 
 
 #: headings of options that commands share
-_GROUPS = {
-    "How long": ("seconds", "processes"),
-    "Output": ("out", "summary", "as_json", "quiet"),
-}
+_GROUPS = {"How long": ("seconds", "processes"), "Output": ("out", "summary", "as_json", "quiet")}
 
 
 class GroupedCommand(click.Command):
@@ -215,9 +212,9 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Those without a heading first, then those of a workload, then the others."""
-        every = [one for grid in (False, True) for one in choices(grid=grid)]
-        headings = {one.name: one.group for one in every}
-        order = ["Options", *reversed(dict.fromkeys(reversed(headings.values()))), *self._groups]
+        headings = {one.name: one.group for grid in (False, True) for one in choices(grid=grid)}
+        fields = dict.fromkeys(one.group for one in reversed(choices(grid=True)))
+        order = ["Options", *reversed(fields), *self._groups]
         headings |= {name: heading for heading, names in self._groups.items() for name in names}
         found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in order}
         for param in self.get_params(ctx):

@@ -19,7 +19,7 @@ from rich.measure import measure_renderables
 from rich.table import Column, Table
 from rich.text import Text
 
-from attnlab.judge.analysis import Cell, Group
+from attnlab.judge.analysis import Cell
 from attnlab.judge.verdicts import Kind
 from attnlab.problem.result import SAME_BITS, Outcome
 from attnlab.problem.workload import Workload
@@ -158,20 +158,20 @@ def comparison_table(found: Comparison) -> Fitted:
             _known(one["relative_error"], "{:.1e}".format),
         )
         rows.append(row)
-    title, spare = (
-        f"{found.workload.label}, against {found.baseline}",
-        ("outcome", "peak", "set-up", "rel. error"),
+    spare = ("outcome", "peak", "set-up", "rel. error")
+    return Fitted(
+        headers.split(" | "), rows, f"{found.workload.label}, against {found.baseline}", spare=spare
     )
-    return Fitted(headers.split(" | "), rows, title, spare=spare)
 
 
 def medians(found: Comparison) -> str:
     """One line: each contender's median, and its ratio to the baseline where there is one."""
-    said = []
-    for one in found.to_json()["contenders"]:
-        if one["seconds_median"] is not None:
-            ratio = "" if one["name"] == found.baseline else _known(one["ratio"], " (ratio {:.3f})".format)
-            said.append(f"{one['name']} {seconds_text(one['seconds_median'])}{ratio}")
+    said = [
+        f"{one['name']} {seconds_text(one['seconds_median'])}"
+        + _known(one["ratio"], " (ratio {:.3f})".format)
+        for one in found.to_json()["contenders"]
+        if one["seconds_median"] is not None
+    ]
     return f"Medians: {', '.join(said)}." if said else ""
 
 
@@ -228,9 +228,8 @@ def same_bits_table(found: Sequence[Checked]) -> Fitted:
         for one in checked.invariance
     ]
     title = "the same bits again, and when a part is computed by itself"
-    return Fitted(
-        ("backend", "dtype", *SAME_BITS, "reason"), rows, title, prose=("reason",), spare=("reason",)
-    )
+    headers, reason = ("backend", "dtype", *SAME_BITS, "reason"), ("reason",)
+    return Fitted(headers, rows, title, prose=reason, spare=reason)
 
 
 def backend_table(device: str, found: Sequence[Listed]) -> Fitted:
@@ -251,7 +250,7 @@ def presets_table(presets: Mapping[str, Sequence[Part]]) -> Fitted:
     rows = []
     for name, parts in presets.items():
         words = _shared([part.workloads()[-1].label.split() for part in parts])
-        shape = " ".join(one for one in words if not one.startswith(("b1", "n", "float32", "cpu")))
+        shape = " ".join(one for one in words if not re.fullmatch(r"b1|n\d.*|float32|cpu", one))
         lengths = sorted({length for part in parts for length in part.said["lengths"]})
         ends = " to ".join(dict.fromkeys(map(str, (lengths[0], lengths[-1]))))
         rows.append((name, shape, ends, ", ".join(part.name for part in parts)))
@@ -352,7 +351,7 @@ def race_table(cells: Sequence[Cell], title: str = "") -> Fitted:
     """A row a workload; what is the same of all stands in the title and in a line below."""
     shared, labels = apart([one.workload.label for one in cells])
     counts = [_left_out(one) for one in cells]
-    always: Counter[str] = reduce(Counter.__and__, counts)
+    always = reduce(Counter.__and__, counts) if counts else Counter()
     rows = []
     for label, cell, count in zip(labels, cells, counts, strict=True):
         row = _row(cell)
@@ -369,10 +368,8 @@ def show_verdict(content: Content) -> None:
     """
     from attnlab.report.formats import told
 
-    parts: list[Fitted | str] = []
-    for one in told(content):
-        parts.append(race_table(one.ordered) if isinstance(one, Group) else one)
-    cells = [one for one in content.analysis.cells if one.answers]
-    if cells and not content.answer.groups:
-        parts.append(race_table(cells))
-    show(*parts)
+    def table(cells: Sequence[Cell]) -> Fitted:
+        return race_table([one for one in cells if one.answers])
+
+    parts = [one if isinstance(one, str) else table(one.ordered) for one in told(content)]
+    show(*parts, *([] if content.answer.groups else [table(content.analysis.cells)]))

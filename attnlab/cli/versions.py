@@ -82,6 +82,7 @@ def gate(
     from attnlab.backend.discovery import backends as known
     from attnlab.backend.side import require_two, setting_of
     from attnlab.cli.progress import note
+    from attnlab.cli.tables import show
     from attnlab.race import regression
 
     sides = setting_of(base), setting_of(head)
@@ -120,5 +121,8 @@ def gate(
     if summary:
         with summary.open("a", encoding="utf-8") as file:
             file.write(found.summary())
-    click.echo(json.dumps(found.to_json(), allow_nan=False) if as_json else "\n".join(found.sentences()))
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        show("\n".join(found.sentences()))
     return regression.STATUS[found.found]

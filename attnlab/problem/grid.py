@@ -52,12 +52,8 @@ class Choice:
     @property
     def group(self) -> str:
         """The heading of its option on a page of options: that of its field, or of the nearest before that has one."""
-        found = ""
-        for field in dataclasses.fields(Workload):
-            found = declaration(field).group or found
-            if field.name == self.fields[0].name:
-                break
-        return found
+        before = dataclasses.fields(Workload)[: [*_KINDS].index(self.fields[0].name) + 1]
+        return [group for field in before if (group := declaration(field).group)][-1]
 
     @property
     def bare(self) -> bool:
