@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
-from rich import box
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import measure_renderables
 from rich.table import Column, Table
@@ -110,14 +110,9 @@ class Fitted:
             for _ in range(room(block)):  # to the column that would have most lines
                 widest = max(block, key=lambda at: wholes[at] / max(1, widths[at]))
                 widths[widest] += widths[widest] < wholes[widest]
-            made = Table(
-                *(Column(cells[at][0], width=width) for at, width in widths.items()),
-                box=box.SIMPLE_HEAD,
-                show_edge=False,
-                pad_edge=False,
-                padding=(0, 1, 0, 0),
-                show_lines=self.lines,
-            )
+            columns = [Column(cells[at][0], width=width) for at, width in widths.items()]
+            made = Table(*columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+            made.show_lines = self.lines
             for row in zip(*(cells[at][1:] for at in block), strict=True):
                 made.add_row(*row)
             yield from ([""] if block is not blocks[0] else [])
