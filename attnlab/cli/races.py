@@ -226,7 +226,7 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
     Exits with 1 where an answer is wrong: then do not believe small differences here.
     """
     from attnlab.cli.progress import note
-    from attnlab.cli.tables import selftest_table, show
+    from attnlab.cli.tables import selftest_tables, show
     from attnlab.race.selftest import selftest as put_to_the_test
     from attnlab.report.selftest_page import page, verdict
 
@@ -238,7 +238,7 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        show("\n".join(verdict(found)), *(() if quiet else (selftest_table(found),)))
+        show("\n".join(verdict(found)), *([] if quiet else selftest_tables(found)))
         if not quiet:
             click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
     return 0 if found.passed else 1

@@ -127,10 +127,14 @@ def _known(value: T | None, text: Callable[[T], str]) -> str:
     return "" if value is None else text(value)
 
 
-def selftest_table(found: Report) -> Fitted:
-    """A row a trial: what was asked, what is true, what was found."""
-    rows = [[plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials]
-    return Fitted(list(COLUMNS), rows, prose=("question", "condition", "said"))
+def selftest_tables(found: Report) -> list[Fitted]:
+    """Of each condition a row a trial: what was asked, what is true, what was found."""
+    rows: dict[str, list[list[str]]] = {}
+    for one in found.trials:
+        question, condition, *told = (plain(str(shown(one))) for shown in COLUMNS.values())
+        rows.setdefault(condition, []).append([question, *told])
+    headers = [one for one in COLUMNS if one != "condition"]
+    return [Fitted(headers, mine, title, spare=("true ratio", "interval")) for title, mine in rows.items()]
 
 
 def comparison_table(found: Comparison) -> Fitted:
@@ -327,14 +331,12 @@ def _row(cell: Cell) -> list[str]:
     if cell.ranking is None:
         return ["nobody", *[""] * 6]
     result, (still, of), lead = cell.answers[cell.ranking.best.contender], undecided(cell), cell.won.ahead
-    takes = ""
-    if lead is not None:
-        span = "" if lead.low is None or lead.high is None else f" {interval_text(lead.low, lead.high)}"
-        takes = f"{ratio_text(lead.ratio)}{span} ×"
+    low, high = (None, None) if lead is None else (lead.low, lead.high)
+    span = "" if low is None or high is None else f" {interval_text(low, high)}"
     return [
         f"{MARKS[cell.won.sure]} {', '.join(cell.won.first)}",
         seconds_text(cell.won.seconds),
-        takes,
+        "" if lead is None else f"{ratio_text(lead.ratio)}{span} ×",
         "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
         "" if lead is None else lead.over,
         f"{still} of {of}" if still else "",
