@@ -32,11 +32,15 @@ def _ended(arguments: Sequence[str] | None) -> tuple[int, str]:
     from attnlab.cli import app
     from attnlab.errors import Declined, NotStored, Unavailable
 
-    given = None if arguments is None else list(arguments)
-    try:
-        return int(app.main(args=given, prog_name="attnlab", standalone_mode=False) or 0), ""
+    if "_ATTNLAB_COMPLETE" in os.environ:  # a shell asks what a word may become
+        app.main(prog_name="attnlab")
+    try:  # as `app.main` does, which makes a failure of a pipe that nobody reads any more
+        with app.make_context("attnlab", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            return int(app.invoke(context) or 0), ""
     except click.exceptions.Exit as end:
         return int(end.exit_code), ""
+    except SystemExit as end:  # rich's answer to such a pipe
+        raise (end.__context__ if isinstance(end.__context__, BrokenPipeError) else end) from None
     except (click.Abort, KeyboardInterrupt):
         return 130, "interrupted"
     except click.exceptions.NoArgsIsHelpError as help_:

@@ -19,11 +19,11 @@ from attnlab.cli import options
 def backends(
     names: tuple[str, ...], device: str, folders: tuple[str, ...], matrix: bool, as_json: bool
 ) -> int:
-    """List the backends, or those named: which can run here, which cannot and why.
+    """List the backends: which can run here, which cannot, and why.
 
-    With --matrix each of them is asked for every feature (masks, bias, soft cap, sinks, grouped heads, decoding, ...)
-    in every direction and number format: yes, or the reason. Exits with 1 where one does not decline what it does not
-    do.
+    All of them, or those named. With --matrix each of them is asked for every feature (masks, bias, soft cap, sinks,
+    grouped heads, decoding, ...) in every direction and number format: yes, or the reason. Exits with 1 where one does
+    not decline what it does not do.
     """
     from attnlab.backend.discovery import backends as there
     from attnlab.backend.discovery import require
@@ -34,15 +34,16 @@ def backends(
 
     for name in names:
         require(name, folders)
-    if as_json and not matrix:
-        raise ValueError("--json belongs to --matrix; give both")
     with note(quiet=as_json) as on_event:
         if matrix:
             found = [support(one, device, folders, on_event=on_event) for one in names or there(folders)]
         else:
             here = listed(device, folders, names, on_event=on_event)
     if not matrix:
-        show(backend_table(device, here))
+        if as_json:
+            click.echo(json.dumps([asdict(one) for one in here], ensure_ascii=False))
+        else:
+            show(backend_table(device, here))
         return 0
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))
@@ -51,7 +52,7 @@ def backends(
     return 1 if any(one.faults for one in found) else 0
 
 
-@click.command()
+@click.command(short_help="Hold answers and gradients of backends against float64.")
 @options.backend_names
 @options.device
 @options.folders

@@ -23,11 +23,12 @@ from attnlab.cli import options
 def numerics(
     names: tuple[str, ...], listing: bool, out: Path | None, as_json: bool, quiet: bool, **how: Any
 ) -> int:
-    """Run the experiments called NAME and write their page; by default all, with the claims ledger.
+    """Run numerical experiments and write their page.
 
-    Exits with 1 where a measurement misses its prediction.
+    Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
     """
     from attnlab.cli.progress import live_progress
+    from attnlab.cli.tables import Fitted, show
     from attnlab.environment import environment
     from attnlab.experiments import (
         EXPERIMENTS,
@@ -41,8 +42,8 @@ def numerics(
     from attnlab.runs.store import claim
 
     if listing:
-        for name in EXPERIMENTS:
-            click.echo(f"{name:20} {experiment(name).question}")
+        rows = [(name, experiment(name).question) for name in EXPERIMENTS]
+        show(Fitted(["experiment", "question"], rows, prose=["question"]))
         return 0
     chosen = chosen_experiments(names or ("all",))
     check_request(**how)
@@ -64,7 +65,7 @@ def numerics(
     else:
         for one in found:
             passed = sum(row.passed for row in one.rows)
-            click.echo(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
+            show(f"{one.experiment}: {passed} of {len(one.rows)} passed. {one.conclusion}")
         if not quiet:
             click.echo(f"\nThe page: {page}")
     return 0 if all(one.passed for one in found) else 1
@@ -78,9 +79,9 @@ def numerics(
 @options.folders
 @options.as_json
 def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> int:
-    """Measure what is often claimed about attention: all claims, or those named.
+    """Measure what is often claimed about attention.
 
-    Runs the experiments of `attnlab numerics` that decide them, each once.
+    All claims, or those named. Runs the experiments of `attnlab numerics` that decide them, each once.
 
     A verdict is no failure: the exit status is 0 whatever they are.
     """
@@ -100,13 +101,13 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
         return 0
-    show(ledger_table(found))
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
-    click.echo(f"{counts}; seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}")
+    facts = f"seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}"
+    show(f"{counts}; {facts}", ledger_table(found))
     return 0
 
 
-@click.command()
+@click.command(short_help="Say what attention does in a trained model, head by head.")
 @click.argument("model", type=options.PATH)
 @click.option(
     "--text",

@@ -30,12 +30,13 @@ T = TypeVar("T")
 @options.as_json
 @without_garbage_collection(last=True)
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
-    """Show two stored runs of one machine and one plan side by side, as of two versions of a library.
+    """Show two stored runs side by side.
 
-    Their seconds did not race, so that their ratio has no interval and no verdict. What did race is each contender and
-    its run's baseline: "changed" says that the intervals of that ratio are disjoint in the two runs.
+    They are of one machine and one plan, as of two versions of a library. Their seconds did not race, so that their
+    ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
+    the intervals of that ratio are disjoint in the two runs.
     """
-    from attnlab.cli.tables import show, table
+    from attnlab.cli.tables import Fitted, apart, show
     from attnlab.runs import diff as two
     from attnlab.runs.store import read_run
 
@@ -43,8 +44,6 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(finite(dataclasses.asdict(found))))
         return 0
-    for kind, both in (("condition", found.conditions), ("software", found.software)):
-        show(table([kind, "first", "second"], [(name, *pair) for name, pair in both.items()]))
     rows = []
     for row in found.rows:
         if Outcome.MEASURED not in row.outcomes and (row.news == 2 or two.NOT_ASKED in row.outcomes):
@@ -63,15 +62,22 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
         rows.append(
             [one or "" for one in (row.workload, row.contender, *texts, ratio, *held, changed, kernels)]
         )
-    head = f"workload | contender | outcome | seconds | peak | ratio | first / {found.baseline} | second / "
-    columns = f"{head}{found.baseline} |  | kernel".split(" | ")
-    kept = [at for at in range(len(columns)) if any(row[at] for row in rows)]
-    show(table([columns[at] for at in kept], [[row[at] for at in kept] for row in rows]))
+    shared, labels = apart([str(row[0]) for row in rows])
+    both = ["first", "second"]
+    against = [f"{which} / {found.baseline}" for which in both]
+    columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *against, "changed", "kernel"]
+    told = [[label, *row[1:]] for label, row in zip(labels, rows, strict=True)]
+    spare = ("changed", *against, "seconds", "ratio", "outcome", "peak", "kernel")
     known = [row.changed for row in found.rows if row.changed is not None]
     ratios = (
         f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"
     )
-    click.echo("Conditions differ: nothing is called changed." if found.conditions else f"{ratios}.")
+    differing = [
+        Fitted([kind, *both], [(name, *pair) for name, pair in differs.items()], prose=both)
+        for kind, differs in (("condition", found.conditions), ("software", found.software))
+    ]
+    answer = "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}."
+    show(answer, *differing, Fitted(columns, told, shared, prose=("outcome",), spare=spare))
     return 0
 
 
@@ -97,9 +103,10 @@ def history(
     out: Path,
     as_json: bool,
 ) -> int:
-    """Write what became of every contender over all runs in and below folders: a figure a machine, change points.
+    """Write what became of every contender over many runs.
 
-    Machines are never mixed. Changes are looked for in the ratio of a contender to the machine's other libraries.
+    Of all runs in and below folders: a figure a machine, change points. Machines are never mixed. Changes are looked
+    for in the ratio of a contender to the machine's other libraries.
     """
     from attnlab.report import history_page
     from attnlab.runs import history as over_time

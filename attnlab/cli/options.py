@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +126,7 @@ preset = click.option(
     help="The shapes of a known model, as llama3-8b or llama3-8b/decode; `attnlab plans` lists them.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
-quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the verdict alone.")
+quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the answer alone.")
 backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", type=Name(backends))
 
 
@@ -196,7 +196,38 @@ def read_workload(texts: Mapping[str, str | None], preset: str | None = None) ->
     return found
 
 
-class WorkloadCommand(click.Command):
+#: headings of options that commands share
+_GROUPS = {"How long": ("seconds", "processes"), "Output": ("out", "summary", "as_json", "quiet")}
+
+
+class GroupedCommand(click.Command):
+    """A command whose page of options has headings.
+
+    groups : by heading the names of options that only this command has.
+    """
+
+    def __init__(self, *args: Any, groups: Mapping[str, Sequence[str]] | None = None, **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self._groups = {**(groups or {}), **_GROUPS}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those without a heading first, then those of a workload, then the others."""
+        headings = {one.name: one.group for grid in (False, True) for one in choices(grid=grid)}
+        fields = dict.fromkeys(one.group for one in reversed(choices(grid=True)))
+        order = ["Options", *reversed(fields), *self._groups]
+        headings |= {name: heading for heading, names in self._groups.items() for name in names}
+        found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in order}
+        for param in self.get_params(ctx):
+            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
+            if record is not None:
+                found[headings.get(param.name or "", "Options")].append(record)
+        for heading, records in found.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class WorkloadCommand(GroupedCommand):
     """A command whose yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

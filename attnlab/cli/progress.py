@@ -116,7 +116,10 @@ class LiveTable(_Timed):
         from attnlab.cli.tables import race_table, undecided
 
         lines: list[RenderableType] = []
-        kept = self._rows[-max(1, height - _FRAME) :]
+        room = max(1, height - _FRAME)
+        kept = self._rows[-room:]
+        over = len(self._live.console.render_lines(race_table(kept))) - room  # rows may have several lines
+        kept = kept[max(0, min(over, len(kept) - 1)) :]
         hidden = len(self._rows) - len(kept)
         if kept:
             lines.append(race_table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))

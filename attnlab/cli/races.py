@@ -60,9 +60,9 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     and still writes the report; --resume goes on from there.
     """
     from attnlab.cli.progress import live_progress
-    from attnlab.cli.tables import show_run
+    from attnlab.cli.tables import show_verdict
     from attnlab.problem.result import Outcome
-    from attnlab.report import write
+    from attnlab.report import content_of, write
     from attnlab.runs import execute
 
     started = time.monotonic()
@@ -81,7 +81,7 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
         with execute.accounted(found, "report"):
             page = write(found)
         found.save()
-    show_run(found, quiet=quiet)
+    show_verdict(content_of(found))
     if not quiet:
         click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
     if not found.complete:
@@ -180,7 +180,7 @@ def compare(
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
-    from attnlab.cli.tables import comparison_table, show
+    from attnlab.cli.tables import comparison_table, medians, show
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
@@ -194,11 +194,10 @@ def compare(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
+        figures = medians(found) if quiet else comparison_table(found)
+        show("\n".join(found.sentences()), figures)
         if not quiet:
-            show(comparison_table(found))
-        click.echo("\n".join(found.sentences()))
-        if not quiet:
-            click.echo(f"Repeat this: {found.command}")
+            click.echo(f"\nRepeat this: {found.command}")
     return 0 if sum(one.outcome is Outcome.MEASURED for one in found.results) > 1 else 1
 
 
@@ -221,12 +220,13 @@ def compare(
 @options.as_json
 @options.quiet
 def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: bool, **how: Any) -> int:
-    """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
+    """Test the instrument on contenders whose ratio is known.
 
-    Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
+    Races the same contender twice, known slow-downs, and everything against itself alone. Takes a quarter of an hour.
+    Exits with 1 where an answer is wrong: then do not believe small differences here.
     """
     from attnlab.cli.progress import note
-    from attnlab.cli.tables import selftest_table, show
+    from attnlab.cli.tables import selftest_tables, show
     from attnlab.race.selftest import selftest as put_to_the_test
     from attnlab.report.selftest_page import page, verdict
 
@@ -238,9 +238,7 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
     if as_json:
         click.echo(json.dumps(found.to_json()))
     else:
-        if not quiet:
-            show(selftest_table(found))
-        click.echo("\n".join(verdict(found)))
+        show("\n".join(verdict(found)), *([] if quiet else selftest_tables(found)))
         if not quiet:
             click.echo(f"\nThe page: {out / 'selftest.md'}  ({found.seconds:.0f} s in all)")
     return 0 if found.passed else 1
@@ -250,13 +248,13 @@ def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: 
 @click.argument("names", nargs=-1, metavar="[NAME[/PHASE]]...", type=options.Name(options.presets))
 @options.as_json
 def plans(names: tuple[str, ...], as_json: bool) -> int:
-    """List the presets of --preset: all of them, or those named, with the cost at each length.
+    """List the presets; of those named, the cost at each length.
 
     FLOPs are those of the matrix products over the pairs that the mask keeps; the score matrix is what an
     implementation holds that makes it whole; least bytes are the inputs read once and the results written once. In
     float32, as presets are measured on the CPU unless --dtypes says otherwise.
     """
-    from attnlab.cli.tables import costs_table, presets_table, show
+    from attnlab.cli.tables import costs_tables, presets_table, show
     from attnlab.runs.presets import Part, chosen_parts, presets
 
     parts = chosen_parts(",".join(names or presets()))
@@ -285,12 +283,13 @@ def plans(names: tuple[str, ...], as_json: bool) -> int:
     elif names:
         for name, mine in asked.items():
             one = presets()[name]
-            click.echo(f"{one.title}\nSource: {one.source}." + (f"\nNote: {one.note}" if one.note else ""))
-            show(costs_table(mine))
+            note = f"\nNote: {one.note}" if one.note else ""
+            show(f"{one.title}\nSource: {one.source}.{note}", *costs_tables(mine))
     else:
-        show(presets_table(parts))
-        click.echo(
-            "Costs are in float32, from the shortest length to the longest. One preset in full, with its source:\n"
-            "attnlab plans NAME. To measure it: attnlab run --preset NAME, or NAME/PHASE for a part of it."
+        show(
+            presets_table(asked),
+            "h32/8: 32 heads, 8 of key and value; d128: of dimension 128; in every part, as far as all are alike.\n"
+            "One of them with its costs and its source: attnlab plans NAME.\n"
+            "To measure it: attnlab run --preset NAME, or NAME/PART for a part of it.",
         )
     return 0

@@ -49,12 +49,15 @@ _ROWS, _LETTERS = 1000, 300
 )
 @without_garbage_collection(last=True)
 def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: bool) -> int:
-    """Write the report of a stored run again, from its results alone; of a dataset, one for every run.
+    """Write the report of a stored run again.
+
+    From its results alone; of a dataset, one for every run.
 
     In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
+    from attnlab.cli.tables import show_verdict
     from attnlab.environment import fingerprint
-    from attnlab.report import content_of, explore_page, formats, in_words, write
+    from attnlab.report import content_of, explore_page, formats, write
     from attnlab.runs import dataset
 
     of_many = dataset.is_dataset(folder)
@@ -83,7 +86,7 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
                 _ = content.fitting
                 explore_page.write([found], (place or found.folder) / explore_page.PAGE, [content.analysis])
             page = write(found, place, content, html=form == "html")
-            click.echo(in_words(content))
+            show_verdict(content)
             click.echo(f"\nThe report: {page}")
             if with_page:
                 click.echo(f"The page: {page.with_name(explore_page.PAGE)}")
@@ -94,16 +97,23 @@ def report(folder: Path, form: str, out: Path | None, with_page: bool, summary: 
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@options.as_json
 @without_garbage_collection(last=True)
-def show(folder: Path) -> int:
-    """Print the table and the verdict of a stored run, as `attnlab run` did at its end. Writes nothing.
+def show(folder: Path, as_json: bool) -> int:
+    """Print the verdict and the table of a stored run.
 
-    Of a run that was interrupted, what there is.
+    As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing. --json prints what
+    `attnlab report --format json` does, with one of its tables: who is first at each workload, and by how much.
     """
-    from attnlab.cli.tables import show_run
+    from attnlab.cli.tables import show_verdict
+    from attnlab.report import content_of, formats
     from attnlab.runs.store import read_run
 
-    show_run(read_run(folder))
+    found = read_run(folder)
+    if as_json:
+        click.echo(formats.json_text(found, brief=True))
+    else:
+        show_verdict(content_of(found))
     return 0
 
 
@@ -111,9 +121,10 @@ def show(folder: Path) -> int:
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @options.as_json
 def doctor(folder: Path, as_json: bool) -> int:
-    """Check a stored run: whole lines, one result for every contender and workload, nothing from elsewhere.
+    """Check that a stored run is whole.
 
-    Changes nothing. Exits with 1 where something is broken.
+    Whole lines, one result for every contender and workload, nothing from elsewhere. Changes nothing. Exits with 1
+    where something is broken.
     """
     from attnlab.runs.store import examine
 
@@ -140,7 +151,7 @@ def doctor(folder: Path, as_json: bool) -> int:
 @click.option("--no-open", "closed", is_flag=True, help="Write the page and do not open it.")
 @without_garbage_collection(last=True)
 def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
-    """Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+    """Make one HTML page of stored runs to explore, and open it.
 
     The page is one file without any link to the network: send it, keep it, open it from disk.
     """
@@ -161,10 +172,11 @@ def explore(folders: tuple[Path, ...], out: Path | None, closed: bool) -> int:
 @click.argument("runs", metavar="RUN_DIR...", nargs=-1, required=True, type=options.PATH)
 @click.option("--into", metavar="DATASET", required=True, type=options.PATH, help="Its folder.")
 def collect(runs: tuple[Path, ...], into: Path) -> int:
-    """Add what runs hold to a dataset of Parquet files, which is made where there is none.
+    """Add what runs hold to a dataset of Parquet files.
 
-    Interrupted runs are taken as far as they are, in whole workloads; what the dataset has already is not added again.
-    Exits with 1 where a folder could not be read; the others are collected all the same.
+    It is made where there is none. Interrupted runs are taken as far as they are, in whole workloads; what the dataset
+    has already is not added again. Exits with 1 where a folder could not be read; the others are collected all the
+    same.
     """
     from attnlab.runs import dataset
 
@@ -191,10 +203,11 @@ def collect(runs: tuple[Path, ...], into: Path) -> int:
     help=f"How the answer is printed: table and md up to {_ROWS} rows, csv and json whole.",
 )
 def query(dataset: Path, sql: str, form: str) -> int:
-    """Ask a dataset in SQL: one SELECT over the views results, verdicts, measurements, rounds and runs.
+    """Ask a dataset in SQL.
 
-    "select machine, label, contender, standing, ratio, ratio_low, ratio_high from verdicts where standing in ('wins',
-    'tied')" says who wins where. The query sees no file but the dataset's.
+    One SELECT over the views results, verdicts, measurements, rounds and runs: "select machine, label, contender,
+    standing, ratio, ratio_low, ratio_high from verdicts where standing in ('wins', 'tied')" says who wins where. The
+    query sees no file but the dataset's.
     """
     from attnlab.runs.dataset import query as ask
 
@@ -292,9 +305,9 @@ def _print(answer: Answer, form: str) -> None:
             markdown(titles, [list(map(neutral_text, row)) for row in shown], left=len(titles)) or head
         )
         return
-    from attnlab.cli.tables import show, table
+    from attnlab.cli.tables import Fitted, show
 
-    show(table(names, shown))
+    show(Fitted(names, shown, prose=names))
 
 
 def _cell(value: Any, *, short: bool = False) -> str:

@@ -26,6 +26,13 @@ _COUNT, _AMOUNT = options.COUNT, options.AMOUNT
 _DEFAULT = Path("reports/sweep")
 #: workloads to a shard where nothing is said: starting contenders and measuring ceilings takes as long as several
 _WORKLOADS_A_SHARD = 16
+#: headings of its options
+_GROUPS = {
+    "The cluster": ("cluster", "partition", "constraint", "further", "hours", "at_once", "detach"),
+    "The cut": ("shards", "hours_per_shard", "only_cut", "shard"),
+    "What it will take": ("only_estimate", "learned_from", "sample", "machines", "price_per_hour"),
+    "Going on": ("only_status", "only_report", "resume"),
+}
 
 
 @contextmanager
@@ -42,7 +49,7 @@ def _kept() -> Iterator[None]:
         ) from None
 
 
-@click.command()
+@click.command(cls=options.GroupedCommand, groups=_GROUPS)
 @click.argument("plans", nargs=-1, type=options.PATH, metavar="[PLAN.toml]...")
 @click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Slurm, or here.")
 @click.option("--out", type=options.PATH, default=_DEFAULT, help="Its folder: all machines see it.")
@@ -93,7 +100,9 @@ def sweep(
     as_json: bool,
     **limits: Any,
 ) -> int:
-    """Measure a plan on many machines: cut into shards of whole workloads, each `attnlab run` in a job of its own.
+    """Measure a plan on many machines, in shards.
+
+    A shard is whole workloads, measured by `attnlab run` in a job of its own.
 
     Several plans, which may differ in their workloads alone, make one sweep.
 

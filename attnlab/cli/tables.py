@@ -1,22 +1,25 @@
-"""The tables that commands print.
+"""The tables that commands print, and the sentences beside them, as wide as the place allows.
 
-That of a race, a row a workload with the verdict below it, is the same while ``attnlab run`` goes on, at its end, and
-in ``attnlab show``.
+That of a race, a row a workload, is the same while ``attnlab run`` goes on, at its end, and in ``attnlab show``.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import TYPE_CHECKING, TypeVar
 
-import click
-from rich.console import Console
-from rich.markup import escape
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import measure_renderables
 from rich.table import Column, Table
+from rich.text import Text
 
 from attnlab.judge.analysis import Cell
-from attnlab.judge.groups import condition, conditions
 from attnlab.judge.verdicts import Kind
 from attnlab.problem.result import SAME_BITS, Outcome
 from attnlab.problem.workload import Workload
@@ -28,69 +31,150 @@ from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
-from attnlab.text import bytes_text, counted, flops_text, interval_text, ratio_text, seconds_text
+from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text
 
 if TYPE_CHECKING:
     from attnlab.experiments.claims import Ledger
-    from attnlab.runs.store import Run
+    from attnlab.report import Content
 
 
 T = TypeVar("T")
+#: columns of what is no terminal, whatever the terminal beside it has
+_PIPED = 200
+#: letters to which a column of sentences may shrink, and between two columns
+_SENTENCES, _GAP = 20, 2
 
 
-def show(*tables: Table) -> None:
-    """Print those of `tables` that have rows, on standard output, as wide as they need where that is no terminal."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    for table in tables:
-        if table.row_count:
-            console.print(table)
+def show(*things: Fitted | str) -> None:
+    """Print tables that have rows, and texts, a blank line between them, on standard output.
+
+    A terminal's lines end between words. Elsewhere texts stay as they are, and tables have `_PIPED` columns.
+    """
+    here = sys.stdout.isatty()
+    console = Console(width=None if here else _PIPED, force_terminal=here)
+    told = [one for one in things if (one if isinstance(one, str) else one.rows)]
+    for at, one in enumerate(told):
+        if at:
+            console.print()
+        console.print(Text(one) if isinstance(one, str) else one, soft_wrap=isinstance(one, str) and not here)
 
 
-def table(
-    headers: Sequence[str], rows: Iterable[Sequence[object]], title: str = "", *, lines: bool = False
-) -> Table:
-    """A table of `rows`; all of it is plain text."""
-    columns = (Column(escape(one), overflow="fold") for one in headers)
-    made = Table(*columns, title=title or None, title_justify="left", show_lines=lines)
-    for row in rows:
-        made.add_row(*(escape(str(cell)) for cell in row))
-    return made
+@dataclass
+class Fitted:
+    """A table that breaks no name and no number, however narrow its place. Cells are plain text.
+
+    Headers, and columns of `prose`, end their lines between words. What does not fit: of the columns `spare` as many
+    as need be are left out, the last first, and named below; all else stands in further blocks, each with the first
+    column again. A spare column in which nothing stands is left out too. `note` is a line below.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+    prose: Collection[str] = ()
+    spare: Sequence[str] = ()
+    note: str = ""
+    lines: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The title, a block of columns or several, and what is not shown."""
+        cells = [[Text(str(one)) for one in column] for column in zip(self.headers, *self.rows, strict=True)]
+        measured = partial(measure_renderables, console, options.update(width=10**6))
+        wholes = [measured(column).maximum for column in cells]
+        least = [
+            max(measured(column).minimum, min(whole, _SENTENCES))
+            if header in self.prose
+            else max(measured(column[:1]).minimum, measured(column[1:]).maximum)
+            for header, column, whole in zip(self.headers, cells, wholes, strict=True)
+        ]
+
+        def room(block: Sequence[int]) -> int:
+            return options.max_width - sum(least[at] for at in block) - _GAP * (len(block) - 1)
+
+        spare, missing = [self.headers.index(one) for one in self.spare], list[str]()
+        shown = [at for at, (_, *column) in enumerate(cells) if at not in spare or any(column)]
+        for at in reversed(spare):
+            if at in shown and room(shown) < 0:
+                shown.remove(at)
+                missing.insert(0, self.headers[at])
+        blocks = [shown[:1]]
+        for at in shown[1:]:
+            if len(blocks[-1]) > 1 and room([*blocks[-1], at]) < 0:
+                blocks.append(shown[:1])
+            blocks[-1].append(at)
+        if self.title:
+            yield Text(self.title, style="bold")
+        for block in blocks:
+            widths = {at: least[at] for at in block}
+            widths[block[-1]] = max(1, widths[block[-1]] + min(room(block), 0))  # one word longer than a line
+            for _ in range(room(block)):  # to the column that would have most lines
+                widest = max(block, key=lambda at: wholes[at] / max(1, widths[at]))
+                widths[widest] += widths[widest] < wholes[widest]
+            columns = [Column(cells[at][0], width=width) for at, width in widths.items()]
+            made = Table(*columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+            made.show_lines = self.lines
+            for row in zip(*(cells[at][1:] for at in block), strict=True):
+                made.add_row(*row)
+            yield from ([""] if block is not blocks[0] else [])
+            yield made
+        if self.note:
+            yield Text(self.note)
+        if missing:
+            yield Text(f"Not shown for want of room: {', '.join(missing)}; a pipe (| cat) has room.")
 
 
 def _known(value: T | None, text: Callable[[T], str]) -> str:
     return "" if value is None else text(value)
 
 
-def selftest_table(found: Report) -> Table:
-    """A row a trial: what was asked, what is true, what was found."""
-    rows = ([plain(str(shown(one))) for shown in COLUMNS.values()] for one in found.trials)
-    return table(list(COLUMNS), rows)
+def selftest_tables(found: Report) -> list[Fitted]:
+    """Of each condition a row a trial: what was asked, what is true, what was found."""
+    rows: dict[str, list[list[str]]] = {}
+    for one in found.trials:
+        question, condition, *told = (plain(str(shown(one))) for shown in COLUMNS.values())
+        rows.setdefault(condition, []).append([question, *told])
+    headers = [one for one in COLUMNS if one != "condition"]
+    return [Fitted(headers, mine, title, spare=("true ratio", "interval")) for title, mine in rows.items()]
 
 
-def comparison_table(found: Comparison) -> Table:
-    """A row a contender: time, ratio with its interval, verdict, set-up, memory, error."""
-    headers = "contender | outcome | median | ratio | 95 % interval | verdict | set-up | peak | rel. error"
+def comparison_table(found: Comparison) -> Fitted:
+    """A row a contender: time, ratio with its interval, verdict, memory, set-up, error; and who has none, and why."""
+    headers = "contender | outcome | median | ratio | 95 % interval | verdict | peak | set-up | rel. error"
     rows = []
-    for one in found.to_json()["contenders"]:
+    contenders = found.to_json()["contenders"]
+    measured = all(one["outcome"] == Outcome.MEASURED for one in contenders)
+    for one in contenders:
         low, high = one["ratio_low"], one["ratio_high"]
         row = (
             one["name"] + _known(one["computes_in"], ", in {}".format),
-            one["outcome"],
+            "" if measured else one["outcome"],
             _known(one["seconds_median"], seconds_text),
             _known(one["ratio"], "{:.3f}".format),
             "" if low is None or one["name"] == found.baseline else f"{low:.3f} to {high:.3f}",
             one["verdict"] or "",
-            _known(one["setup_seconds"], seconds_text),
             _known(one["peak_bytes"], bytes_text),
+            _known(one["setup_seconds"], seconds_text),
             _known(one["relative_error"], "{:.1e}".format),
         )
         rows.append(row)
-    return table(headers.split(" | "), rows, f"{found.workload.label}, against {found.baseline}")
+    spare = ("outcome", "peak", "set-up", "rel. error")
+    return Fitted(
+        headers.split(" | "), rows, f"{found.workload.label}, against {found.baseline}", spare=spare
+    )
 
 
-def check_table(found: Sequence[Checked]) -> Table:
+def medians(found: Comparison) -> str:
+    """One line: each contender's median, and its ratio to the baseline where there is one."""
+    said = [
+        f"{one['name']} {seconds_text(one['seconds_median'])}"
+        + _known(one["ratio"], " (ratio {:.3f})".format)
+        for one in found.to_json()["contenders"]
+        if one["seconds_median"] is not None
+    ]
+    return f"Medians: {', '.join(said)}." if said else ""
+
+
+def check_table(found: Sequence[Checked]) -> Fitted:
     """A row a backend: passed or not, and why."""
     headers = "backend | result | asked | declined | too slow | not compiled for | gradients | ln Z | reason"
     words = {True: "right", False: "WRONG", None: "not asked"}
@@ -104,10 +188,11 @@ def check_table(found: Sequence[Checked]) -> Table:
         counts = (one.asked, one.declined, one.left_out, one.uncompiled)
         further = further if one.passed else ["", ""]
         rows.append((one.name, result, *counts, *further, one.reason or "; ".join(without)))
-    return table(headers.split(" | "), rows)
+    spare = ("reason", "gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
+    return Fitted(headers.split(" | "), rows, prose=("result", "gradients", "ln Z", "reason"), spare=spare)
 
 
-def precision_table(found: Sequence[Checked]) -> Table:
+def precision_table(found: Sequence[Checked]) -> Fitted:
     """A row a backend, dtype and direction: how exact it is, for those that answered."""
     title = (
         "precision: error in units of the budget of its class, largest in units in the last place, "
@@ -129,10 +214,11 @@ def precision_table(found: Sequence[Checked]) -> Table:
         for what, answers in (("output", one.precision), ("gradients", one.gradients), ("ln Z", one.log_sums))
         if dtype in answers
     ]
-    return table(["backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"], rows, title)
+    headers = ["backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"]
+    return Fitted(headers, rows, title, prose=("dtype", "class"), spare=("ulp", "bias"))
 
 
-def same_bits_table(found: Sequence[Checked]) -> Table:
+def same_bits_table(found: Sequence[Checked]) -> Fitted:
     """A row a backend and dtype: where it gives the same bits again."""
     words = {True: "same", False: "differ", None: ""}
     rows = [
@@ -141,61 +227,69 @@ def same_bits_table(found: Sequence[Checked]) -> Table:
         for one in checked.invariance
     ]
     title = "the same bits again, and when a part is computed by itself"
-    return table(("backend", "dtype", *SAME_BITS, ""), rows, title)
+    headers, reason = ("backend", "dtype", *SAME_BITS, "reason"), ("reason",)
+    return Fitted(headers, rows, title, prose=reason, spare=reason)
 
 
-def backend_table(device: str, found: Sequence[Listed]) -> Table:
+def backend_table(device: str, found: Sequence[Listed]) -> Fitted:
     """A row a backend: whether it can run on `device`, and what it is or why it cannot."""
     rows = [
         (one.name, one.library, "no" if one.reason else "yes", one.reason or one.summary) for one in found
     ]
-    headers = "backend | library | here | what it is, or why it cannot run"
-    return table(headers.split(" | "), rows, f"backends on {device}")
-
-
-_COSTS = "FLOPs | score matrix | least bytes"
+    headers = ["backend", "library", "here", "what it is, or why it cannot run"]
+    return Fitted(headers, rows, f"backends on {device}", prose=headers[-1:])
 
 
 def _costs(one: Workload) -> tuple[str, str, str]:
     return flops_text(one.flops).removesuffix("/s"), bytes_text(one.score_bytes), bytes_text(one.least_bytes)
 
 
-def presets_table(parts: Sequence[Part]) -> Table:
-    """A row a part of a preset: its shape, its lengths, and what the shortest and the longest cost."""
+def presets_table(presets: Mapping[str, Sequence[Part]]) -> Fitted:
+    """A row a preset: what the labels of all its parts say, but for the length, its lengths, its parts."""
     rows = []
+    for name, parts in presets.items():
+        words = _shared([part.workloads()[-1].label.split() for part in parts])
+        shape = " ".join(one for one in words if not re.fullmatch(r"b1|n\d.*|float32|cpu", one))
+        lengths = sorted({length for part in parts for length in part.said["lengths"]})
+        ends = " to ".join(dict.fromkeys(map(str, (lengths[0], lengths[-1]))))
+        rows.append((name, shape, ends, ", ".join(part.name for part in parts)))
+    return Fitted(("preset", "shape", "lengths", "parts"), rows, prose=("shape", "parts"))
+
+
+def costs_tables(parts: Sequence[Part]) -> list[Fitted]:
+    """Of each of these parts a row a workload: what it costs."""
+    headers = ("workload", "FLOPs", "score matrix", "least bytes")
+    found = []
     for part in parts:
-        found = part.workloads()
-        ends = zip(_costs(found[0]), _costs(found[-1]), strict=True)
-        lengths = ", ".join(map(str, part.said["lengths"]))
-        rows.append((part.path, _shape(part), lengths, *(" to ".join(dict.fromkeys(pair)) for pair in ends)))
-    return table(f"preset | shape | lengths | {_COSTS}".split(" | "), rows, "presets")
+        workloads = part.workloads()
+        shared, labels = apart([one.label for one in workloads])
+        rows = [(label, *_costs(one)) for label, one in zip(labels, workloads, strict=True)]
+        found.append(Fitted(headers, rows, f"{part.path}: {shared}"))
+    return found
 
 
-def costs_table(parts: Sequence[Part]) -> Table:
-    """A row a workload of these parts: what it costs."""
-    rows = [(part.path, one.label, *_costs(one)) for part in parts for one in part.workloads()]
-    return table(f"preset | workload | {_COSTS}".split(" | "), rows)
+def _shared(every: Sequence[Sequence[T]]) -> list[T]:
+    """What stands in all of them, in the order of the first."""
+    return [one for one in every[0] if all(one in other for other in every)]
 
 
-def _shape(part: Part) -> str:
-    """What the workloads of a part have in common, at the longest length."""
-    longest = part.workloads()[-1]
-    told = conditions(longest, part.tokens)
-    if longest.queries != longest.keys and "keys" in part.said:
-        told["queries"] = None
-    said = [condition(name, value) for name, value in told.items() if name not in ("dtype", "device")]
-    said = [f"{counted(longest.heads, 'head')}", *filter(None, said)]
-    if "keys" in part.said:
-        said.append(f"n queries over {longest.keys} keys")
-    return ", ".join(one for one in said if one != "batch 1")
+#: words of a workload's label that stand in its row, whatever the others say: heads and length
+_OWN = re.compile(r"[hn]\d")
 
 
-def claims_table(listed: Sequence[tuple[str, str, str]]) -> Table:
+def apart(labels: Sequence[str]) -> tuple[str, list[str]]:
+    """What the labels of all workloads say, but for heads and length, and what each says beside it."""
+    words = [label.split() for label in labels]
+    shared = [one for one in _shared(words or [[]]) if not _OWN.match(one)]
+    return " ".join(shared), [" ".join(one for one in mine if one not in shared) for mine in words]
+
+
+def claims_table(listed: Sequence[tuple[str, str, str]]) -> Fitted:
     """A row a claim: its id, its theme, and what is said."""
-    return table(["id", "theme", "claim"], listed, "claims")
+    return Fitted(["id", "theme", "claim"], listed, prose=("theme", "claim"))
 
 
-def ledger_table(found: Ledger) -> Table:
+def ledger_table(found: Ledger) -> Fitted:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
     from attnlab.experiments.claims import ClaimVerdict
 
@@ -203,14 +297,14 @@ def ledger_table(found: Ledger) -> Table:
     rows = [
         (one.id, one.verdict_in(words), one.says, one.truth, one.deciding_figure) for one in found.entries
     ]
-    headers = "id | verdict | claim | what is so | deciding figure"
-    return table(headers.split(" | "), rows, "what is claimed", lines=True)
+    headers = ["id", "verdict", "claim", "what is so", "deciding figure"]
+    return Fitted(headers, rows, prose=headers[1:], lines=True)
 
 
 # -- a race ------------------------------------------------------------------------------------------
 
-#: columns of the table of a race
-_COLUMNS = ("workload", "first", "time", "next", "takes", "open", "peak", "rel. error", "no speed")
+#: columns of the table of a race; from the third on, what is left out where there is no room, the last first
+_COLUMNS = ("workload", "first", "time", "next takes", "peak", "next", "no speed", "open", "rel. error")
 
 
 def undecided(cell: Cell) -> tuple[int, int]:
@@ -222,49 +316,57 @@ def undecided(cell: Cell) -> tuple[int, int]:
     return sum(one is None or one.kind is Kind.UNDECIDED for one in verdicts), len(verdicts)
 
 
-def _row(cell: Cell) -> list[str]:
-    """What stands in `_COLUMNS`."""
+def _left_out(cell: Cell) -> Counter[str]:
+    """How many contenders have no speed, by what became of them."""
     outcomes = (one.outcome for one in cell.answers.values())
-    left_out = Counter(str(one).replace("_", " ") for one in outcomes if one is not Outcome.MEASURED)
-    others = ", ".join(f"{count} {what}" for what, count in left_out.items())
-    label = cell.workload.label
+    return Counter(str(one).replace("_", " ") for one in outcomes if one is not Outcome.MEASURED)
+
+
+def _outcomes(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.items())
+
+
+def _row(cell: Cell) -> list[str]:
+    """What stands in `_COLUMNS` behind the workload, but for who has no speed."""
     if cell.ranking is None:
-        return [label, "nobody", *[""] * (len(_COLUMNS) - 3), others]
+        return ["nobody", *[""] * 6]
     result, (still, of), lead = cell.answers[cell.ranking.best.contender], undecided(cell), cell.won.ahead
-    takes = ""
-    if lead is not None:
-        span = "" if lead.low is None or lead.high is None else f" {interval_text(lead.low, lead.high)}"
-        takes = f"{ratio_text(lead.ratio)}{span} ×"
+    low, high = (None, None) if lead is None else (lead.low, lead.high)
+    span = "" if low is None or high is None else f" {interval_text(low, high)}"
     return [
-        label,
-        f" {MARKS[cell.won.sure]} ".join(cell.won.first),
+        f"{MARKS[cell.won.sure]} {', '.join(cell.won.first)}",
         seconds_text(cell.won.seconds),
-        "" if lead is None else lead.over,
-        takes,
-        f"{still} of {of}" if still else "",
+        "" if lead is None else f"{ratio_text(lead.ratio)}{span} ×",
         "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
+        "" if lead is None else lead.over,
+        f"{still} of {of}" if still else "",
         "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
-        others,
     ]
 
 
-def race_table(cells: Iterable[Cell], title: str = "") -> Table:
-    """A row a workload; columns in which nothing stands are left out."""
-    found = list(map(_row, cells))
-    shown = [at for at in range(len(_COLUMNS)) if at < 2 or any(one[at] for one in found)]
-    headers = [_COLUMNS[at] for at in shown]
-    return table(headers, ([one[at] for at in shown] for one in found), title)
+def race_table(cells: Sequence[Cell], title: str = "") -> Fitted:
+    """A row a workload; what is the same of all stands in the title and in a line below."""
+    shared, labels = apart([one.workload.label for one in cells])
+    counts = [_left_out(one) for one in cells]
+    always = reduce(Counter.__and__, counts) if counts else Counter()
+    rows = []
+    for label, cell, count in zip(labels, cells, counts, strict=True):
+        row = _row(cell)
+        rows.append([label, *row[:5], _outcomes(count - always), *row[5:]])
+    note = f"Without a speed{' in each row' if len(rows) > 1 else ''}: {_outcomes(always)}." if always else ""
+    title = ": ".join(filter(None, (title, shared)))
+    return Fitted(_COLUMNS, rows, title, prose=("first",), spare=_COLUMNS[2:], note=note)
 
 
-def show_run(run: Run, *, quiet: bool = False) -> None:
-    """Print a run's table and its verdict; with `quiet` the verdict alone. Who is tied stands beside who is first.
+def show_verdict(content: Content) -> None:
+    """Print a run's verdict, with a table of every workload in it.
 
     Of a run that is not complete, what there is.
     """
-    from attnlab.report import content_of, in_words
+    from attnlab.report.formats import told
 
-    content = content_of(run)
-    cells = [one for one in content.analysis.cells if one.answers]
-    if cells and not quiet:
-        show(race_table(cells))
-    click.echo(in_words(content))
+    def table(cells: Sequence[Cell]) -> Fitted:
+        return race_table([one for one in cells if one.answers])
+
+    parts = [one if isinstance(one, str) else table(one.ordered) for one in told(content)]
+    show(*parts, *([] if content.answer.groups else [table(content.analysis.cells)]))

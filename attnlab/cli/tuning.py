@@ -47,6 +47,7 @@ def tune(
     kept. Takes two or three minutes for the three workloads that it asks by default.
     """
     from attnlab.cli.progress import note
+    from attnlab.cli.tables import show
     from attnlab.problem.inputs import SUFFIX
     from attnlab.race.tune import tune as search
 
@@ -60,5 +61,7 @@ def tune(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        click.echo("\n".join(found.lines() if quiet else [*found.sentences(), *found.lines()]))
+        show("" if quiet else "\n".join(found.sentences()))
+        for line in found.lines():
+            click.echo(line)
     return 0

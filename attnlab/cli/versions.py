@@ -14,6 +14,8 @@ from attnlab.cli.races import plan_of
 
 #: what is raced where nothing is said
 _GRID = {"lengths": "128,512,1024", "heads": "8"}
+#: options of what is a regression
+_MARGINS = ("margin", "memory_margin", "setup_margin", "unseen", "allow_kernel_change")
 
 
 class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -33,7 +35,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return part
 
 
-@click.command(cls=options.WorkloadCommand)
+@click.command(cls=options.WorkloadCommand, groups={"What is a regression": _MARGINS})
 @click.argument("base")
 @click.argument("head")
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file: its workloads.")
@@ -80,6 +82,7 @@ def gate(
     from attnlab.backend.discovery import backends as known
     from attnlab.backend.side import require_two, setting_of
     from attnlab.cli.progress import note
+    from attnlab.cli.tables import show
     from attnlab.race import regression
 
     sides = setting_of(base), setting_of(head)
@@ -118,5 +121,8 @@ def gate(
     if summary:
         with summary.open("a", encoding="utf-8") as file:
             file.write(found.summary())
-    click.echo(json.dumps(found.to_json(), allow_nan=False) if as_json else "\n".join(found.sentences()))
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        show("\n".join(found.sentences()))
     return regression.STATUS[found.found]

@@ -26,6 +26,7 @@ class Declared:
     part of a label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a
     label says it at its default too. several : the plural under which a grid takes many values of it. also : a second
     name of its option. names : the values that it may have, where they are names. most : what a size may be at most.
+    group : the heading, on a page of options, of its option and of those of the fields after it that name none.
     """
 
     help: str
@@ -36,6 +37,7 @@ class Declared:
     also: str | None = None
     names: tuple[str, ...] = ()
     most: int | None = None
+    group: str = ""
 
 
 def declared(default: Any, help: str, **rest: Any) -> Any:

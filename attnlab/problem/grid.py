@@ -50,6 +50,12 @@ class Choice:
         return (option(name),) if name else ()
 
     @property
+    def group(self) -> str:
+        """The heading of its option on a page of options: that of its field, or of the nearest before that has one."""
+        before = dataclasses.fields(Workload)[: [*_KINDS].index(self.fields[0].name) + 1]
+        return [group for field in before if (group := declaration(field).group)][-1]
+
+    @property
     def bare(self) -> bool:
         """Whether the option may stand alone, for "true"."""
         return self.fields[0].default is False

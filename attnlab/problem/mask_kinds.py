@@ -376,6 +376,15 @@ class Given(Part):
         broadcastable("mask", self.array, shape)
 
 
+def forms() -> str:
+    """How each kind is written: ``prefix(LENGTH), random(SHARE,SEED), ...``; a caller's own array is not."""
+    kinds = sorted(set(Part.kinds.values()) - {Given}, key=lambda one: one.kind)
+    return ", ".join(
+        f"{one.kind}({','.join(each.name.upper() for each in fields(one))})"  # type: ignore[arg-type]
+        for one in kinds
+    )
+
+
 @lru_cache(maxsize=2)
 def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np.bool_]:
     return np.asarray(np.random.default_rng([seed, 5]).random((queries, keys), dtype=np.float32) < share)

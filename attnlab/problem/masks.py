@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Part, Place, Positions, Shape, Window
+from attnlab.problem.mask_kinds import Causal, Given, KeyLengths, Part, Place, Positions, Shape, Window, forms
 
 #: elements of the largest tile that is looked at at once, where pairs are counted one by one
 _TILE = 1 << 22
@@ -55,8 +55,7 @@ class Mask:
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
             known = match and Part.kinds.get(match[1])
             if match is None or known is None or known is Given:
-                kinds = ", ".join(sorted(set(Part.kinds) - {Given.kind}))
-                raise ValueError(f"a mask is written as one or more of {kinds}, joined by &, got {one!r}")
+                raise ValueError(f"a mask is written as one or more of {forms()}, joined by &, got {one!r}")
             arguments = [piece.strip() for piece in (match[2] or "").split(",") if piece.strip()]
             try:
                 parts.append(known.parse(*arguments))

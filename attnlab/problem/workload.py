@@ -26,7 +26,7 @@ from attnlab.problem.declaring import (
     whole,
 )
 from attnlab.problem.inputs import DISTRIBUTIONS, Captured, is_captured
-from attnlab.problem.mask_kinds import ALIGNMENTS, Shape
+from attnlab.problem.mask_kinds import ALIGNMENTS, Shape, forms
 from attnlab.problem.masks import Counts, Mask, fields_of, masked_by
 from attnlab.problem.problem import LEAST_CAP, Alibi, Problem, checked_number, derived, projected, shapes
 from attnlab.problem.vocabulary import (
@@ -81,7 +81,7 @@ class Workload:
     divide heads, a window, lengths or splits beyond the keys, an unknown name.
     """
 
-    batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20)
+    batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
     heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True, most=2**20)
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]"
@@ -106,6 +106,7 @@ class Workload:
         several="dtypes",
         names=DTYPES,
         always=True,
+        group="What is measured",
     )
     device: str = declared("cpu", "cpu or cuda.", brief="{}", names=DEVICES, always=True)
     causal: str | bool = declared(
@@ -114,6 +115,7 @@ class Workload:
         read=_causal,
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
+        group="Mask and scores",
     )
     window: tuple[int, int] | None = declared(
         None,
@@ -125,7 +127,7 @@ class Workload:
     )
     mask: str = declared(
         "",
-        "A further mask: prefix(N), random(SHARE), ..., joined by &.",
+        f"A further mask: one or more of {forms()}, joined by &.",
         brief=lambda text: text.replace(" ", ""),
     )
     bias: str = declared(
@@ -144,6 +146,7 @@ class Workload:
         "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
         brief="{}",
         names=("bhsd", "bshd"),
+        group="What is measured",
     )
     storage: str = declared(
         CONTIGUOUS,

@@ -46,7 +46,7 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
     fits = fitting.found  # before the largest are made: who makes them holds memory too
     run = analysis.run
     found: dict[str, Iterable[dict[str, Any]]] = {
-        "winners": _winners(analysis),
+        "winners": winners(analysis),
         "results": results(analysis),
         "measurements": _measurements(analysis),
         "crossovers": _crossovers(analysis),
@@ -120,7 +120,7 @@ def _place(cell: Cell) -> dict[str, Any]:
     return {"group": cell.group, "heads": cell.workload.heads, "n": cell.workload.keys}
 
 
-def _winners(analysis: Analysis) -> Rows:
+def winners(analysis: Analysis) -> Rows:
     """A row a workload: who is first, how sure, and by how much."""
     for one in analysis.won:
         yield {

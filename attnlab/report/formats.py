@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from attnlab.errors import NotStored
 from attnlab.figures import Drawn
 from attnlab.judge import growth
+from attnlab.judge.analysis import Group
 from attnlab.judge.growth import Fitting
 from attnlab.plain import finite
 from attnlab.report import answer, data_tables, experiments_page, layout, run_figures, sentences, tables
@@ -246,10 +247,10 @@ def _inside(picture: Picture) -> dict[str, Any]:
 # -- plain data, and one line ------------------------------------------------------------------------
 
 
-def json_text(run: Run) -> str:
+def json_text(run: Run, *, brief: bool = False) -> str:
     """What the report says as one JSON object: ``answer``, ``sentences``, ``warnings``, and every table by its name.
 
-    Numbers are in base units; infinities and nan are null.
+    brief : of the tables ``winners`` alone. Numbers are in base units; infinities and nan are null.
     """
     content = content_of(run)
     told = {
@@ -261,7 +262,9 @@ def json_text(run: Run) -> str:
         "baseline": content.analysis.baseline,
         "margin": content.analysis.margin,
         "command": run.command,
-        "tables": dict(content.tables()),
+        "tables": {"winners": list(data_tables.winners(content.analysis))}
+        if brief
+        else dict(content.tables()),
     }
     return json.dumps(finite(told, named=False), indent=1, ensure_ascii=False, allow_nan=False)
 
@@ -285,13 +288,23 @@ def summary(run: Run) -> str:
     return " ".join(told)
 
 
+def told(content: Content) -> Iterator[str | Group]:
+    """The verdict, each group of workloads where its table belongs, and sentences, as plain text for a terminal."""
+    found = content.answer
+    warned = (f"Warning: {one}" for one in sentences.warnings(content.analysis))
+    yield "\n".join(map(plain, (found.line, *warned)))
+    for group, line in found.groups:
+        if group.name:
+            yield plain(f"{group.name}: {line}")
+        yield group
+    after = [tables.legend(content.analysis.won)] if found.groups else []
+    yield "\n".join(map(plain, [*after, *(f"- {one}" for one in found.sentences)]))
+
+
 def in_words(content: Content) -> str:
     """The verdict, its tables, the warnings and its sentences as plain text, for a terminal."""
-    found = content.answer
-    lines = [found.line, *(f"Warning: {one}" for one in sentences.warnings(content.analysis))]
-    for group, line in found.groups:
-        lines += ["", f"{group.name}: {line}"] if group.name else [""]
-        lines += [tables.winners(group, for_terminal=True)]
-    lines += ["", tables.legend(content.analysis.won)] if found.groups else []
-    lines += [f"- {one}" for one in found.sentences]
-    return "\n".join(map(plain, lines))
+    shown = (
+        one if isinstance(one, str) else plain(tables.winners(one, for_terminal=True))
+        for one in told(content)
+    )
+    return "\n\n".join(filter(None, shown))

@@ -43,7 +43,7 @@ MISTAKES = {
     "compare a b --kv-heads 3": "--kv-heads",
     "compare a b --causal=maybe": "--causal",
     "compare a b --key-lengths 1,2": "--key-lengths",
-    "compare a b --mask foo": "--mask",
+    "compare a b --mask foo": "random(SHARE,SEED)",
     "compare a b --bias given": "--bias",
     "compare a b --scale nan": "--scale",
     "compare a b --storage shelf": "'shelf'",
@@ -54,7 +54,6 @@ MISTAKES = {
     "compare a b --d-model 64 --direction training": "'training'",
     "compare a b --preset llama3-8b": "llama3-8b/decode",
     "compare a b --preset llama3-8b/decode": "--length",
-    "backends --json": "--matrix",
     # numbers of a command
     "run --seconds inf": "at most 1,000,000",
     "run --processes 1001": "at most 1,000",

@@ -125,7 +125,7 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"), processes=1, everything=True)
     assert found.passed is True and "float64" not in found.precision
     assert found.no_dtypes["float64"] == "its answers have the precision of float32"
-    shown = [str(cell) for column in check_table([found]).columns for cell in column.cells]
+    shown = [str(cell) for row in check_table([found]).rows for cell in row]
     assert any("no float64: its answers have the precision of float32" in cell for cell in shown)
 
 
