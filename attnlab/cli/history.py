@@ -97,9 +97,10 @@ def history(
     out: Path,
     as_json: bool,
 ) -> int:
-    """Write what became of every contender over all runs in and below folders: a figure a machine, change points.
+    """Write what became of every contender over all runs in and below folders.
 
-    Machines are never mixed. Changes are looked for in the ratio of a contender to the machine's other libraries.
+    A figure a machine, with change points. Machines are never mixed. Changes are looked for in the ratio of a
+    contender to the machine's other libraries.
     """
     from attnlab.report import history_page
     from attnlab.runs import history as over_time

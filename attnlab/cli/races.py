@@ -221,7 +221,7 @@ def compare(
 @options.as_json
 @options.quiet
 def selftest(backends: tuple[str, ...] | None, out: Path, as_json: bool, quiet: bool, **how: Any) -> int:
-    """Race what is known: the same contender twice, known slow-downs, and everything against itself alone.
+    """Race what is known: the same contender twice, known slow-downs, all against themselves alone.
 
     Takes a quarter of an hour. Exits with 1 where an answer is wrong: then do not believe small differences here.
     """

@@ -111,7 +111,7 @@ def show(folder: Path) -> int:
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @options.as_json
 def doctor(folder: Path, as_json: bool) -> int:
-    """Check a stored run: whole lines, one result for every contender and workload, nothing from elsewhere.
+    """Check a stored run: whole lines, a result for every contender and workload, none from elsewhere.
 
     Changes nothing. Exits with 1 where something is broken.
     """
