@@ -1,9 +1,9 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
 ``python benchmarks instruments [memory gate diagnosis] [--out FILE.md]``, on a machine that
-does nothing else; `diagnosis` only where it is named, with ``attnlab[diagnose,test-model]`` installed. Told is what was
-promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts`` and
-`attnlab selftest`; where the time of a run goes is in its report.
+does nothing else; `diagnosis` only where it is named, with the extra diagnose and the group test-model installed. Told
+is what was promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts``
+and `attnlab selftest`; where the time of a run goes is in its report.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The same comparisons by attnlab and by other benchmark tools: who claims what is not so, and how far ratios are off.
 
-``python benchmarks peers``, on a machine that does nothing else, after ``pip install -c constraints.txt -e .[peers]``.
+``python benchmarks peers``, on a machine that does nothing else; ``pip install --group peers`` installs the others.
 Every trial goes into ``benchmarks/peers.jsonl`` as soon as it is measured, and what is there is not measured again: an
 interrupted run goes on where it stopped, and every run stops by itself after ``--minutes``. One round of everything
 takes about twelve minutes, ten trials ten such runs. The page ``benchmarks/peers.md`` and the figure

@@ -1,41 +1,66 @@
-"""The commands by name; each imports what it needs when it is called."""
+"""The commands by name; each is imported when it is called, and imports what it needs then."""
 
 from __future__ import annotations
 
+import importlib
+from collections import UserDict
+from typing import Any
+
 import click
 
-from attnlab.cli import backends, experiments, history, races, stored, sweep, tuning, versions
+#: by name: the module that holds each command, and what `attnlab --help` says of it, the first sentence of its own help
+_COMMANDS = """\
+backends  backends     List the backends, or those named: which can run here, which cannot and why.
+check     backends     Hold backends against float64, outputs and gradients: all of them, or those named.
+claims    experiments  Measure what is often claimed about attention: all claims, or those named.
+collect   stored       Add what runs hold to a dataset of Parquet files, which is made where there is none.
+compare   races        Race contenders on one workload; the first is the baseline.
+diagnose  experiments  Say what attention does in MODEL, head by head, and what follows for number formats and backends.
+diff      history      Show two stored runs of one machine and one plan side by side, as of two versions of a library.
+doctor    stored       Check a stored run: whole lines, a result for every contender and workload, none from elsewhere.
+explore   stored       Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+gate      versions     Race HEAD against BASE: did it become slower, bigger or wrong?
+history   history      Write what became of every contender over all runs in and below folders.
+numerics  experiments  Run the experiments called NAME and write their page; by default all, with the claims ledger.
+plans     races        List the presets of --preset: all of them, or those named, with the cost at each length.
+query     stored       Ask a dataset in SQL: one SELECT over the views results, verdicts, measurements, rounds and runs.
+report    stored       Write the report of a stored run again, from its results alone; of a dataset, one for every run.
+run       races        Measure a plan, write its report, and print the verdict.
+selftest  races        Race what is known: the same contender twice, known slow-downs, all against themselves alone.
+show      stored       Print the table and the verdict of a stored run, as `attnlab run` did at its end.
+sweep     sweep        Measure a plan on many machines: cut into shards, each a job of its own.
+tune      tuning       Find settings under which a backend is faster on this machine.
+"""
+_LINES = {
+    name: (home, line) for name, home, line in (one.split(maxsplit=2) for one in _COMMANDS.splitlines())
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
+class _Commands(UserDict[str, Any]):
+    """The commands by name, each imported when it is taken."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        found: click.Command = getattr(importlib.import_module(f"attnlab.cli.{self.data[name][0]}"), name)
+        return found
+
+
+class _Group(click.Group):
+    """Lists its commands without importing them."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Each with its whole sentence."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _LINES.items()])
+
+
+@click.group(
+    cls=_Group,
+    commands=_Commands(_LINES),
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+)
 @click.version_option(package_name="attnlab", message="attnlab %(version)s")
 def app() -> None:
     """Which attention should I run here, how fast, how big, and is it right?
 
     For completion in a shell, in ~/.bashrc: eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"; zsh and fish alike.
     """
-
-
-for _command in (
-    races.run,
-    sweep.sweep,
-    races.compare,
-    versions.gate,
-    tuning.tune,
-    backends.check,
-    experiments.numerics,
-    experiments.claims,
-    experiments.diagnose,
-    backends.backends,
-    races.plans,
-    stored.report,
-    stored.explore,
-    stored.show,
-    history.diff,
-    history.history,
-    stored.collect,
-    stored.query,
-    races.selftest,
-    stored.doctor,
-):
-    app.add_command(_command)

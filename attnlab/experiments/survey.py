@@ -107,13 +107,14 @@ class Survey:
     def _take(self, one: OpenBackend, measure: Measure) -> None:
         """The rows of `measure` through `one`, or one failed row that says what the backend did wrong.
 
-        One that declines a question is asked nothing more of this measure; why goes into the facts.
+        One that declines a question, or lacks what answers it, is asked nothing more of this measure; why goes into
+        the facts.
         """
         rows: list[Row] = []
         try:
             for row in measure(one, self.seed):
                 rows.append(row)
-        except Declined as declined:
+        except (Declined, Unavailable) as declined:
             self.facts.setdefault(f"without {one.name} in part", str(declined))
         except Exception as fault:  # a backend is other people's code and may raise anything
             reason = f"{type(fault).__name__}: {fault}"

@@ -93,6 +93,18 @@ def is_there(module: str) -> bool:
         return False
 
 
+def tracer() -> Any:
+    """The package memray, which tells the peak of memory on the CPU.
+
+    Raises Unavailable, with the line that installs it, where it is missing.
+    """
+    if not is_there("memray"):
+        raise Unavailable("memray is not installed; pip install 'attnlab[memory]'")
+    import memray
+
+    return memray
+
+
 @functools.cache
 def _too_old(extra: str) -> str | None:
     """Which installed package is not of the versions that attnlab's extra asks for, or None.

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import memray
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnlab.libraries.host import tracer
 from attnlab.libraries.torch_library import kernels_of, recorded
 from attnlab.subprocesses import Channel, Closed
 from attnlab.text import one_line
@@ -196,6 +196,7 @@ class Rank:
                 yield None
                 peak = torch.cuda.max_memory_allocated() - before
             else:
+                memray = tracer()
                 with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
                     file = Path(folder, "trace.bin")
                     with memray.Tracker(file):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from attnlab.backend.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.host import HostLibrary, tracer
 from attnlab.libraries.torch_library import Torch
 from attnlab.subprocesses import Channel, Closed, Subprocess, ready
 
@@ -329,6 +329,8 @@ class TorchRanks(HostLibrary):
     # -- instruments -------------------------------------------------------------------------------
 
     def peak_bytes(self, call: Call) -> int | None:
+        if self.device == "cpu":
+            tracer()  # where it is missing, the ranks need not fail to tell it
         self._forget()
         self.team.all("watch", "memory")
         output = call()

@@ -204,6 +204,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options now, so that a mistake is one line and not an error in every test."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("pytest-benchmark is not loaded; pip install 'attnlab[pytest]' installs it")
     try:
         config.stash[SETTINGS] = Settings.of(config)
     except ValueError as fault:

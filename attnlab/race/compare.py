@@ -23,7 +23,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import hidden
-from attnlab.text import seconds_text
+from attnlab.text import listed, seconds_text
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for
 SECONDS = 1.0
@@ -108,6 +108,11 @@ class Comparison:
                     f"{paid.contender} takes {seconds_text(result.setup_seconds)} to get ready: it pays off after "
                     f"{paid.calls:,} calls against {paid.against}."
                 )
+        noted: dict[str, list[str]] = {}
+        for result in self.results:
+            if result.outcome is Outcome.MEASURED and result.reason:
+                noted.setdefault(result.reason.removeprefix("its "), []).append(result.contender)
+        said += [f"{listed(names)}: {note}." for note, names in noted.items()]
         for name, versions in self.ran_with.items():
             said.append(
                 f"{name} ran with {', '.join(f'{one} {number}' for one, number in versions.items())}."

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from attnlab import system
 from attnlab.backend.library import Call, Library
 from attnlab.errors import Declined
+from attnlab.libraries.host import tracer
 from attnlab.problem.result import Measurement
 from attnlab.problem.workload import Workload
 
@@ -220,8 +221,7 @@ class PeakMemory(Instrument):
         on_device = library.peak_bytes(call)
         if on_device is not None:
             return on_device, getattr(library, "peak_method", "device allocator")
-        import memray
-
+        memray = tracer()
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
             trace = Path(folder) / "trace.bin"
             with memray.Tracker(trace):

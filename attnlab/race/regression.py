@@ -65,7 +65,7 @@ class Line:
     """What was found of one backend at one workload, and `why`, in words.
 
     `of` names what regressed: "time", "memory", "set-up", "kernel" or an outcome. [`low`, `high`] is the interval of
-    `ratio`, HEAD's seconds a call over BASE's; nan where there is none.
+    `ratio`, HEAD's seconds a call over BASE's; nan where there is none. `untold` says why memory was not compared.
     """
 
     backend: str
@@ -76,6 +76,7 @@ class Line:
     ratio: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    untold: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,7 @@ class Gate:
                 for one in self._sorted()
                 if one.found is not Kinds.PASSED
             ),
+            *dict.fromkeys(f"Memory was not compared: {one.untold}." for one in self.lines if one.untold),
         ]
 
     def _sorted(self) -> list[Line]:
@@ -225,7 +227,8 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
     against = verdicts_against(results, base.contender)
     verdict, same = against.get(head.contender), against.get(control.contender)
     again = verdicts_against([control, head], control.contender).get(head.contender)
-    line = partial(Line, backend, workload)
+    untold = [one.reason or "it was not measured" for one in (base, head) if one.peak_bytes is None]
+    line = partial(Line, backend, workload, untold="; ".join(dict.fromkeys(untold)))
     if verdict is not None and verdict.low:
         line = partial(line, ratio=verdict.ratio, low=verdict.low, high=verdict.high)
     worse, no_verdict = dict(_beside_time(base, head, margins)), None

@@ -72,7 +72,7 @@ def machine(environment: Mapping[str, Any]) -> str:
 
 
 def warnings(analysis: Analysis) -> list[str]:
-    """What a reader must know before trusting anything: an interrupted run, a failed self-test."""
+    """What a reader must know before trusting anything: an interrupted run, a failed self-test, no memory."""
     found = []
     run, tested = analysis.run, analysis.self_test
     if not run.complete:
@@ -114,6 +114,10 @@ def warnings(analysis: Analysis) -> list[str]:
         if tested.between is not None:
             text += f"; two of its processes differ by {percent(tested.between)} (standard deviation)"
         found.append(f"{text}.")
+    reasons = (one.reason or "" for cell in analysis.cells for one in cell.measured.values())
+    unread = [one.removeprefix("its ") for one in reasons if "peak memory could not be measured" in one]
+    if unread:
+        found.append(f"Of {counted(len(unread), 'result')} the {unread[0]}.")
     lost = len(analysis.uncounted)
     if lost and disturbed < turns:
         found.append(

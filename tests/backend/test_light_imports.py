@@ -41,6 +41,16 @@ def test_the_instruments_import_nothing_heavy() -> None:
     assert heavy_after("import attnlab; attnlab.load('torch_eager')") >= {"torch"}, "the check can fail"
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["no-such-command"]])
+def test_the_list_of_commands_imports_none_of_them(words: list[str]) -> None:
+    """Nor NumPy: Python and click are all that it takes."""
+    run = "import sys; from attnlab.__main__ import main\ntry: main({})\nexcept SystemExit: pass\n"
+    own = "assert not {'numpy', 'psutil', 'msgspec', 'attnlab.cli.options'} & sys.modules.keys()"
+    assert heavy_after(run.format(words) + own) == set()
+    command = run.format(["compare", "--help"])
+    assert heavy_after(command + "assert 'numpy' in sys.modules") == set(), "the check can fail"
+
+
 def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
     """As for any module; and what it lists it has."""
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

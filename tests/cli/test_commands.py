@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import strategies
 from click.shell_completion import ShellComplete
+from click.testing import CliRunner
 from hypothesis import example, given
 from typed import status
 
@@ -42,6 +43,13 @@ def test_without_a_command_all_are_listed_and_no_library_is_imported() -> None:
     )
     found = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert all(f"\n  {name} " in found.stdout for name in app.commands)
+
+
+def test_the_list_says_the_first_sentence_of_every_command() -> None:
+    """Whole, from a list that imports none of them."""
+    listing = CliRunner().invoke(app, ["--help"], terminal_width=999, max_content_width=999).output
+    for name, command in app.commands.items():
+        assert re.search(rf"^  {name} +{re.escape(command.get_short_help_str(999))}", listing, re.MULTILINE)
 
 
 def understood(words: list[str]) -> tuple[tuple[str, ...], Workload]:

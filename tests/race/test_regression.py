@@ -137,6 +137,16 @@ def test_memory_kernel_and_set_up_have_margins_of_their_own(
     assert one.lines[0].of == of
 
 
+def test_where_memory_is_not_measured_the_gate_says_that_it_was_not_compared(clock: Clock) -> None:
+    """It passes, and not in silence."""
+    missing: dict[str, Any] = {"faults": {("PeakMemory", 1): Refused("unavailable", "no tracer")}}
+    one = gated(clock, (1.0, missing), base=missing)
+    assert one.found is Kinds.PASSED
+    assert one.sentences()[1:] == [
+        "Memory was not compared: its peak memory could not be measured: no tracer."
+    ]
+
+
 def test_the_summary_is_short_and_has_the_verdict_first(clock: Clock) -> None:
     """With many workloads the worst are shown."""
     workloads = [SMALL.with_(keys=keys) for keys in range(4, 64)]

@@ -29,9 +29,7 @@ def made(tmp_path: Path) -> Callable[..., Run]:
 @pytest.fixture(scope="module")  # the tests of other modules count their processes
 def browser() -> Iterator[Any]:
     """Chromium without a window; skipped where it, or Playwright, is not installed."""
-    tool = pytest.importorskip(
-        "playwright.sync_api", reason="pip install 'attnlab[page-test]' installs playwright"
-    )
+    tool = pytest.importorskip("playwright.sync_api", reason="pip install --group page-test")
     with tool.sync_playwright() as playwright:
         found = find_browser(playwright)
         if found is None:

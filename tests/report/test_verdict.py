@@ -132,6 +132,14 @@ def test_who_has_no_turn_that_counts_has_no_place_and_others_keep_theirs(made):
     assert len(rows) == 8 and all(row["median_s"] is None and NO_TURN in row["reason"] for row in rows)
 
 
+def test_memory_that_could_not_be_measured_is_a_warning_with_its_reason(made):
+    run = made(costs=B_WINS, memory=False, lengths=(64,), heads=(1,))
+    assert "memory" not in verdict_text(run)
+    note = "peak memory could not be measured: no tracer"
+    run.results = [replace(one, reason=f"its {note}") for one in run.results]
+    assert f"Warning: Of {len(run.results)} results the {note}." in verdict_text(run)
+
+
 def test_nothing_is_advised_against_without_an_interval(made):
     """93 times as long in one process says that it was slow there."""
     costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
