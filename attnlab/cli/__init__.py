@@ -10,25 +10,25 @@ import click
 
 #: by name: the module that holds each command, and what `attnlab --help` says of it, the first sentence of its own help
 _COMMANDS = """\
-backends  backends     List the backends, or those named: which can run here, which cannot and why.
+backends  backends     List the backends: which can run here, which cannot, and why.
 check     backends     Hold backends against float64, outputs and gradients: all of them, or those named.
-claims    experiments  Measure what is often claimed about attention: all claims, or those named.
-collect   stored       Add what runs hold to a dataset of Parquet files, which is made where there is none.
+claims    experiments  Measure what is often claimed about attention.
+collect   stored       Add what runs hold to a dataset of Parquet files.
 compare   races        Race contenders on one workload; the first is the baseline.
 diagnose  experiments  Say what attention does in MODEL, head by head, and what follows for number formats and backends.
-diff      history      Show two stored runs of one machine and one plan side by side, as of two versions of a library.
-doctor    stored       Check a stored run: whole lines, a result for every contender and workload, none from elsewhere.
-explore   stored       Make one HTML page of stored runs, to filter, compare and zoom into, and open it.
+diff      history      Show two stored runs side by side.
+doctor    stored       Check that a stored run is whole.
+explore   stored       Make one HTML page of stored runs to explore, and open it.
 gate      versions     Race HEAD against BASE: did it become slower, bigger or wrong?
-history   history      Write what became of every contender over all runs in and below folders.
-numerics  experiments  Run the experiments called NAME and write their page; by default all, with the claims ledger.
-plans     races        List the presets of --preset: all of them, or those named, with the cost at each length.
-query     stored       Ask a dataset in SQL: one SELECT over the views results, verdicts, measurements, rounds and runs.
-report    stored       Write the report of a stored run again, from its results alone; of a dataset, one for every run.
+history   history      Write what became of every contender over many runs.
+numerics  experiments  Run numerical experiments and write their page.
+plans     races        List the presets; of those named, the cost at each length.
+query     stored       Ask a dataset in SQL.
+report    stored       Write the report of a stored run again.
 run       races        Measure a plan, write its report, and print the verdict.
-selftest  races        Race what is known: the same contender twice, known slow-downs, all against themselves alone.
-show      stored       Print the table and the verdict of a stored run, as `attnlab run` did at its end.
-sweep     sweep        Measure a plan on many machines: cut into shards, each a job of its own.
+selftest  races        Test the instrument on contenders whose ratio is known.
+show      stored       Print the verdict and the table of a stored run.
+sweep     sweep        Measure a plan on many machines, in shards.
 tune      tuning       Find settings under which a backend is faster on this machine.
 """
 _LINES = {

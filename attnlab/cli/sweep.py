@@ -104,7 +104,7 @@ def sweep(
 
     A shard is whole workloads, measured by `attnlab run` in a job of its own.
 
-    A shard is of whole workloads. Several plans, which may differ in their workloads alone, make one sweep.
+    Several plans, which may differ in their workloads alone, make one sweep.
 
     A job has its node alone and holds a lock on the host, so nothing else of attnlab measures there meanwhile. Ctrl-C
     asks the jobs to end and keeps what is done; --resume goes on.
