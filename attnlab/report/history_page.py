@@ -106,12 +106,14 @@ def draw(one: History) -> Drawn:
     figure, axes = figures.new_figure(1, len(panels), width=_WIDTH, height=height, sharex=True)
     longest = max(len(each.contender) for some in panels.values() for each in some)
     engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, 0, 1 - (0.2 + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
+    engine.set(rect=(0, 0, 1 - (figures.LEADER + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
     labels = []
     for panel, (workload, some) in zip(axes, panels.items(), strict=True):
         labels.append((panel, _panel(panel, one, some)))
         every = len(by_workload[workload])
-        figures.entitle(panel, workload.label + (f"  ({len(some)} of {every})" if every > len(some) else ""))
+        figures.entitle(
+            panel, workload.label + (f"  ({len(some)} of {every} contenders)" if every > len(some) else "")
+        )
         _software(panel, one, words=panel is axes[0])
     locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes[-1].xaxis.set_major_locator(locator)
@@ -121,6 +123,10 @@ def draw(one: History) -> Drawn:
         0.01, 1 - 0.08 / height, f"Time of one call: {span}", ha="left", va="top",
         fontsize=figures.SIZE + 2, fontweight="bold", color=figures.BLACK,
     )  # fmt: skip
+    dotted = any(each.runs[-1] < len(one.runs) - 1 for some in panels.values() for each in some)
+    told = ["dashed: software or variables changed" if any(one.news) else ""]
+    told += ["dotted: not measured in the later runs" if dotted else ""]
+    axes[-1].set_xlabel("; ".join(filter(None, told)), fontsize=figures.SIZE - 2, loc="left")
     figures.settle(figure, labels)
     at = " and at ".join(workload.label for workload in panels)
     return Drawn(figure, f"{span}: median time of a call over date at {at}")
