@@ -165,9 +165,10 @@ def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: 
     for line in long:
         cut = line.replace("[", "\n[", 1) if "=" in line else line.replace(", ", ",\n", 1)
         below = below.replace(line, cut)
-    up = 0.1 * (1 + below.count("\n"))
+    lines = 1 + below.count("\n")
+    up, size = min(0.1 * lines, 0.29), figures.SIZE - (2.5 if lines < 3 else 3.5)
     axes.text(x, y - up, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
-    axes.text(x, y + 0.28 - up / 3, below, fontsize=_fitting(below, figures.SIZE - 2.5), **style)
+    axes.text(x, y + 0.28 - 0.45 * up, below, fontsize=_fitting(below, size), **style)
 
 
 def _fitting(text: str, most: float) -> float:

@@ -6,7 +6,7 @@ const EDGES = { decided: null, alone: null, "no interval": "2 3" };
 const cellColour = (one) => mixed(one.first ? paint(contenders.get(one.first)) : paper(), PARTS[one.state] ?? 0.22);
 
 /** The map of one group of workloads, heads across and lengths down, as in the report's table. */
-function heatMap(host, some, width) {
+function heatMap(host, some, width, picked) {
   const [x, y] = ["heads", "keys"].map(fieldNamed).map((field) => (one) => valueOf(field, one));
   const [across, down] = [x, y].map((of) => [...new Set(some.map(of))].sort(d3.ascending));
   const cell = Math.min(220, (width - 60) / across.length);
@@ -19,7 +19,6 @@ function heatMap(host, some, width) {
     return `${name}\n${more[one.state] ?? ""}${ratio == null ? "" : `${figures(ratio)} ×`}`;
   };
   const ink = (one) => inkOn(cellColour(one));
-  const picked = currentWorkload(some);
   host.append(heading(some[0].title), words ? "" : legend(first));
   const look = {
     fill: { value: cellColour, scale: null },
@@ -91,8 +90,9 @@ function showWinners(host, selected) {
   const baselines = [...new Set(runs.map((one) => one.baseline))].join(" or ");
   const than = Object.entries({ baseline: baselines, next: "the next implementation" });
   host.append(row(picker("The number says how many times as fast as", than, "than")));
-  panels(host, [...d3.group(selected, (one) => one.title).values()], 480, heatMap);
   const workload = currentWorkload(selected);
+  const groups = [...d3.group(selected, (one) => one.title).values()];
+  panels(host, groups, 480, (panel, some, width) => heatMap(panel, some, width, workload));
   const some = resultsOf([workload]).filter((one) => one.time != null);
   const others = workload.results.filter((one) => one.time == null);
   host.append(
