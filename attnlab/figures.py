@@ -229,12 +229,12 @@ def _point_beyond(axes: Axes) -> None:
     drawn = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
     for bars in (lines for one in drawn for lines in one.lines[2]):
         for ends in map(to_panel.transform, bars.get_segments()):
-            for along, (low, high) in enumerate(("<>", "v^")):
+            for along, marks in enumerate((("<", ">"), ("v", "^"))):
                 out = ends[:, along].min() < -1e-3, ends[:, along].max() > 1 + 1e-3
                 for edge in (at for at in (0, 1) if out[at] and 0 <= ends[0, 1 - along] <= 1):
                     place = (edge, ends[0, 1]) if along == 0 else (ends[0, 0], edge)
-                    look = {"color": bars.get_color()[0], "markersize": 6, "clip_on": False}
-                    axes.plot(*place, (low, high)[edge], transform=axes.transAxes, **look)
+                    look: dict[str, Any] = {"color": bars.get_color()[0], "markersize": 6, "clip_on": False}
+                    axes.plot(*place, marks[edge], transform=axes.transAxes, **look)
 
 
 def save(figure: Figure, file: Path) -> Path:
@@ -376,7 +376,15 @@ def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text
 
 
 def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
-    """A label right of a line's end, in the line's colour; `settle` moves it clear of the others, and joins the two."""
+    """A label right of a line's end, joined to it, in its colour; `settle` moves it clear of the others."""
+    line = {
+        "arrowstyle": "-",
+        "color": colour,
+        "linewidth": 0.7,
+        "relpos": (0, 0.5),
+        "shrinkA": 0,
+        "shrinkB": 4,
+    }
     return axes.annotate(
         text,
         (x, y),
@@ -386,6 +394,7 @@ def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
         fontsize=SIZE,
         ha="left",
         va="center",
+        arrowprops=line,
         annotation_clip=False,
         in_layout=False,
     )
@@ -401,33 +410,21 @@ def settle(figure: Figure, panels: Sequence[tuple[Axes, Sequence[Text]]]) -> Non
 
     A thin line joins each to the end of its curve.
     """
+    from matplotlib.text import Text
+
     lay_out(figure)
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
     for axes, texts in panels:
-        boxes = [text.get_window_extent(renderer) for text in texts]
+        for text in texts:
+            text.update_positions(renderer)  # type: ignore[attr-defined]  # annotations have it, plain texts do not
+        boxes = [Text.get_window_extent(text, renderer) for text in texts]  # without the line to the curve
         middles = [(box.y0 + box.y1) / 2 for box in boxes]
         sides = [(float(box.x0), float(box.x1)) for box in boxes]
         frame = axes.get_window_extent(renderer)
         places = settled(middles, [box.height + 1.0 for box in boxes], sides, (frame.y0, frame.y1))
         for text, place, middle in zip(texts, places, middles, strict=True):
-            x, y = text.xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
-            text.xyann = end = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
-            look = {
-                "arrowstyle": "-",
-                "color": text.get_color(),
-                "linewidth": 0.7,
-                "shrinkA": 0,
-                "shrinkB": 4,
-            }
-            axes.annotate(
-                "",
-                text.xy,
-                end,
-                textcoords="offset points",
-                arrowprops=look,
-                annotation_clip=False,
-                in_layout=False,
-            )  # type: ignore[attr-defined]  # as above
+            x, y = text.xyann  # type: ignore[attr-defined]  # as above
+            text.xyann = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
 
 
 def settled(

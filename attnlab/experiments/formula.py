@@ -185,15 +185,8 @@ def draw(finding: Finding) -> Figure:
         for (kind, rows), colour, marker in zip(kinds.items(), CYCLE, MARKERS, strict=False):
             places = [names.index(str(row.where["backend"])) for row in rows]
             label = f"mask: {kind}" if panel is pairs else kind
-            panel.plot(
-                [row.measured for row in rows],
-                places,
-                marker,
-                color=colour,
-                mfc="none",
-                label=label,
-                clip_on=False,
-            )
+            x = [row.measured for row in rows]
+            panel.plot(x, places, marker, color=colour, mfc="none", label=label, clip_on=False)
             panel.axvline(rows[0].predicted, color=BLACK if panel is errors else colour, linewidth=1.2)
         panel.set_xlim(left=0)
         if kinds:

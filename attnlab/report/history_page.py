@@ -111,9 +111,8 @@ def draw(one: History) -> Drawn:
     for panel, (workload, some) in zip(axes, panels.items(), strict=True):
         labels.append((panel, _panel(panel, one, some)))
         every = len(by_workload[workload])
-        figures.entitle(
-            panel, workload.label + (f"  ({len(some)} of {every} contenders)" if every > len(some) else "")
-        )
+        part = f"  ({len(some)} of {every} contenders)" if every > len(some) else ""
+        figures.entitle(panel, workload.label + part)
         _software(panel, one, words=panel is axes[0])
     locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes[-1].xaxis.set_major_locator(locator)
@@ -124,9 +123,10 @@ def draw(one: History) -> Drawn:
         fontsize=figures.SIZE + 2, fontweight="bold", color=figures.BLACK,
     )  # fmt: skip
     dotted = any(each.runs[-1] < len(one.runs) - 1 for some in panels.values() for each in some)
-    told = ["dashed: software or variables changed" if any(one.news) else ""]
-    told += ["dotted: not measured in the later runs" if dotted else ""]
-    axes[-1].set_xlabel("; ".join(filter(None, told)), fontsize=figures.SIZE - 2, loc="left")
+    told = ["dashed: software or variables changed"] * any(one.news) + [
+        "dotted: not in the later runs"
+    ] * dotted
+    axes[-1].set_xlabel("; ".join(told), fontsize=figures.SIZE - 2, loc="left")
     figures.settle(figure, labels)
     at = " and at ".join(workload.label for workload in panels)
     return Drawn(figure, f"{span}: median time of a call over date at {at}")

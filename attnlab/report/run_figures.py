@@ -64,9 +64,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
 
 def _winners(analysis: Analysis, group: Group, part: str) -> Drawn:
     styles = styles_of(analysis.names)
-    figure, axes = _map(
-        group, f"The fastest{part}\n(full colour: decided; pale, dashed: not; pale, dotted: no interval)"
-    )
+    figure, axes = _map(group, f"The fastest{part}")
     counts: dict[str, list[int]] = {}
     for one in group.won:
         won, colour = one.won, styles[one.won.name].colour
@@ -103,14 +101,13 @@ def _over_baseline(analysis: Analysis, one: Cell) -> Lead | None:
 
 def _speedups(analysis: Analysis, group: Group, part: str) -> Drawn:
     leads = [(one, lead) for one in group.won if (lead := _over_baseline(analysis, one)) is not None]
-    title = f"How many times as fast as {analysis.baseline} the fastest is{part}"
-    figure, axes = _map(group, f"{title}\n(dashed: not decided; dotted: no interval)")
+    figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is{part}")
     for one, lead in leads:
         depth = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
         sure = Sure.DECIDED if interval or lead.ratio == 1.0 else Sure.NO_INTERVAL
-        if lead.low is not None and lead.high is not None and lead.low <= 1 <= lead.high:
+        if (lead.low or 0) <= 1 <= (lead.high or 0):
             sure = Sure.TIE
         ground = figures.mixed(figures.BLUE, depth)
         _square(axes, group, one, ground, f"{number_text(lead.ratio)} ×", told, sure)
@@ -140,6 +137,7 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     for spine in axes.spines.values():
         spine.set_visible(False)
     # a map of one column is narrower than its title
+    title += "\n(dashed: not decided; dotted: no interval)"
     figure.suptitle(title, fontsize=figures.SIZE, fontweight="bold", color=figures.BLACK)
     figures.lay_out(figure)  # before its cells, which change nothing about it and take long
     return figure, axes
@@ -150,21 +148,15 @@ def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: 
 
     heads, n = one.at
     x, y = group.heads.index(heads), group.lengths.index(n)
-    ink = figures.ink(ground)
-    look: dict[str, Any] = {"edgecolor": figures.BLACK, "linestyle": _EDGES[sure]}
-    look["linewidth"] = 0.8 if _EDGES[sure] == "-" else 1.8
-    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=ground, **look))
-    style: dict[str, Any] = {
-        "ha": "center",
-        "va": "center",
-        "color": ink,
-        "in_layout": False,
-        "linespacing": 1.15,
-    }
-    long = [line for line in below.splitlines() if len(line) > _LETTERS]
-    for line in long:
-        cut = line.replace("[", "\n[", 1) if "=" in line else line.replace(", ", ",\n", 1)
-        below = below.replace(line, cut)
+    look: dict[str, Any] = {"facecolor": ground, "edgecolor": figures.BLACK, "linestyle": _EDGES[sure]}
+    width = 0.8 if _EDGES[sure] == "-" else 1.8
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, linewidth=width, **look))
+    style: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False, "linespacing": 1.15}
+    style["color"] = figures.ink(ground)
+    for line in below.splitlines():
+        if len(line) > _LETTERS:
+            sign, after = ("[", "\n[") if "=" in line else (", ", ",\n")
+            below = below.replace(line, line.replace(sign, after, 1))
     lines = 1 + below.count("\n")
     up, size = min(0.1 * lines, 0.29), figures.SIZE - (2.5 if lines < 3 else 3.5)
     axes.text(x, y - up, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
@@ -203,7 +195,7 @@ def trailing(analysis: Analysis) -> Drawn | None:
             if one.workload.keys < group.grid[one.workload.heads][-1]
         ]
         # a longer length was asked for, at which no two had an interval
-        named = [group.name, shorter and f"{listed(shorter)}, not compared at longer ones"]
+        named = [group.name, f"{listed(shorter)}, not compared at longer ones" if shorter else ""]
         title = ": ".join(["Times as long as the fastest", *filter(None, named)])
         figures.entitle(axes, textwrap.fill(title, 70))
     told = all(

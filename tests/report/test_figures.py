@@ -29,7 +29,7 @@ def test_cells_that_are_not_decided_differ_without_colour_and_keep_their_numbers
     cells = [one for one in axes.patches if isinstance(one, Rectangle)]
     assert [one.get_linestyle() for one in cells] == ["-", "--", ":"]
     texts = [one.get_text() for one in axes.texts]
-    assert all("." in one for one in texts[1::2]) and "≟" in texts[3] and "no interval" in texts[5]
+    assert all("." in one for one in texts[1::2]) and {"≈", "≟"} & set(texts[3]) and "no interval" in texts[5]
     for cell, *written in zip(cells, axes.texts[::2], axes.texts[1::2], strict=True):
         ground = to_hex(cell.get_facecolor())
         assert all(figures.contrast(to_hex(one.get_color()), ground) >= 4.5 for one in written)
@@ -39,9 +39,8 @@ def test_a_line_joins_each_label_to_the_end_of_its_curve(made):
     """Where ten curves coincide, and their labels are moved far apart."""
     run = made(costs={f"backend_{at}": lambda w: 1e-4 * w.keys for at in range(10)}, heads=(1,))
     axes = latency(analyse(run)).figure.axes[0]
-    labels = {(one.xy, one.xyann): one.get_text() for one in axes.texts if one.get_text()}
-    leaders = {(one.xy, one.xyann) for one in axes.texts if not one.get_text() and one.arrow_patch}
-    assert len(labels) == 10 and leaders == labels.keys()
+    assert len({one.xyann for one in axes.texts if one.arrow_patch}) == len(axes.texts) == 10
+    assert {one.xy for one in axes.texts} == {(1024, axes.lines[0].get_ydata()[-1])}
 
 
 def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_another_size_is_named(made):
