@@ -140,7 +140,7 @@ def test_filters_and_axes_change_what_is_shown(made: Make, opened: Open) -> None
 
 
 def test_it_opens_on_a_decided_cell_and_shows_times_without_an_interval(made: Make, opened: Open) -> None:
-    """The largest workload has none: not it is shown first; picked, its points are there, all hollow but the fastest's."""
+    """The largest workload has none and is not first; picked, its points are there, all hollow but the fastest."""
     found = opened(alone_in_process_0(made(contenders=PAIR, heads=(1,)), 1024))
     assert "Ranking at n = 256, 1 head" in found.text("#view")
     found.page.locator("#view .chart").first.focus()
