@@ -171,6 +171,29 @@ def share_axis(axes: Axes, most: float = 1.0) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
 
 
+def mixed(colour: str, part: float) -> str:
+    """So much of `colour` (``#RRGGBB``) on white."""
+    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - part * (255 - one)):02X}" for one in channels)
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours (``#RRGGBB``), 1 to 21, as WCAG 2.2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink(ground: str) -> str:
+    """White where it reads on `ground` (``#RRGGBB``) at a contrast of 4.5 or more, else black, which then does."""
+    return "#FFFFFF" if contrast("#FFFFFF", ground) >= 4.5 else "#000000"
+
+
 def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
     """A curve through exact points, for the eye: monotone cubic in ln x between them (Fritsch and Carlson 1980)."""
     import numpy as np
@@ -186,11 +209,32 @@ def nested_sizes(count: int) -> list[float]:
 
 
 def lay_out(figure: Figure) -> None:
-    """Give panels, ticks and titles their places, once: to find them takes longer than to draw them."""
+    """Give panels, ticks and titles their places, once: to find them takes longer than to draw them.
+
+    A bar that goes on beyond its panel gets an arrow at the edge.
+    """
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
         figure.set_layout_engine(None)  # with the placeholder that "none" leaves, each file is drawn twice
+        for axes in figure.axes:
+            _point_beyond(axes)
+
+
+def _point_beyond(axes: Axes) -> None:
+    """An arrow at the edge of the panel for every end of an error bar that lies outside."""
+    from matplotlib.container import ErrorbarContainer
+
+    to_panel = axes.transData + axes.transAxes.inverted()  # 0 and 1 are its edges
+    drawn = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
+    for bars in (lines for one in drawn for lines in one.lines[2]):
+        for ends in map(to_panel.transform, bars.get_segments()):
+            for along, marks in enumerate((("<", ">"), ("v", "^"))):
+                out = ends[:, along].min() < -1e-3, ends[:, along].max() > 1 + 1e-3
+                for edge in (at for at in (0, 1) if out[at] and 0 <= ends[0, 1 - along] <= 1):
+                    place = (edge, ends[0, 1]) if along == 0 else (ends[0, 0], edge)
+                    look: dict[str, Any] = {"color": bars.get_color()[0], "markersize": 6, "clip_on": False}
+                    axes.plot(*place, marks[edge], transform=axes.transAxes, **look)
 
 
 def save(figure: Figure, file: Path) -> Path:
@@ -312,11 +356,13 @@ def _places(names: Sequence[str]) -> dict[str, int]:
 # the figure.
 
 _INCHES_A_LETTER = 0.087
+#: inches from a line's end to its label and beyond it, for the thin line between them
+LEADER = 0.4
 
 
 def make_room(axes: Axes, x: Sequence[float], texts: Sequence[str], inches: float) -> None:
     """Widen the logarithmic horizontal axis of a panel, `inches` wide, so that labels at the right end fit in."""
-    needed = 0.2 + _INCHES_A_LETTER * max((len(text) for text in texts), default=0)
+    needed = LEADER + _INCHES_A_LETTER * max((len(text) for text in texts), default=0)
     part = needed / max(inches - needed, 0.4 * inches)
     low, high = min(x), max(x)
     span = max(math.log(high / low), math.log(2))
@@ -330,16 +376,25 @@ def guide(axes: Axes, x: Sequence[float], y: Sequence[float], text: str) -> Text
 
 
 def label(axes: Axes, x: float, y: float, text: str, colour: str) -> Text:
-    """A label right of a line's end, in the line's colour; `settle` moves it clear of the others."""
+    """A label right of a line's end, joined to it, in its colour; `settle` moves it clear of the others."""
+    line = {
+        "arrowstyle": "-",
+        "color": colour,
+        "linewidth": 0.7,
+        "relpos": (0, 0.5),
+        "shrinkA": 0,
+        "shrinkB": 4,
+    }
     return axes.annotate(
         text,
         (x, y),
-        xytext=(8, 0),
+        xytext=(20, 0),
         textcoords="offset points",
         color=colour,
         fontsize=SIZE,
         ha="left",
         va="center",
+        arrowprops=line,
         annotation_clip=False,
         in_layout=False,
     )
@@ -351,17 +406,24 @@ def lead(axes: Axes, x: tuple[float, float], y: float, colour: str) -> None:
 
 
 def settle(figure: Figure, panels: Sequence[tuple[Axes, Sequence[Text]]]) -> None:
-    """Move the labels of each panel up and down until none covers another, or leaves the panel: see `settled`."""
+    """Move the labels of each panel up and down until none covers another, or leaves the panel: see `settled`.
+
+    A thin line joins each to the end of its curve.
+    """
+    from matplotlib.text import Text
+
     lay_out(figure)
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # the canvas of Agg has one
     for axes, texts in panels:
-        boxes = [text.get_window_extent(renderer) for text in texts]
+        for text in texts:
+            text.update_positions(renderer)  # type: ignore[attr-defined]  # annotations have it, plain texts do not
+        boxes = [Text.get_window_extent(text, renderer) for text in texts]  # without the line to the curve
         middles = [(box.y0 + box.y1) / 2 for box in boxes]
         sides = [(float(box.x0), float(box.x1)) for box in boxes]
         frame = axes.get_window_extent(renderer)
         places = settled(middles, [box.height + 1.0 for box in boxes], sides, (frame.y0, frame.y1))
         for text, place, middle in zip(texts, places, middles, strict=True):
-            x, y = text.xyann  # type: ignore[attr-defined]  # annotations have it, plain texts do not
+            x, y = text.xyann  # type: ignore[attr-defined]  # as above
             text.xyann = (x, y + (place - middle) * 72 / figure.dpi)  # type: ignore[attr-defined]  # as above
 
 

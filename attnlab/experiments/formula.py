@@ -14,7 +14,7 @@ from attnlab.errors import Declined
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick
 from attnlab.experiments.observables import read_logits, weights_of
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator, mean_over_clusters
-from attnlab.figures import BLACK, CYCLE, GREY, entitle, new_figure
+from attnlab.figures import BLACK, CYCLE, GREY, MARKERS, entitle, new_figure
 from attnlab.theory import attention_under_random_inputs, precision_classes
 
 if TYPE_CHECKING:
@@ -182,10 +182,11 @@ def draw(finding: Finding) -> Figure:
         kinds: dict[str, list[Row]] = {}
         for row in shown:
             kinds.setdefault(", mask: ".join(str(row.where[key]) for key in keys), []).append(row)
-        for (kind, rows), colour in zip(kinds.items(), CYCLE, strict=False):
+        for (kind, rows), colour, marker in zip(kinds.items(), CYCLE, MARKERS, strict=False):
             places = [names.index(str(row.where["backend"])) for row in rows]
             label = f"mask: {kind}" if panel is pairs else kind
-            panel.plot([row.measured for row in rows], places, "o", color=colour, mfc="none", label=label)
+            x = [row.measured for row in rows]
+            panel.plot(x, places, marker, color=colour, mfc="none", label=label, clip_on=False)
             panel.axvline(rows[0].predicted, color=BLACK if panel is errors else colour, linewidth=1.2)
         panel.set_xlim(left=0)
         if kinds:

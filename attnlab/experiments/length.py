@@ -13,7 +13,7 @@ from attnlab.experiments import panels
 from attnlab.experiments.finding import Experiment, Finding, Row, Shown, pick, values
 from attnlab.experiments.observables import observe
 from attnlab.experiments.survey import OpenBackend, Survey, agreement, generator
-from attnlab.figures import CYCLE, GREY, entitle, new_figure, note, powers_of_two, smooth
+from attnlab.figures import CYCLE, GREY, MARKERS, entitle, new_figure, note, powers_of_two, smooth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,14 +127,14 @@ def draw(finding: Finding) -> Figure:
 
 def _by_rule(panel: Axes, rows: Sequence[Row]) -> None:
     """A curve and points a rule, entropies in units of ln n, and the length at which the last rule freezes."""
-    for rule, colour in zip(RULES, CYCLE, strict=False):
+    for rule, colour, marker in zip(RULES, CYCLE, MARKERS, strict=False):
         mine = pick(rows, rule=rule)
         if mine:
             x = values(mine, "keys")
             unit = np.log(x) if mine[0].quantity == "entropy" else np.ones_like(x)
             exact = smooth(list(x), values(mine, "predicted") / unit)
-            panel.plot(*exact, color=colour, linewidth=1.7, label=rule)
-            panels.measured(panel, mine, "keys", colour, unit, markersize=4)
+            panel.plot(*exact, color=colour, linewidth=1.7)
+            panels.measured(panel, mine, "keys", colour, unit, fmt=marker, label=rule)
     powers_of_two(panel, LENGTHS[::2])
     panels.boundary(panel, theory.scalable_softmax_freezing_length(SLOPE))
 

@@ -205,8 +205,7 @@ def _map(panel: Axes, rows: Sequence[Row]) -> None:
     panel.set_yticks(dims, [str(d) for d in dims])
     line = np.geomspace(min(keys), max(keys), 100)
     panel.plot(line, 2 * np.log(line), color="white", linewidth=2.2)
-    white: dict[str, Any] = {"color": "white", "fontsize": 10, "ha": "center", "va": "bottom"}
-    panel.text(line[55], 2 * math.log(line[55]) * 1.25, "d_k = 2 ln n", **white)
+    note(panel, line[55], 2 * math.log(line[55]) * 1.25, "d_k = 2 ln n", ha="center", va="bottom")
     for dim, text, colour in ((dims[-2], "frozen", BLACK), (dims[0], "all keys take part", "white")):
         panel.text(keys[-2], dim, text, color=colour, fontsize=12, ha="right", va="center")
     panel.grid(False)

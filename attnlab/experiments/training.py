@@ -507,10 +507,10 @@ def _shares(panel: Axes, rows: Sequence[Row]) -> None:
 def _curves(panel: Axes, rows: Sequence[Row]) -> None:
     """The mean of the runs at each step, with a band of one standard error of the seeds."""
     panel.set_xscale("log")
-    for name, (colour, _) in _STYLES.items():
+    for name, (colour, marker) in _STYLES.items():
         mine = pick(rows, scores=name)
         x, y, error = (values(mine, of) for of in ("step", "measured", "standard_error"))
-        panel.plot(x, y, color=colour, linewidth=1.6)
+        panel.plot(x, y, color=colour, marker=marker, ms=5, mfc="none", linewidth=1.6)
         panel.fill_between(x, y - error, y + error, color=colour, alpha=0.18, linewidth=0)
     panel.axhline(0.0, color=BLACK, linewidth=0.6)
 

@@ -451,7 +451,7 @@ def _tail(panel: Axes, rows: Sequence[Row]) -> None:
         mine = pick(rows, scaling=scaling)
         first = panels.of_first_backend(mine)
         panel.plot(values(first, "norm"), values(first, "predicted"), color=colour, linewidth=1.0)
-        panels.measured(panel, first, "norm", colour, fmt="none")
+        panels.measured(panel, first, "norm", colour, fmt="none", within=(0.0, 1.0))
         panels.by_backend(panel, mine, "norm", colour, named=scaling == "scaled")
     panel.set_xscale("log")
     panel.set_yscale("symlog", linthresh=1e-3)

@@ -28,11 +28,11 @@ HISTORY = "history"
 #: of one figure: panels, and curves in each
 _PANELS, _CURVES = 2, 6
 #: inches, of 150 pixels: 1280 across; of a panel, of what stands above the panels, and of a letter
-_WIDTH, _HEIGHT, _ABOVE, _INCHES = 1280 / 150, 2.05, 0.7, 0.087
+_WIDTH, _HEIGHT, _ABOVE, _INCHES = 1280 / 150, 2.05, 0.9, 0.087
 #: of curves that are more than so many times apart a linear axis shows the upper one alone
 _APART = 6.0
 #: rows of words above the first panel, and letters of what changed at one time
-_ROWS, _LETTERS = 2, 60
+_ROWS, _LETTERS = 3, 48
 
 
 def write(found: Sequence[History], out: Path) -> Path:
@@ -106,12 +106,14 @@ def draw(one: History) -> Drawn:
     figure, axes = figures.new_figure(1, len(panels), width=_WIDTH, height=height, sharex=True)
     longest = max(len(each.contender) for some in panels.values() for each in some)
     engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, 0, 1 - (0.2 + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
+    engine.set(rect=(0, 0, 1 - (figures.LEADER + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
     labels = []
     for panel, (workload, some) in zip(axes, panels.items(), strict=True):
         labels.append((panel, _panel(panel, one, some)))
         every = len(by_workload[workload])
-        figures.entitle(panel, workload.label + (f"  ({len(some)} of {every})" if every > len(some) else ""))
+        part = f"  ({len(some)} of {every} contenders)" if every > len(some) else ""
+        figures.entitle(panel, workload.label + part)
+    for panel in axes:  # which now end where their dates do
         _software(panel, one, words=panel is axes[0])
     locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes[-1].xaxis.set_major_locator(locator)
@@ -121,15 +123,24 @@ def draw(one: History) -> Drawn:
         0.01, 1 - 0.08 / height, f"Time of one call: {span}", ha="left", va="top",
         fontsize=figures.SIZE + 2, fontweight="bold", color=figures.BLACK,
     )  # fmt: skip
+    dotted = any(each.runs[-1] < len(one.runs) - 1 for some in panels.values() for each in some)
+    told = ["dashed: software or variables changed"] * any(one.news) + [
+        "dotted: not in the later runs"
+    ] * dotted
+    axes[-1].set_xlabel("; ".join(told), fontsize=figures.SIZE - 2, loc="left", labelpad=14)
     figures.settle(figure, labels)
     at = " and at ".join(workload.label for workload in panels)
     return Drawn(figure, f"{span}: median time of a call over date at {at}")
 
 
 def _shown(by_workload: Mapping[Workload, list[Series]]) -> dict[Workload, list[Series]]:
-    """The workloads of which most contenders changed; without changes the largest, and others evenly down in size."""
+    """The workloads of which most contenders changed; else of those in most runs the largest, and others evenly."""
     changed = {workload: sum(bool(each.changes) for each in some) for workload, some in by_workload.items()}
-    order = sorted(by_workload, key=lambda workload: workload.score_bytes, reverse=True)
+    runs = {workload: max(len(each.runs) for each in some) for workload, some in by_workload.items()}
+    often = [
+        workload for workload in by_workload if changed[workload] or 2 * runs[workload] > max(runs.values())
+    ]
+    order = sorted(often, key=lambda workload: workload.score_bytes, reverse=True)
     first = sorted(filter(changed.get, order), key=lambda workload: -changed[workload])[:_PANELS]
     rest = evenly([workload for workload in order if workload not in first], _PANELS - len(first))
     return {workload: by_workload[workload] for workload in [*first, *rest]}
@@ -171,11 +182,13 @@ def _panel(panel: Axes, one: History, some: Sequence[Series]) -> list[Text]:
 
 def _software(panel: Axes, one: History, *, words: bool) -> None:
     """A line where software or variables changed; with `words` above the panel what did, in rows that take turns."""
+    from matplotlib.dates import date2num
+
     dates: list[Any] = [run.started for run in one.runs]
     told = [(at, ", ".join(some)) for at, some in zip(dates, one.news, strict=True) if some]
     for turn, (at, text) in enumerate(told):
         panel.axvline(at, color=figures.GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        late = at - dates[0] > (dates[-1] - dates[0]) / 2
+        late = date2num(at) > sum(panel.get_xlim()) / 2  # type: ignore[no-untyped-call]
         panel.annotate(
             shortened(text, _LETTERS) if words else "", (at, 1), (-3 if late else 3, 18 + 13 * (turn % _ROWS)),
             ("data", "axes fraction"), "offset points", color=figures.GREY, fontsize=figures.SIZE - 2,

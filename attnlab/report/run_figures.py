@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.text import Text
 
 #: of a cell of a heat map, in inches; and part of a tie's colour that is left
-_CELL, _PALE = (1.9, 0.62), 0.16
+_CELL, _PALE = (1.9, 0.72), 0.16
+#: the edge of a cell
+_EDGES = {Sure.DECIDED: "-", Sure.ALONE: "-", Sure.CLOSE: "--", Sure.TIE: "--", Sure.NO_INTERVAL: ":"}
 #: letters of the smaller size that fit into a line of it
 _LETTERS = 26
 #: groups of workloads that are drawn
@@ -52,7 +54,7 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
     for number, group in enumerate(analysis.groups[:MOST_GROUPS], start=1):
         shown = readable(group)
         suffix = f"-{number}" if number > 1 else ""
-        part = "" if shown is group else f" Drawn are {part_of(group)}; the tables have all."
+        part = "" if shown is group else f": {part_of(group)}"
         if shown.won:
             drawn[f"winners{suffix}"] = _winners(analysis, shown, part)
         if any(one.won.over_baseline for one in shown.won):
@@ -62,27 +64,26 @@ def heat_maps(analysis: Analysis) -> dict[str, Drawn]:
 
 def _winners(analysis: Analysis, group: Group, part: str) -> Drawn:
     styles = styles_of(analysis.names)
-    figure, axes = _map(group, "The fastest: full colour is decided, pale is not")
+    figure, axes = _map(group, f"The fastest{part}")
     counts: dict[str, list[int]] = {}
     for one in group.won:
         won, colour = one.won, styles[one.won.name].colour
         decided = won.sure is Sure.DECIDED
         counts.setdefault(won.name, [0, 0])[not decided] += 1
-        if decided:
-            lead = "" if won.ahead is None else lead_text(won.ahead)
-        elif won.sure in (Sure.CLOSE, Sure.TIE):
-            lead = f"{MARKS[won.sure]} {first_names(won, skip=1)}"
-        else:
-            lead = "no interval" if won.sure is Sure.NO_INTERVAL else "alone"
-        ground = colour if decided else _mixed(colour, _PALE)
-        _square(axes, group, one, ground, won.name, lead, "white" if decided else colour)
+        number = "alone" if won.ahead is None else lead_text(won.ahead)
+        if won.sure in (Sure.CLOSE, Sure.TIE):
+            number += f"\n{MARKS[won.sure]} {first_names(won, skip=1)}"
+        elif won.sure is Sure.NO_INTERVAL:
+            number += " ? no interval"
+        ground = colour if decided else figures.mixed(colour, _PALE)
+        _square(axes, group, one, ground, won.name, number, won.sure)
     said = [
         f"{name} at {sum(both)}, {_of_these(both[0], sum(both))}"
         for name, both in sorted(counts.items(), key=lambda item: -sum(item[1]))
     ]
     title = f" ({group.name})" if group.name else ""
     says = f"Heat map of who is fastest at {counted(len(group.won), 'size')}{title}: {'; '.join(said)}."
-    return Drawn(figure, says + part)
+    return Drawn(figure, f"{says} Drawn are{part[1:]}; the tables have all." if part else says)
 
 
 def _of_these(decided: int, every: int) -> str:
@@ -99,20 +100,23 @@ def _over_baseline(analysis: Analysis, one: Cell) -> Lead | None:
 
 
 def _speedups(analysis: Analysis, group: Group, part: str) -> Drawn:
-    figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is")
     leads = [(one, lead) for one in group.won if (lead := _over_baseline(analysis, one)) is not None]
+    figure, axes = _map(group, f"How many times as fast as {analysis.baseline} the fastest is{part}")
     for one, lead in leads:
         depth = 0.06 + 0.94 * min(1.0, max(0.0, math.log(max(lead.ratio, 1e-9)) / math.log(_DARKEST)))
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
-        ink = "white" if depth > 0.55 else figures.BLACK
-        _square(axes, group, one, _mixed(figures.BLUE, depth), f"{number_text(lead.ratio)} ×", told, ink)
+        sure = Sure.DECIDED if interval or lead.ratio == 1.0 else Sure.NO_INTERVAL
+        if (lead.low or 0) <= 1 <= (lead.high or 0):
+            sure = Sure.TIE
+        ground = figures.mixed(figures.BLUE, depth)
+        _square(axes, group, one, ground, f"{number_text(lead.ratio)} ×", told, sure)
     least, most = (pick(leads, key=lambda one: one[1].ratio) for pick in (min, max))
     says = (
         f"Heat map of the fastest contender's speed over {analysis.baseline}: from {_at(*least)} to {_at(*most)}, "
         "intervals in brackets."
     )
-    return Drawn(figure, says + part)
+    return Drawn(figure, f"{says} Drawn are{part[1:]}; the tables have all." if part else says)
 
 
 def _at(one: Cell, lead: Lead) -> str:
@@ -133,41 +137,35 @@ def _map(group: Group, title: str) -> tuple[Figure, Axes]:
     for spine in axes.spines.values():
         spine.set_visible(False)
     # a map of one column is narrower than its title
+    title += "\n(dashed: not decided; dotted: no interval)"
     figure.suptitle(title, fontsize=figures.SIZE, fontweight="bold", color=figures.BLACK)
     figures.lay_out(figure)  # before its cells, which change nothing about it and take long
     return figure, axes
 
 
-def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: str, ink: str) -> None:
+def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: str, sure: Sure) -> None:
     from matplotlib.patches import Rectangle
 
     heads, n = one.at
     x, y = group.heads.index(heads), group.lengths.index(n)
-    axes.add_patch(
-        Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, facecolor=ground, edgecolor=ink, linewidth=0.8)
-    )
-    style: dict[str, Any] = {
-        "ha": "center",
-        "va": "center",
-        "color": ink,
-        "in_layout": False,
-        "linespacing": 1.0,
-    }
-    axes.text(x, y - 0.16, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
-    if len(below) > _LETTERS:
-        below = below.replace("[", "\n[", 1) if "=" in below else below.replace(", ", ",\n", 1)
-    axes.text(x, y + 0.22, below, fontsize=_fitting(below, figures.SIZE - 2.5), **style)
+    look: dict[str, Any] = {"facecolor": ground, "edgecolor": figures.BLACK, "linestyle": _EDGES[sure]}
+    width = 0.8 if _EDGES[sure] == "-" else 1.8
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, linewidth=width, **look))
+    style: dict[str, Any] = {"ha": "center", "va": "center", "in_layout": False, "linespacing": 1.15}
+    style["color"] = figures.ink(ground)
+    for line in below.splitlines():
+        if len(line) > _LETTERS:
+            sign, after = ("[", "\n[") if "=" in line else (", ", ",\n")
+            below = below.replace(line, line.replace(sign, after, 1))
+    lines = 1 + below.count("\n")
+    up, size = min(0.1 * lines, 0.29), figures.SIZE - (2.5 if lines < 3 else 3.5)
+    axes.text(x, y - up, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
+    axes.text(x, y + 0.28 - 0.45 * up, below, fontsize=_fitting(below, size), **style)
 
 
 def _fitting(text: str, most: float) -> float:
     """The size of letters, in points and at most so many, at which the longest line of `text` fits into a cell."""
     return min(most, _LETTERS * (figures.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
-
-
-def _mixed(colour: str, part: float) -> str:
-    """So much of `colour` on white."""
-    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - part * (255 - one)):02X}" for one in channels)
 
 
 # -- how far the others trail ------------------------------------------------------------------------
@@ -191,12 +189,20 @@ def trailing(analysis: Analysis) -> Drawn | None:
     styles = styles_of(analysis.names)
     for axes, (group, longest), rows in zip(every, panels, names, strict=True):
         _forest(axes, rows, longest, styles)
-        figures.entitle(axes, f"Times as long as the fastest{f': {group.name}' if group.name else ''}")
+        shorter = [
+            f"{counted(one.workload.heads, 'head')} at n = {one.workload.keys}"
+            for one in longest
+            if one.workload.keys < group.grid[one.workload.heads][-1]
+        ]
+        # a longer length was asked for, at which no two had an interval
+        named = [group.name, f"{listed(shorter)}, not compared at longer ones" if shorter else ""]
+        title = ": ".join(["Times as long as the fastest", *filter(None, named)])
+        figures.entitle(axes, textwrap.fill(title, 70))
     told = all(
         _tells(one) for _, longest in panels for some in map(_compared, longest) for one in some.values()
     )
     every[-1].set_xlabel(
-        f"time / time of the fastest, log scale, 95 % intervals{'' if told else ' (dotted: too wide)'}",
+        f"time / time of the fastest, log scale, 95 % intervals{'' if told else ' (dotted: over 20-fold)'}",
         fontsize=figures.SIZE - 1,
     )
     says, first = _trailing_says(panels[0][1]), panels[0][0]
@@ -239,10 +245,12 @@ def _forest(axes: Axes, rows: Sequence[str], longest: Sequence[Ranking], styles:
             if verdict is None and name != ranking.best.contender:
                 continue
             y, colour = rows.index(name) + shift, styles[name].colour
-            if verdict is not None:
-                line, width = ("-", 1.6) if _tells(verdict) else (":", 0.8)
-                axes.plot([verdict.low, verdict.high], [y, y], line, color=colour, linewidth=width)
             axes.plot(1.0 if verdict is None else verdict.ratio, y, marker, color=colour, markersize=5.5)
+            if verdict is not None:
+                ends = [[verdict.ratio - verdict.low], [verdict.high - verdict.ratio]]
+                look = {"linewidth": 1.6} if _tells(verdict) else {"linewidth": 1.0, "linestyle": ":"}
+                bar = axes.errorbar(verdict.ratio, y, xerr=ends, fmt="none", color=colour)
+                bar.lines[2][0].set(**look)
     axes.axvline(1.0, color=figures.BLACK, linewidth=1.0, zorder=1)
     axes.set_xscale("log")
     # an interval of two pairs may span decades: it runs out of the figure, which is there for the others
@@ -363,7 +371,7 @@ def _draw(
     for spare in panels[len(chosen) :]:
         spare.remove()
     styles = styles_of(analysis.names)
-    labels = []  # of each panel, yet to be moved apart
+    labels, early = [], False  # of each panel, yet to be moved apart; whether a curve ends before others
     for axes, (group, count, curves) in zip(panels, chosen, strict=False):
         lengths = sorted({n for curve in curves.values() for n in curve})
         figures.powers_of_two(axes, lengths, most=6)
@@ -377,8 +385,10 @@ def _draw(
         figures.make_room(axes, lengths, [*guides, *curves], inches)
         heading = ", ".join(filter(None, (counted(count, "head"), group.name)))
         figures.entitle(axes, textwrap.fill(heading, int(inches / 0.1)), "n, length")
+        early |= any(max(curve) < lengths[-1] for curve in curves.values())
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
-    figure.suptitle(title + left_out, fontsize=figures.SIZE + 2)
+    dotted = " (dotted: no value at these lengths)" if early else ""
+    figure.suptitle(title + left_out + dotted, fontsize=figures.SIZE + 2)
     figures.settle(figure, labels)
     return Drawn(figure, _says(title, chosen, written))
 

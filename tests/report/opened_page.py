@@ -44,7 +44,8 @@ class Opened:
         return str(self.page.locator("#view").text_content())
 
     def tick(self, field_name: str, label: str, on: bool) -> None:
-        """Tick a filter's value, or take the tick away."""
+        """Tick a filter's value, or take the tick away; unfold it where it is folded away."""
+        self.page.locator("#controls details").evaluate_all("all => all.forEach((one) => (one.open = true))")
         name = self.page.get_by_text(label, exact=True)
         self.page.locator(f'[data-field="{field_name}"] label').filter(has=name).locator("input").set_checked(
             on

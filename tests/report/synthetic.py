@@ -148,6 +148,19 @@ def synthetic(
     return run
 
 
+def alone_in_process_0(run: Run, keys: int) -> Run:
+    """The run, with every turn at this length disturbed but those of one process: times, and no intervals."""
+
+    def flagged(one: Result) -> Result:
+        assert one.latency is not None
+        flags = tuple(float(process > 0) for process in one.latency.columns["process"])
+        latency = replace(one.latency, columns={**one.latency.columns, "disturbed": flags})
+        return replace(one, measurements=(latency,))
+
+    run.results = [flagged(one) if one.workload.keys == keys else one for one in run.results]
+    return run
+
+
 @cache
 def variance() -> Finding:
     """The reference run's: the variance of the logits against d_k, scaled and unscaled."""

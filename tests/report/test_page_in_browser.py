@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from opened_page import PHONE, TWO_OF_EACH, VIEWS, Make, Open
+from synthetic import alone_in_process_0
 
+from attnlab.figures import COLOURS, contrast
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.layout import plain
@@ -134,6 +137,47 @@ def test_filters_and_axes_change_what_is_shown(made: Make, opened: Open) -> None
     for label in ("64", "256", "1024"):
         found.tick("keys", label, on=False)
     assert all("Nothing is selected" in found.view(name) for name in VIEWS)
+
+
+def test_it_opens_on_a_decided_cell_and_shows_times_without_an_interval(made: Make, opened: Open) -> None:
+    """The largest workload has none and is not first; picked, its points are there, all hollow but the fastest."""
+    found = opened(alone_in_process_0(made(contenders=PAIR, heads=(1,)), 1024))
+    assert "Ranking at n = 256, 1 head" in found.text("#view")
+    found.page.locator("#view .chart").first.focus()
+    for key in ("ArrowRight", "ArrowLeft", "Enter"):  # the first, and before it the last
+        found.page.keyboard.press(key)
+    assert "Ranking at n = 1024, 1 head" in found.text("#view") and found.points() == 2
+    assert found.page.locator('#view .chart [aria-label="dot"][fill="none"] > *').count() == 1
+
+
+#: the ground and the ink of texts in cells
+CELLS = """all => all.map((text) => {
+  const { x, y, width, height } = text.getBoundingClientRect();
+  const found = document.elementsFromPoint(x + width / 2, y + height / 2);
+  return [found.find((one) => one.tagName === 'rect'), text].map((one) => one && getComputedStyle(one).fill);
+}).filter(([under]) => under)"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_read_in_every_cell(scheme: str, made: Make, opened: Open) -> None:
+    """Every backend's colour, decided and in a tie, at a contrast of 4.5."""
+    names, heads = [*COLOURS], (1, 2, 4, 8)
+
+    def seconds(name: str, one: Any) -> float:
+        place = heads.index(one.heads) + 4 * (one.keys // 64 - 1)
+        turn = (names.index(name) - place) % len(names)  # all but two are over budget
+        return 9.0 if turn > 1 else 3e-4 if turn and one.dtype == "float32" else 1e-4
+
+    costs = {name: partial(seconds, name) for name in names}
+    lengths = tuple(range(64, 64 * (1 + len(names) // 4), 64))
+    run = made(costs=costs, kernels={}, lengths=lengths, heads=heads, variants=TWO_OF_EACH)
+    found = opened(run, color_scheme=scheme, height=2000)
+    pairs = [
+        ["#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", one)[:3]) for one in pair]
+        for pair in found.page.eval_on_selector_all("#view [aria-label=text] text", CELLS)
+    ]
+    assert len(pairs) == 2 * len(names) and len({ground for ground, _ in pairs}) > 1.5 * len(names)
+    assert min(contrast(*pair) for pair in pairs) >= 4.5
 
 
 def test_two_runs_stand_side_by_side(made: Make, opened: Open) -> None:

@@ -66,13 +66,29 @@ function dots(points, channels, of = ownerOf) {
   return Plot.dot(points, { ...look, ...channels });
 }
 
-/** A scale over `values` with some room, its ticks written by `text`. */
+/** Intervals along an axis, x or y, over its domain `within`: an arrow stands where one goes on beyond that. */
+function intervals(points, axis, [low, high], across, within, of = ownerOf) {
+  const [rule, other, arrows] = axis === "x" ? [Plot.ruleY, "y", "◀▶"] : [Plot.ruleX, "x", "▼▲"];
+  const [known, look] = [points.filter((one) => low(one) != null && high(one) != null), painted(of)];
+  const out = [known.filter((one) => low(one) < within[0]), known.filter((one) => high(one) > within[1])];
+  const ends = { [other]: across, [`${axis}1`]: low, [`${axis}2`]: high };
+  return [
+    rule(known, { ...ends, stroke: look, strokeWidth: 1.5, clip: true }),
+    ...out.map((some, end) =>
+      Plot.text(some, { [other]: across, [axis]: () => within[end], text: () => arrows[end], fill: look }),
+    ),
+  ];
+}
+
+/** A scale over `values` with some room, its ticks written by `text`; few `ticks` of a logarithmic one are 1, 2 and 5. */
 function scaleOver(values, text, log, { label, ticks, base = 10 }) {
   const [low, high] = d3.extent(values);
   const room = low === high ? 2 : (high / low) ** 0.06;
   const domain = log ? [low / room, high * room] : [Math.min(0, low), high * 1.06 || 1];
   const tickFormat = (value) => short(text(value));
-  return { type: log ? "log" : "linear", domain, base, label, ticks, tickFormat, grid: true };
+  const round = d3.range(-12, 13).flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power));
+  const few = log && ticks < 5 ? round.filter((one) => one >= domain[0] && one <= domain[1]) : ticks;
+  return { type: log ? "log" : "linear", domain, base, label, ticks: few, tickFormat, grid: true };
 }
 
 /** A name of at most `most` letters. */

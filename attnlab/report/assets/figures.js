@@ -65,7 +65,7 @@ function figurePanel(host, title, some, x, y, options) {
   const at = { x: x.value, y: y.value };
   const look = (one) => ({ stroke: paint(one), strokeDasharray: one.dashes || null, strokeWidth: 1.7 });
   const curve = ([one, mine]) => Plot.line(mine, { ...at, ...look(one) });
-  const ends = { y1: (one) => one[`${y.name}_low`], y2: (one) => one[`${y.name}_high`] };
+  const ends = ["low", "high"].map((end) => (one) => one[`${y.name}_${end}`]);
   host.append(heading(title));
   draw(
     host,
@@ -77,7 +77,7 @@ function figurePanel(host, title, some, x, y, options) {
       marks: [
         Plot.frame({ strokeOpacity: 0.2 }),
         ...d3.groups(points, ownerOf).map(curve),
-        Plot.ruleX(points, { x: x.value, ...ends, stroke: painted(), clip: true }),
+        ...intervals(points, "y", ends, x.value, options.y.domain),
         dots(points, at),
       ],
     },

@@ -33,7 +33,7 @@ function historyPanel(host, [title, mine], width) {
       Plot.frame({ strokeOpacity: 0.2 }),
       Plot.ruleX(news, { x: (run) => new Date(run.date), ...dashes }),
       ...d3.groups(points, ownerOf).map(curve),
-      Plot.ruleX(points, { x: dateOf, y1: "time_low", y2: "time_high", stroke: painted(), clip: true }),
+      Plot.ruleX(points, { x: dateOf, y1: "time_low", y2: "time_high", stroke: painted() }),
       dots(points, at),
       Plot.dot(steps, { ...at, r: 9, stroke: painted(), strokeWidth: 2 }),
       Plot.text(steps, { ...at, text: (one) => stepText(one.step), dy: -17, fill: painted(), fontWeight: 700 }),

@@ -8,17 +8,19 @@ const VIEWS = {
   table: showTable,
 };
 
-/** Where and when each run was made, what it says, and what to know before one trusts it. */
+/** Where and when each run was made, what it says, and what to know before one trusts it; folded for many runs. */
 function showHead() {
   for (const { title, machine, shared, started, answer, warnings } of runs) {
     const said = [plural(warnings.length, "warning"), cut(warnings[0] ?? "", 100)].join(": ");
-    part("head").append(
+    const told = [
       note(joined(title, machine, shared, started)),
       element("section", { class: "answer" }, element("p", {}, answer[0]), list(answer.slice(1))),
       warnings.length
         ? element("details", { class: "notice" }, element("summary", {}, said), list(warnings))
         : "",
-    );
+    ];
+    const line = element("summary", {}, joined(title, answer[0]));
+    part("head").append(...(runs.length > 2 ? [element("details", {}, line, told)] : told));
   }
 }
 

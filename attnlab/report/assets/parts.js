@@ -18,7 +18,7 @@ function element(name, attributes = {}, ...children) {
 
 const note = (...said) => element("p", { class: "note" }, ...said);
 const row = (...parts) => element("div", { class: "row" }, ...parts);
-const heading = (...said) => element("h3", {}, ...said);
+const heading = (...said) => (said.some(Boolean) ? element("h2", {}, ...said) : "");
 const list = (items) => element("ul", {}, ...items.map((one) => element("li", {}, one)));
 const button = (text, onclick, more = {}) => element("button", { type: "button", onclick, ...more }, text);
 
@@ -45,6 +45,15 @@ function paint({ colour }) {
   if (!DARK.matches) return colour;
   const { h, c, l } = d3.hcl(colour);
   return c < 5 ? d3.hcl(0, 0, 105 - l).formatHex() : d3.hcl(h, c * 0.85, 52 + 0.4 * l).formatHex();
+}
+
+/** The ground that the page has, `part` of a colour on it, and the ink that reads on that at a contrast of 4.5. */
+const paper = () => (DARK.matches ? "#121212" : "#ffffff");
+const mixed = (colour, part) => d3.color(d3.interpolateRgb(paper(), colour)(part)).formatHex();
+const linear = (part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+function inkOn(ground) {
+  const { r, g, b } = d3.rgb(ground);
+  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.183 ? "#000000" : "#ffffff";
 }
 
 /** By the letters that Matplotlib has for them in the report's figures; all others are triangles, turned by degrees. */
@@ -80,7 +89,7 @@ const resultsOf = (some) => some.flatMap((one) => one.results).filter((one) => s
 /** More values than this are ticked, and unticked, by a button too. */
 const MANY_VALUES = 8;
 
-/** Boxes that put `items`, [thing, text, mark] each, into `set` and take them away. */
+/** Boxes that put `items`, [thing, text, mark, why] each, into `set` and take them away. */
 function filter(name, label, items, set) {
   if (!items.length) return "";
   const boxes = items.map(([thing, text, mark]) => tick(text, set.has(thing), () => changed(), mark));
@@ -98,16 +107,27 @@ function filter(name, label, items, set) {
       button("all", () => changed(true)),
       button("none", () => changed(false)),
     );
-  const inside = items.length > 1 || items[0][2] ? boxes : items[0][1];
+  const told = boxes.map((box, at) => [box, items[at][3] ? note(items[at][3]) : ""]);
+  const inside = items.length > 1 || items[0][2] ? told : items[0][1];
   return element("fieldset", { "data-field": name }, element("legend", {}, label), buttons || "", inside);
 }
 
 function showFilters() {
   const named = (measured) => [...contenders.values()].filter((one) => Boolean(one.measured) === measured);
-  const marked = (some) => some.map((one) => [one, one.name, swatch(one)]);
+  const why = (one) => results.find(({ contender, reason }) => contender === one && reason)?.reason;
+  const marked = (some) => some.map((one) => [one, one.name, swatch(one), !one.measured && why(one)]);
+  const never = named(false);
+  const folded = `${plural(never.length, "backend")} ${never.length === 1 ? "was" : "were"} not measured here: why`;
   part("controls").replaceChildren(
     ...fields.map((one) => filter(one.name, one.label, [...one.values.entries()], chosen.get(one.name))),
     filter("backend", "backends", marked(named(true)), shown),
-    filter("never", "never measured here", marked(named(false)), shown),
+    never.length
+      ? element(
+          "details",
+          {},
+          element("summary", {}, folded),
+          filter("never", "ticked: in the table", marked(never), shown),
+        )
+      : "",
   );
 }

@@ -17,7 +17,9 @@ const roundLines = (one) => [
 function roundsPanel(host, result, width, all) {
   const [points, { contender, time }] = [roundsOf(result), result];
   const [left, kept] = [points.filter((one) => one.disturbed), points.filter((one) => !one.disturbed)];
-  const stripes = d3.groups(points, (one) => one.process).filter((_, index) => index % 2);
+  let turn = 0; // a process may have several, with others between them
+  const turns = d3.groups(points, (one, at) => (turn += one.process !== points[at - 1]?.process));
+  const stripes = turns.filter((_, index) => index % 2);
   const ends = { x1: ([, some]) => some[0].round - 0.5, x2: ([, some]) => some.at(-1).round + 0.5 };
   const relative = state.scale === "relative";
   const [low, high] = d3.extent(state.scale === "own" ? points : all, heightOf);
@@ -29,7 +31,7 @@ function roundsPanel(host, result, width, all) {
   draw(host, `Rounds of ${contender.name}`, pointed, {
     width,
     height: 176,
-    x: { label: "round", inset: 8, ticks: 6, tickFormat: (one) => (one % 1 ? "" : String(one)) },
+    x: { label: "round", inset: 8, ticks: Math.min(6, points.length - 1), tickFormat: String },
     y: { domain: [low - room, high + room], ticks: 4, grid: true, label: null, tickFormat },
     marks: [
       Plot.rectX(stripes, { ...ends, fill: "currentColor", fillOpacity: 0.06 }),

@@ -31,19 +31,20 @@ function showPair(host, selected, first, second) {
   const [x, y, owner] = [({ one }) => one.time, ({ other }) => other.time, ({ one }) => one.contender];
   const times = [...both.map(x), ...both.map(y)];
   const scale = (run) => scaleOver(times, secondsText, true, { label: `time in ${run.title}`, ticks: 5 });
+  const [across, up] = [scale(first), scale(second)];
   const width = Math.min(host.clientWidth, 640);
-  const bar = { stroke: painted(owner), clip: true };
+  const ends = (run) => ["low", "high"].map((end) => (pair) => pair[run][`time_${end}`]);
   host.append(legend(both.map(({ one }) => one)));
   const pointed = { points: both, at: { x, y }, tip: pairLines };
   draw(host, `Times of ${second.title} against ${first.title}`, pointed, {
     width,
     height: Math.round(width * 0.72),
-    x: scale(first),
-    y: scale(second),
+    x: across,
+    y: up,
     marks: [
       Plot.line(d3.extent(times), { x: Number, y: Number, strokeOpacity: 0.5 }),
-      Plot.ruleX(both, { x, y1: ({ other }) => other.time_low, y2: ({ other }) => other.time_high, ...bar }),
-      Plot.ruleY(both, { y, x1: ({ one }) => one.time_low, x2: ({ one }) => one.time_high, ...bar }),
+      ...intervals(both, "y", ends("other"), x, up.domain, owner),
+      ...intervals(both, "x", ends("one"), y, across.domain, owner),
       dots(both, { x, y }, owner),
     ],
   });

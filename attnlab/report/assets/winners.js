@@ -1,11 +1,12 @@
 // Who is first at each length and head count, and below it the ranking of one workload.
 const isFull = (one) => one.state === "decided" || one.state === "alone";
-/** The winner's colour; none where there is no winner. */
-const cellColour = (one) =>
-  one.first && one.state !== "no interval" ? paint(contenders.get(one.first)) : "none";
+/** How much of the winner's colour a cell has, and its edge: what is decided differs without colour too. */
+const PARTS = { decided: 1, alone: 1, "no interval": 0, nobody: 0 };
+const EDGES = { decided: null, alone: null, "no interval": "2 3" };
+const cellColour = (one) => mixed(one.first ? paint(contenders.get(one.first)) : paper(), PARTS[one.state] ?? 0.22);
 
 /** The map of one group of workloads, heads across and lengths down, as in the report's table. */
-function heatMap(host, some, width) {
+function heatMap(host, some, width, picked) {
   const [x, y] = ["heads", "keys"].map(fieldNamed).map((field) => (one) => valueOf(field, one));
   const [across, down] = [x, y].map((of) => [...new Set(some.map(of))].sort(d3.ascending));
   const cell = Math.min(220, (width - 60) / across.length);
@@ -17,14 +18,12 @@ function heatMap(host, some, width) {
     const name = cut(one.first ?? "nobody", Math.floor(cell / 7.6));
     return `${name}\n${more[one.state] ?? ""}${ratio == null ? "" : `${figures(ratio)} ×`}`;
   };
-  const ink = (one) => (isFull(one) ? (DARK.matches ? "#111" : "#fff") : "currentColor");
-  const picked = currentWorkload(some);
+  const ink = (one) => inkOn(cellColour(one));
   host.append(heading(some[0].title), words ? "" : legend(first));
   const look = {
     fill: { value: cellColour, scale: null },
-    fillOpacity: (one) => (isFull(one) ? 1 : 0.22),
     stroke: "currentColor",
-    strokeWidth: (one) => (one === picked ? 2.5 : 0.3),
+    strokeWidth: (one) => (one === picked ? 3 : isFull(one) ? 0.3 : 1.2),
   };
   const tip = (one) => [one.place, ...one.told];
   const onpick = (one) => choose({ workload: one.index });
@@ -37,16 +36,20 @@ function heatMap(host, some, width) {
     x: { type: "band", domain: across, label: "heads", axis: "top", tickSize: 0 },
     y: { type: "band", domain: down, label: "n, length", tickSize: 0, tickFormat: String },
     marks: [
-      Plot.cell(some, { x, y, rx: 3, ...look }),
-      Plot.text(words ? some : [], { x, y, text, fontSize: 12, fill: { value: ink, scale: null } }),
+      ...d3
+        .groups(some, (one) => (one.state in EDGES ? EDGES[one.state] : "6 4"))
+        .map(([strokeDasharray, mine]) => Plot.cell(mine, { x, y, rx: 3, strokeDasharray, ...look })),
+      Plot.text(words ? some : [], { x, y, text, lineHeight: 1.35, fill: { value: ink, scale: null } }),
     ],
   });
 }
 
-/** The workload that was picked, or the largest that is selected and has a speed. */
+/** The workload that was picked, or of those selected the one that is told best: decided, then the largest. */
 function currentWorkload(selected) {
   const picked = selected.find((one) => String(one.index) === String(state.workload));
-  return picked ?? d3.greatest(selected, (one) => (one.first ? one.size : 0));
+  const told = (one) => ["nobody", "no interval", "alone", "tie", "close", "decided"].indexOf(one.state);
+  const by = (one, other) => d3.ascending(told(one), told(other)) || d3.ascending(one.size, other.size);
+  return picked ?? d3.greatest(selected, by);
 }
 
 /** A chart of every contender against the fastest, each with its interval. */
@@ -55,45 +58,47 @@ function rankingChart(host, workload, some) {
   const unknown = some.filter((one) => one.best == null);
   const band = 1 + workload.margin;
   const y = (one) => one.contender.name;
+  const fastest = d3.min(workload.results, (one) => one.time);
+  const x = (one) => one.best ?? fastest / one.time;
   const label = "times as fast as the fastest, with 95 % interval";
   const time = { text: (one) => secondsText(one.time), frameAnchor: "right", textAnchor: "start", dx: 8 };
-  const span = { x1: "best_low", x2: "best_high", stroke: painted(), strokeWidth: 2, clip: true };
-  const pointed = { points: known, at: { x: "best", y }, tip: resultLines };
-  draw(host, `Ranking at ${workload.name}`, pointed, {
-    width: Math.min(host.clientWidth, 900),
+  const width = Math.min(host.clientWidth, 900);
+  const ticks = width < 500 ? 4 : 10;
+  const scale = scaleOver([...some.map(x), 1 / band, band], (one) => figures(one, 2), true, { label, ticks });
+  const ends = [(one) => one.best_low, (one) => one.best_high];
+  draw(host, `Ranking at ${workload.name}`, { points: some, at: { x, y }, tip: resultLines }, {
+    width,
     height: some.length * 22 + 60,
     marginLeft: 150,
     marginRight: 80,
-    x: scaleOver([...known.map((one) => one.best), 1 / band, band], (one) => figures(one, 2), true, {
-      label,
-      ticks: 10,
-    }),
+    x: scale,
     y: { type: "band", domain: some.map(y), label: null, tickSize: 0, tickFormat: (name) => cut(name) },
     marks: [
       Plot.rectX([0], { x1: 1 / band, x2: band, fill: "currentColor", fillOpacity: 0.12 }),
-      Plot.ruleY(known, { y, ...span }),
-      dots(known, { x: "best", y, r: 4 }),
-      Plot.text(unknown, { y, frameAnchor: "middle", text: () => "no interval" }),
+      ...intervals(known, "x", ends, y, scale.domain),
+      dots(known, { x, y, r: 4 }),
+      dots(unknown, { x, y, r: 4, fill: "none" }),
       Plot.text(some, { y, ...time }),
     ],
   });
   const grey = `Grey band: differences of ±${percentText(workload.margin)} count as none.`;
-  host.append(
-    note(`${grey} At the right: the time of one call. An interval that leaves the figure goes on.`),
-  );
+  const hollow = unknown.length ? " Hollow: a ratio of medians, without an interval." : "";
+  host.append(note(`${grey}${hollow} At the right: the time of one call.`));
 }
 
 function showWinners(host, selected) {
   const baselines = [...new Set(runs.map((one) => one.baseline))].join(" or ");
   const than = Object.entries({ baseline: baselines, next: "the next implementation" });
   host.append(row(picker("The number says how many times as fast as", than, "than")));
-  panels(host, [...d3.group(selected, (one) => one.title).values()], 480, heatMap);
   const workload = currentWorkload(selected);
+  const groups = [...d3.group(selected, (one) => one.title).values()];
+  panels(host, groups, 480, (panel, some, width) => heatMap(panel, some, width, workload));
   const some = resultsOf([workload]).filter((one) => one.time != null);
   const others = workload.results.filter((one) => one.time == null);
   host.append(
     note(
-      "Full colour: decided. Pale with ≈: shares the first place with others that are not told apart. ?: not decided.",
+      "Full colour: decided. Pale, dashed, ≈ or ≟: shares the first place with others that are not told apart. Without",
+      " colour, dotted, ?: no interval.",
       " Who wins was decided among all contenders, also those that the filters hide. Pick a cell for its ranking; where",
       " cells are too small for words, the filters choose fewer lengths and heads.",
     ),
