@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from attnlab.cli import options
+from attnlab.problem.vocabulary import DTYPES
 
 
 @click.command()
@@ -53,14 +54,29 @@ def backends(
 
 @click.command()
 @options.backend_names
+@click.option(
+    "--dtypes",
+    "--dtype",
+    metavar="A,B",
+    type=options.Names(lambda context: DTYPES),
+    help="Number formats; all by default.",
+)
 @options.device
 @options.folders
 @options.as_json
 @options.quiet
-def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool, quiet: bool) -> int:
+def check(
+    names: tuple[str, ...],
+    dtypes: tuple[str, ...] | None,
+    device: str,
+    folders: tuple[str, ...],
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Hold backends against float64, outputs and gradients: all of them, or those named.
 
-    Exits with 1 where one is wrong, or was named and could not be asked; with --quiet those alone are printed.
+    One line for each number format. Exits with 1 where one is wrong, cannot be loaded, or was named and could not be
+    asked; with --quiet those alone are printed.
     """
     from attnlab.backend.contender import Contender
     from attnlab.backend.discovery import backends as there
@@ -74,15 +90,17 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
     keep = len(asked) > 1
     with note(quiet=as_json or quiet) as on_event:
         found = [
-            hold(one, folders=folders, device=device, on_event=on_event, keep=keep, invariance=True)
+            hold(one, folders, device, dtypes=dtypes, on_event=on_event, keep=keep, invariance=True)
             for one in asked
         ]
-    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
+    failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
     elif quiet:
         for one in failed:
-            click.echo(f"{one.name}: {'WRONG' if one.passed is False else 'not asked'}. {one.reason}")
+            for dtype, word, each in one.lines:
+                if each.passed is one.passed:
+                    click.echo(f"{' '.join(filter(None, (one.name, dtype)))}: {word}. {each.reason}")
     else:
         show(check_table(found), precision_table(found), same_bits_table(found))
     return 1 if failed else 0

@@ -184,16 +184,24 @@ def compare(
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
-    workload = options.read_workload(said, preset)
+    workload, chosen, words = options.read_workload(said, preset)
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
     with note(quiet=as_json or quiet) as on_event:
         found = race(
-            contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
+            *contenders,
+            workload=workload,
+            folders=folders,
+            seconds=seconds,
+            processes=processes,
+            on_event=on_event,
+            words=words,
         )
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
+        if chosen:
+            click.echo(chosen)
         if not quiet:
             show(comparison_table(found))
         click.echo("\n".join(found.sentences()))

@@ -347,7 +347,7 @@ def _raced(
         limits = Limits(
             workload_seconds=_SECONDS * len(near), processes=_PROCESSES, most_processes=_PROCESSES
         )
-        found = compare(near, workload, folders=folders, limits=limits)
+        found = compare(*near, workload=workload, folders=folders, limits=limits)
     plain = found.to_json()
     plain.pop("command")  # the file is gone; the page says how to write it again
     plain["workload"].pop("distribution")

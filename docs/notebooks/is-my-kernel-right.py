@@ -114,8 +114,9 @@ for name in ("no_maximum", "sees_ahead"):
 
 # %%
 found = check("right_one", folders=[str(folder)], dtypes=["float32"])
+one = found.formats["float32"]
 print(
-    f"passed {found.passed}, {found.asked} questions answered, {found.declined} more declined"
+    f"passed {found.passed}, {one.asked} questions answered, {one.declined} more declined"
 )
 print(
     found.precision["float32"]["class"],
