@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
@@ -65,14 +66,7 @@ def backends(
 @options.folders
 @options.as_json
 @options.quiet
-def check(
-    names: tuple[str, ...],
-    dtypes: tuple[str, ...] | None,
-    device: str,
-    folders: tuple[str, ...],
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Hold backends against float64, outputs and gradients: all of them, or those named.
 
     One line for each number format. Exits with 1 where one is wrong, cannot be loaded, or was named and could not be
@@ -89,10 +83,7 @@ def check(
         Contender.parse(name).require(folders)
     keep = len(asked) > 1
     with note(quiet=as_json or quiet) as on_event:
-        found = [
-            hold(one, folders, device, dtypes=dtypes, on_event=on_event, keep=keep, invariance=True)
-            for one in asked
-        ]
+        found = [hold(one, folders, on_event=on_event, keep=keep, invariance=True, **how) for one in asked]
     failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))

@@ -167,8 +167,7 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     def show(text: str) -> None:
         nonlocal noticed
         if isinstance(text, Notice):
-            if not noticed:
-                print("\r" * bool(width) + text, file=sys.stderr, flush=True)
+            print("" if noticed else "\r" * bool(width) + text + "\n", end="", file=sys.stderr, flush=True)
             noticed = True
         elif width:
             print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)

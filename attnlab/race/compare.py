@@ -72,12 +72,10 @@ class Comparison:
     def __repr__(self) -> str:
         lines = [f"{self.workload.label}, against {self.baseline}"]
         for one in self.results:
-            verdict = self.verdicts.get(one.contender)
-            said = str(one.outcome) if one.latency is None else seconds_text(one.latency.median)
-            if verdict:
+            lines.append(f"{one.contender}: {one.latency or one.outcome}")
+            if verdict := self.verdicts.get(one.contender):
                 span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
-                said += f", {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
-            lines.append(f"{one.contender}: {said}")
+                lines[-1] += f"; {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
         return first_lines(lines)
 
     def to_json(self) -> dict[str, Any]:

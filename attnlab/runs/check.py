@@ -6,7 +6,7 @@ It may crash or hang there: that is an outcome, not the end of the check.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -180,11 +180,16 @@ def check(
             return
         ends[message.dtype] = message
 
-    work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
+    how = asked, tuple(folders), device, seed, keep, everything, deadline
+    work = partial(_ask, *how, frozenset())
     processes = min(processes, len(dtypes))
     first, *rest = (dtypes[at::processes] for at in range(processes))
     try:
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
+        alone = {one.dtype for one in ends.values() if one.passed is False and not _foreign(one)}
+        again = [dtype for dtype, one in ends.items() if _foreign(one) in alone]
+        if again:  # what is wrong in one dtype by itself is no fault of another, between whose questions it was asked
+            partial(_ask, *how, alone)((again, process), told)
         found = _summary(asked.name, [ends[dtype] for dtype in dtypes if dtype in ends])
         answered = [dtype for dtype, one in found.formats.items() if one.passed]
         if answered and (everything or on_request(asked.backend, folders) is None):
@@ -233,6 +238,12 @@ class _End:
     loaded: bool = True
 
 
+def _foreign(end: _End) -> str | None:
+    """The dtype of the question that showed the fault, where it is another one."""
+    dtype = (end.reason or "").partition(",")[0]
+    return dtype if end.passed is False and dtype in DTYPES and dtype != end.dtype else None
+
+
 def _ask(
     asked: Contender,
     folders: Sequence[str],
@@ -241,13 +252,14 @@ def _ask(
     keep: bool,
     everything: bool,
     deadline: float,
+    spared: Collection[str],
     part: tuple[Sequence[str], WorkerProcess | None],
     tell: Callable[[str | _End], None],
 ) -> None:
     """Put the questions in each dtype of `part` to the backend in a process of its own, afresh where that has ended.
 
-    Tells every question, and how each dtype ended. The process is the one of `part`, which goes on after that, or,
-    where there is none, one that ends.
+    In the dtypes `spared` nothing is asked. Tells every question, and how each dtype ended. The process is the one of
+    `part`, which goes on after that, or, where there is none, one that ends.
     """
     from threadpoolctl import threadpool_limits
 
@@ -259,12 +271,17 @@ def _ask(
             try:
                 if not loaded:
                     process.start()
-                with threadpool_limits(
-                    1
-                ):  # references are small products: a second thread here would only spin
+                # references are small products: a second thread here would only spin
+                with threadpool_limits(1):
                     process.finish_start()
                     loaded = True
-                    tell(_in_dtype(process, device, seed, everything, deadline, dtype, tell))
+                    less = lower(dtype, process.computes_in)
+                    box = _BlackBox(process, device, deadline, dtype, less or dtype, spared)
+                    clocks = {} if everything else {"clock": box.clock, "setup": box.setup}
+                    how: Any = {"seed": seed, "directions": EVERYTHING, "parts": process.parts, **clocks}
+                    result = examine(box, less or dtype, on_event=tell, **how)
+                fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
+                tell(_End(dtype, result.passed, fault or result.refusal.get(FORWARD), result, less))
             except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
                 absent = refusal.kind == "unavailable"
                 tell(_End(dtype, None, str(refusal), loaded=loaded or absent))
@@ -279,31 +296,6 @@ def _ask(
             process.end()
         if not keep:
             forget(inputs=True)
-
-
-def _in_dtype(
-    process: WorkerProcess,
-    device: str,
-    seed: int,
-    everything: bool,
-    deadline: float,
-    dtype: str,
-    tell: Event,
-) -> _End:
-    """Put the questions in one dtype. Raises NoAnswer where it cannot be asked on."""
-    less = lower(dtype, process.computes_in)
-    box = _BlackBox(process, device, deadline, dtype, less or dtype)
-    result = examine(
-        box,
-        less or dtype,
-        seed=seed,
-        directions=EVERYTHING,
-        on_event=tell,
-        **({} if everything else {"clock": box.clock, "setup": box.setup}),
-        parts=process.parts,
-    )
-    fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
-    return _End(dtype, result.passed, fault or result.refusal.get(FORWARD), result, less)
 
 
 def _patient(contender: Contender) -> Contender:
@@ -321,9 +313,15 @@ class _BlackBox:
     """
 
     def __init__(
-        self, process: WorkerProcess, device: str, deadline: float, dtype: str, asked_in: str
+        self,
+        process: WorkerProcess,
+        device: str,
+        deadline: float,
+        dtype: str,
+        asked_in: str,
+        spared: Collection[str],
     ) -> None:
-        self._process, self._device, self._deadline = process, device, deadline
+        self._process, self._device, self._deadline, self._spared = process, device, deadline, spared
         self._dtype, self._asked_in = dtype, asked_in
         self._taken = self._set_up = 0.0
 
@@ -339,11 +337,10 @@ class _BlackBox:
         """What it answers, by name."""
         problem, workload = question.problem, question.workload(self._device)
         lowered = self._process.computes_in is not None
+        # those of others, which come between, would be held to theirs
+        if question.dtype in self._spared or (lowered and question.dtype != self._asked_in):
+            raise Declined(f"{question.dtype} is not asked about here")
         if lowered:
-            if (
-                question.dtype != self._asked_in
-            ):  # those of others, which come between, would be held to theirs
-                raise Declined(f"{question.dtype} is not asked about here")
             problem, workload = problem.cast(self._dtype), workload.with_(dtype=self._dtype)
         try:
             answer = self._process.begin(

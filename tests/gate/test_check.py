@@ -111,7 +111,8 @@ def test_a_file_that_does_not_load_is_not_called_wrong(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(text)
-    assert main(["check", "mine", "--implementations", str(tmp_path), "--dtype", "float32", "-q"]) == 1
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "mine", "--implementations", str(tmp_path), "--dtype", "float32", "-q"])
     assert capsys.readouterr().out.startswith("mine: cannot be loaded. ")
 
 
