@@ -188,15 +188,8 @@ def compare(
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
     with note(quiet=as_json or quiet) as on_event:
-        found = race(
-            *contenders,
-            workload=workload,
-            folders=folders,
-            seconds=seconds,
-            processes=processes,
-            on_event=on_event,
-            words=words,
-        )
+        how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes, "words": words}
+        found = race(*contenders, workload=workload, on_event=on_event, **how)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:

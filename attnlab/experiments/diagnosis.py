@@ -113,6 +113,12 @@ class Diagnosis:
     environment: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
 
+    def __repr__(self) -> str:
+        counts = (
+            f"{len(self.layers)} layers, {len(self.heads)} heads, {len(self.frozen)} beyond the freezing line"
+        )
+        return f"Diagnosis({self.model} on {self.tokens} tokens of {self.text}: {counts})"
+
     @property
     def most_frozen(self) -> list[Head]:
         """All heads, the furthest beyond its freezing line first."""

@@ -116,24 +116,14 @@ class Checked:
         """
         import pandas as pd
 
-        rows = [
-            {
-                "backend": self.name,
-                "dtype": dtype,
-                "result": word,
-                **asdict(one),
-                **self.precision.get(dtype, {}),
-            }
-            for dtype, word, one in self.lines
-        ]
-        return pd.DataFrame(rows)
+        named = (({"backend": self.name, "dtype": of, "result": word}, one) for of, word, one in self.lines)
+        return pd.DataFrame(
+            [first | asdict(one) | self.precision.get(first["dtype"], {}) for first, one in named]
+        )
 
     def __repr__(self) -> str:
-        said = (
-            f"{self.name} {dtype}: {word}" + (f": {one.reason}" if one.reason else f", {one.asked} questions")
-            for dtype, word, one in self.lines
-        )
-        return first_lines([" ".join(one.split()) for one in said])
+        said = ((dtype, word, one.reason or f"{one.asked} questions") for dtype, word, one in self.lines)
+        return first_lines([f"{self.name}: {', '.join(filter(None, one))}" for one in said])
 
 
 def check(
@@ -276,7 +266,8 @@ def _ask(
                     process.finish_start()
                     loaded = True
                     less = lower(dtype, process.computes_in)
-                    box = _BlackBox(process, device, deadline, dtype, less or dtype, spared)
+                    box = _BlackBox(process, device, deadline, dtype, less or dtype)
+                    box.spared = spared
                     clocks = {} if everything else {"clock": box.clock, "setup": box.setup}
                     how: Any = {"seed": seed, "directions": EVERYTHING, "parts": process.parts, **clocks}
                     result = examine(box, less or dtype, on_event=tell, **how)
@@ -313,17 +304,13 @@ class _BlackBox:
     """
 
     def __init__(
-        self,
-        process: WorkerProcess,
-        device: str,
-        deadline: float,
-        dtype: str,
-        asked_in: str,
-        spared: Collection[str],
+        self, process: WorkerProcess, device: str, deadline: float, dtype: str, asked_in: str
     ) -> None:
-        self._process, self._device, self._deadline, self._spared = process, device, deadline, spared
+        self._process, self._device, self._deadline = process, device, deadline
         self._dtype, self._asked_in = dtype, asked_in
         self._taken = self._set_up = 0.0
+        #: dtypes in which nothing is asked
+        self.spared: Collection[str] = ()
 
     def clock(self) -> float:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
@@ -338,7 +325,7 @@ class _BlackBox:
         problem, workload = question.problem, question.workload(self._device)
         lowered = self._process.computes_in is not None
         # those of others, which come between, would be held to theirs
-        if question.dtype in self._spared or (lowered and question.dtype != self._asked_in):
+        if question.dtype in self.spared or (lowered and question.dtype != self._asked_in):
             raise Declined(f"{question.dtype} is not asked about here")
         if lowered:
             problem, workload = problem.cast(self._dtype), workload.with_(dtype=self._dtype)

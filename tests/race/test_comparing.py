@@ -13,6 +13,7 @@ import pytest
 from process_sets import latency
 from synthetic import synthetic
 
+import attnlab
 from attnlab.cli.tables import comparison_table
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
@@ -84,6 +85,7 @@ def test_results_are_shown_in_ten_lines(tmp_path: Path) -> None:
     run = synthetic(tmp_path)
     raced = [replace(one, workload=TINY) for one in run.results[: len(run.contenders)]] * 2
     found = Comparison(TINY, "torch_eager", tuple(raced), verdicts_against(raced, "torch_eager"), 5)
+    assert dir(attnlab) == sorted(attnlab.__all__)
     formats = {dtype: Format(False, "w" * 2000) for dtype in DTYPES}
     for one in (found, run, run.results[0], run.results[0].latency, Checked("a", False, "why", formats)):
         assert len(repr(one).splitlines()) <= 10 and max(map(len, repr(one).splitlines())) < 200
