@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from attnlab.race.disturbance import Notice
@@ -166,9 +167,10 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
 
     def show(text: str) -> None:
         nonlocal noticed
-        if isinstance(text, Notice):
-            print("" if noticed else "\r" * bool(width) + text + "\n", end="", file=sys.stderr, flush=True)
+        if isinstance(text, Notice) and not noticed:
             noticed = True
+            kept = f"\r{' ' * width}\r{fill(text, width)}" if width else text
+            print(kept, file=sys.stderr, flush=True)
         elif width:
             print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
 

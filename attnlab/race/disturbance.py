@@ -17,7 +17,7 @@ from typing import NamedTuple
 import psutil
 
 from attnlab.system import cores
-from attnlab.text import counted, listed
+from attnlab.text import counted, listed, one_line
 
 #: turns of the calibration loop
 _LOOPS = 100_000
@@ -132,11 +132,9 @@ class Lookout:
 
 def _warning(found: Others) -> str:
     named = zip(found.names, found.numbers, strict=True)
-    who = listed([f"{name} (process {number})" for name, number in named])
-    return (
-        f"Others take {found.cores:.1f} of {counted(cores(), 'core')}{', most of it ' if who else ''}{who}: turns that "
-        "wait for a core do not count, and short calls may stay undecided. Repeat it when nothing else runs."
-    )
+    who = listed([f"{one_line(name, 40)} (process {number})" for name, number in named])
+    taken = f"{found.cores:.1f} of {counted(cores(), 'core')}{', most of it ' if who else ''}{who}"
+    return f"Other programs take {taken}: short calls may stay undecided. Repeat it when nothing else runs."
 
 
 def _busy_seconds() -> float:
