@@ -101,7 +101,7 @@ def check_table(found: Sequence[Checked]) -> Table:
     for checked in found:
         lacks = f"no gradients: {checked.no_gradients}" if checked.passed and checked.no_gradients else ""
         for dtype, word, one in checked.lines:
-            counts = (one.asked, one.declined, one.left_out, one.uncompiled)
+            counts = (one.asked, one.declined, one.left_out, one.uncompiled) if dtype else [""] * 4
             further = [
                 word if dtype in of else "none" if one.passed else ""
                 for of in (checked.gradients, checked.log_sums)

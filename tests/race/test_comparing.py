@@ -75,8 +75,7 @@ def test_a_ratio_is_told_with_or_without_an_interval() -> None:
     assert "30 of 30 rounds" in row["no_interval"] and row["verdict"] == "undecided"
     (said,) = found.sentences()
     assert "time ratio 1.5" in said and row["no_interval"] in said and "when nothing else runs" in said
-    frame = found.frame().set_index("contender")
-    assert frame.loc["b", "ratio"] == pytest.approx(1.5) and frame.loc["b", "verdict"] == "undecided"
+    assert found.frame().set_index("contender").loc["b", "ratio"] == row["ratio"]
     assert "none" in list(comparison_table(found).columns[4].cells)
 
 
