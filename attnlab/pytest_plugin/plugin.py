@@ -431,7 +431,11 @@ def _limits(config: pytest.Config, contenders: int) -> Limits:
     seconds = float(config.getoption("--benchmark-max-time"))
     race = seconds * contenders
     # on a busy machine, where most rounds are disturbed, it may take as long again, and not much more
-    times = {"workload_seconds": race, "extra_seconds": max(race, 5.0), "call_seconds": seconds * _CALL_SHARE}
+    times: dict[str, Any] = {
+        "workload_seconds": race,
+        "extra_seconds": max(race, 5.0),
+        "call_seconds": seconds * _CALL_SHARE,
+    }
     return _Limits(**times, contenders=contenders)
 
 
