@@ -410,8 +410,8 @@ def _missed(row: Row) -> str:
     )
 
 
-#: of the time for a contender's part in a race, this part may go into one call
-_CALL_SHARE = 1 / 5
+#: one call may take no more of a contender's part in a race than would be left to so many
+_CALLS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -424,18 +424,14 @@ class _Limits(Limits):
         return f"--benchmark-max-time {math.ceil(seconds / self.contenders)}"
 
     def allowing(self, call_seconds: float, contenders: int) -> str:
-        return self.typed(self.contenders * call_seconds / _CALL_SHARE)
+        return self.typed(self.contenders * call_seconds * _CALLS)
 
 
 def _limits(config: pytest.Config, contenders: int) -> Limits:
     seconds = float(config.getoption("--benchmark-max-time"))
     race = seconds * contenders
     # on a busy machine, where most rounds are disturbed, it may take as long again, and not much more
-    times: dict[str, Any] = {
-        "workload_seconds": race,
-        "extra_seconds": max(race, 5.0),
-        "call_seconds": seconds * _CALL_SHARE,
-    }
+    times: Any = {"workload_seconds": race, "extra_seconds": max(race, 5.0), "call_seconds": seconds / _CALLS}
     return _Limits(**times, contenders=contenders)
 
 
