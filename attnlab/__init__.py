@@ -1,7 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public names: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
-`Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
+The public names: `compare`, `check`, `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`,
+`Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined`
+and `Unavailable`.
 Everything is imported when it is first used.
 """
 
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
     from attnlab.experiments.diagnosis import diagnose
     from attnlab.experiments.observables import observe
     from attnlab.problem.workload import Workload
+    from attnlab.race.compare import compare
     from attnlab.routing.dispatch import fastest
+    from attnlab.runs.check import check
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
 
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "backends", "block"]
-__all__ += ["diagnose", "fastest", "gradients", "load", "observe", "read_run", "run", "theory"]
+__all__ += ["check", "compare", "diagnose", "fastest", "gradients", "load", "observe", "read_run", "run"]
+__all__ += ["theory"]
 #: where each of them is, but for the package `theory`
 _HOMES = {
     "backend.backend": ("Backend",),
@@ -35,7 +39,9 @@ _HOMES = {
     "experiments.diagnosis": ("diagnose",),
     "experiments.observables": ("observe",),
     "problem.workload": ("Workload",),
+    "race.compare": ("compare",),
     "routing.dispatch": ("fastest",),
+    "runs.check": ("check",),
     "runs.execute": ("run",),
     "runs.plan": ("Plan",),
     "runs.store": ("Run", "read_run"),
@@ -52,4 +58,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -65,10 +65,6 @@ class Garbled(Exception):
     """What came is no message; the text says why."""
 
 
-class Enough(Exception):
-    """Raised by a `Tell` to end all of the work early."""
-
-
 class Broken(RuntimeError):
     """The work in another process raised, or that process ended before the work did; the message says how."""
 
@@ -482,7 +478,7 @@ def work_side_by_side(work: Work[Part], parts: Sequence[Part], tell: Tell) -> No
     """`work` on all of `parts` at once, on the first here, until it is done or `tell` raises; no process is left.
 
     What is told elsewhere is told here, in this thread: whenever the work in this process tells something, and after
-    it. What `tell` raises comes through, but for `Enough`. Raises Broken.
+    it. What `tell` raises comes through. Raises Broken.
     """
     asides: list[Aside[None]] = []
 
@@ -504,8 +500,6 @@ def work_side_by_side(work: Work[Part], parts: Sequence[Part], tell: Tell) -> No
         work(parts[0], told_here)
         while step(None):
             pass
-    except Enough:
-        pass
     finally:
         for one in asides:
             one.ask_to_end()

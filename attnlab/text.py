@@ -26,8 +26,8 @@ else:
         __str__ = str.__str__
 
 
-#: letters of a reason; the longest of our own are some 300
-MOST = 400
+#: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
+MOST, _SHOWN = 400, 150
 #: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?", re.DOTALL)
 #: categories of Unicode that have no shape of their own: controls, formats (they turn the direction), surrogates
@@ -80,6 +80,13 @@ def listed(items: Sequence[str], last: str = "and") -> str:
 def named(names: Iterable[str], last: str = "and") -> str:
     """Names of contenders as code, listed."""
     return listed([f"`{name}`" for name in names], last)
+
+
+def first_lines(lines: Sequence[str], most: int = 10) -> str:
+    """The `lines`, as a `repr` shows them: so many at most, the last of which then says how many more there are."""
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} more"]
+    return "\n".join(one_line(one, _SHOWN) for one in lines)
 
 
 def counted(count: int, noun: str) -> str:

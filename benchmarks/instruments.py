@@ -65,7 +65,8 @@ def gate() -> Rows:
         seconds, done = attnlab("check", name, "--json")
         (found,) = json.loads(done.stdout)
         if found["passed"] is not None:
-            yield name, found["asked"], found["left_out"], f"{seconds:.1f}", yes(seconds < 10)
+            counts = (sum(one[what] for one in found["formats"].values()) for what in ("asked", "left_out"))
+            yield name, *counts, f"{seconds:.1f}", yes(seconds < 10)
 
 
 def diagnosis() -> Rows:

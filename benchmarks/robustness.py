@@ -109,7 +109,7 @@ def _asked(
     """The results of a race in each of the ways to have one; a route counts as a speed."""
     contenders = write(folder, names, library)
     workload, here = workload_for(names[0], seed), (str(folder),)
-    yield "compare", compare(contenders, workload, folders=here, limits=LIMITS).results
+    yield "compare", compare(*contenders, workload=workload, folders=here, limits=LIMITS).results
     plan = Plan(
         workloads=(workload,), contenders=tuple(contenders), folders=here, limits=LIMITS, experiments=(),
         self_test=False, memory=False, ceilings=False,

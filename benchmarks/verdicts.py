@@ -72,7 +72,7 @@ def power(store: Store, beside: str, trials: int) -> None:
         key = {"section": "power", "beside": beside, "trial": number}
         if store.lacks(**key):
             started = time.monotonic()
-            verdict = compare([POWER_BACKEND, slowed], THREE_MS).verdicts.get(slowed)
+            verdict = compare(POWER_BACKEND, slowed, workload=THREE_MS).verdicts.get(slowed)
             kind, ratio = (str(verdict.kind), verdict.ratio) if verdict else (None, None)
             store.add(**key, seconds=time.monotonic() - started, kind=kind, ratio=ratio)
 
@@ -90,9 +90,9 @@ def leads(store: Store, beside: str, trials: int) -> None:
             }
             if store.lacks(**key):
                 started = time.monotonic()
-                verdict = compare([base, other], Workload(heads=8, queries=length, keys=length)).verdicts[
-                    other
-                ]
+                verdict = compare(
+                    base, other, workload=Workload(heads=8, queries=length, keys=length)
+                ).verdicts[other]
                 seconds = time.monotonic() - started
                 store.add(**key, seconds=seconds, kind=str(verdict.kind), ratio=verdict.ratio)
 

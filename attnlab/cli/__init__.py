@@ -11,11 +11,11 @@ import click
 #: by name: the module that holds each command, and what `attnlab --help` says of it, the first sentence of its own help
 _COMMANDS = """\
 backends  backends     List the backends: which can run here, which cannot, and why.
-check     backends     Hold backends against float64, outputs and gradients: all of them, or those named.
+check     backends     Hold answers and gradients of backends against float64.
 claims    experiments  Measure what is often claimed about attention.
 collect   stored       Add what runs hold to a dataset of Parquet files.
 compare   races        Race contenders on one workload; the first is the baseline.
-diagnose  experiments  Say what attention does in MODEL, head by head, and what follows for number formats and backends.
+diagnose  experiments  Say what attention does in a trained model, head by head.
 diff      history      Show two stored runs side by side.
 doctor    stored       Check that a stored run is whole.
 explore   stored       Make one HTML page of stored runs to explore, and open it.

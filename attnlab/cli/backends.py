@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from attnlab.cli import options
+from attnlab.problem.vocabulary import DTYPES
 
 
 @click.command()
@@ -52,16 +54,24 @@ def backends(
     return 1 if any(one.faults for one in found) else 0
 
 
-@click.command(short_help="Hold answers and gradients of backends against float64.")
+@click.command()
 @options.backend_names
+@click.option(
+    "--dtypes",
+    "--dtype",
+    metavar="A,B",
+    type=options.Names(lambda context: DTYPES),
+    help="Number formats; all by default.",
+)
 @options.device
 @options.folders
 @options.as_json
 @options.quiet
-def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json: bool, quiet: bool) -> int:
-    """Hold backends against float64, outputs and gradients: all of them, or those named.
+def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
+    """Hold answers and gradients of backends against float64.
 
-    Exits with 1 where one is wrong, or was named and could not be asked; with --quiet those alone are printed.
+    All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded, or was named and could not be
+    asked; with --quiet those alone are printed.
     """
     from attnlab.backend.contender import Contender
     from attnlab.backend.discovery import backends as there
@@ -74,16 +84,15 @@ def check(names: tuple[str, ...], device: str, folders: tuple[str, ...], as_json
         Contender.parse(name).require(folders)
     keep = len(asked) > 1
     with note(quiet=as_json or quiet) as on_event:
-        found = [
-            hold(one, folders=folders, device=device, on_event=on_event, keep=keep, invariance=True)
-            for one in asked
-        ]
-    failed = [one for one in found if one.passed is False or (names and one.passed is None)]
+        found = [hold(one, folders, on_event=on_event, keep=keep, invariance=True, **how) for one in asked]
+    failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))
     elif quiet:
         for one in failed:
-            click.echo(f"{one.name}: {'WRONG' if one.passed is False else 'not asked'}. {one.reason}")
+            for dtype, word, each in one.lines:
+                if each.passed is one.passed:
+                    click.echo(f"{' '.join(filter(None, (one.name, dtype)))}: {word}. {each.reason}")
     else:
         show(check_table(found), precision_table(found), same_bits_table(found))
     return 1 if failed else 0

@@ -107,7 +107,7 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
     return 0
 
 
-@click.command(short_help="Say what attention does in a trained model, head by head.")
+@click.command()
 @click.argument("model", type=options.PATH)
 @click.option(
     "--text",
@@ -136,9 +136,9 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
 def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_json: bool, **how: Any) -> int:
-    """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
+    """Say what attention does in a trained model, head by head.
 
-    MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
+    And what follows for number formats and backends. MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
     and no code of the model's is run. --save-inputs writes tensors layer0.query, layer0.key, layer0.value, ...; any
     safetensors file with such tensors, or with query, key and value alone, may be given to run and compare as --inputs.
     """

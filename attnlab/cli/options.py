@@ -179,21 +179,24 @@ def workload_options(
     return decorate
 
 
-def read_workload(texts: Mapping[str, str | None], preset: str | None = None) -> Workload:
-    """The workload that the options say, and a preset where they say nothing.
+def read_workload(
+    texts: Mapping[str, str | None], preset: str | None = None
+) -> tuple[Workload, str, tuple[str, ...]]:
+    """The workload that the options say, and a preset where they say nothing; what to say of the one that was taken.
 
-    Raises ValueError, naming the option that is wrong.
+    And the words that say it on a command line. Raises ValueError, naming the option that is wrong.
     """
     from attnlab.runs.presets import only_workload
 
     said = read_options(texts, grid=False)
     try:
         if preset is not None:
-            return only_workload(preset, said)
+            typed = [f"{one.option}={text}" for one in choices(grid=False) if (text := texts.get(one.name))]
+            return *only_workload(preset, said), ("--preset", preset, *typed)
         (found,) = workloads(said, grid=False)
     except ValueError as fault:
         raise by_option(fault, said, grid=False) from None
-    return found
+    return found, "", tuple(found.options())
 
 
 #: headings of options that commands share

@@ -15,8 +15,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
+from textwrap import fill
 from typing import TYPE_CHECKING
 
+from attnlab.race.disturbance import Notice
 from attnlab.runs.execute import Progress
 from attnlab.text import one_line
 
@@ -69,6 +71,10 @@ class _Lines(_Timed):
         super().stage(text, done=done, total=total)
         print(f"[{done}/{total}] {text} ({self.times()})", file=sys.stderr, flush=True)
 
+    def detail(self, text: str) -> None:
+        if isinstance(text, Notice):
+            print(text, file=sys.stderr, flush=True)
+
 
 class LiveTable(_Timed):
     """A row a finished workload, the last ones where not all fit, and below them what is done now and the time left."""
@@ -90,6 +96,9 @@ class LiveTable(_Timed):
         self._draw()
 
     def detail(self, text: str) -> None:
+        if isinstance(text, Notice):
+            self._live.console.print(text, markup=False, highlight=False)
+            return
         self._now = text
         if self._clock() - self._drawn >= _BETWEEN:
             self._draw()
@@ -156,11 +165,16 @@ def live_progress(*, quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A function that shows one passing line in a terminal; nothing elsewhere, or with `quiet`."""
-    width = 0 if quiet or not _drawable() else 78
+    """A function that shows one passing line in a terminal, and the first `Notice` for good; none with `quiet`."""
+    width, noticed = 0 if quiet or not _drawable() else 78, quiet
 
     def show(text: str) -> None:
-        if width:
+        nonlocal noticed
+        if isinstance(text, Notice) and not noticed:
+            noticed = True
+            kept = f"\r{' ' * width}\r{fill(text, width)}" if width else text
+            print(kept, file=sys.stderr, flush=True)
+        elif width:
             print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
 
     try:

@@ -184,16 +184,17 @@ def compare(
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
-    workload = options.read_workload(said, preset)
+    workload, chosen, words = options.read_workload(said, preset)
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
     with note(quiet=as_json or quiet) as on_event:
-        found = race(
-            contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event
-        )
+        how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes, "words": words}
+        found = race(*contenders, workload=workload, on_event=on_event, **how)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
+        if chosen:
+            click.echo(chosen)
         figures = medians(found) if quiet else comparison_table(found)
         show("\n".join(found.sentences()), figures)
         if not quiet:

@@ -150,7 +150,11 @@ def comparison_table(found: Comparison) -> Fitted:
             "" if measured else one["outcome"],
             _known(one["seconds_median"], seconds_text),
             _known(one["ratio"], "{:.3f}".format),
-            "" if low is None or one["name"] == found.baseline else f"{low:.3f} to {high:.3f}",
+            "none"
+            if one["no_interval"]
+            else f"{low:.3f} to {high:.3f}"
+            if one["verdict"] in set(Kind)
+            else "",
             one["verdict"] or "",
             _known(one["peak_bytes"], bytes_text),
             _known(one["setup_seconds"], seconds_text),
@@ -175,19 +179,19 @@ def medians(found: Comparison) -> str:
 
 
 def check_table(found: Sequence[Checked]) -> Fitted:
-    """A row a backend: passed or not, and why."""
-    headers = "backend | result | asked | declined | too slow | not compiled for | gradients | ln Z | reason"
-    words = {True: "right", False: "WRONG", None: "not asked"}
+    """A row a backend and number format: right or not, and why; one a backend of which none was asked."""
+    headers = "backend | dtype | result | asked | declined | too slow | not compiled for | gradients | ln Z | reason"
     rows = []
-    for one in found:
-        result = "right, as far as asked" if one.passed and one.much_left_out else words[one.passed]
-        result += "".join(f", in {lower}" for lower in dict.fromkeys(one.lower.values()))
-        further = [f"none: {one.no_gradients}" if one.no_gradients else result]
-        further += ["none" if one.no_log_sums else result]
-        without = [f"no {dtype}: {why}" for dtype, why in one.no_dtypes.items() if one.passed]
-        counts = (one.asked, one.declined, one.left_out, one.uncompiled)
-        further = further if one.passed else ["", ""]
-        rows.append((one.name, result, *counts, *further, one.reason or "; ".join(without)))
+    for checked in found:
+        lacks = f"no gradients: {checked.no_gradients}" if checked.passed and checked.no_gradients else ""
+        for dtype, word, one in checked.lines:
+            counts = (one.asked, one.declined, one.left_out, one.uncompiled) if dtype else [""] * 4
+            further = [
+                word if dtype in of else "none" if one.passed else ""
+                for of in (checked.gradients, checked.log_sums)
+            ]
+            why = one.reason or (lacks if one.passed else "")
+            rows.append((checked.name, dtype, word, *counts, *further, why))
     spare = ("reason", "gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
     return Fitted(headers.split(" | "), rows, prose=("result", "gradients", "ln Z", "reason"), spare=spare)
 

@@ -113,6 +113,12 @@ class Diagnosis:
     environment: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
 
+    def __repr__(self) -> str:
+        counts = (
+            f"{len(self.layers)} layers, {len(self.heads)} heads, {len(self.frozen)} beyond the freezing line"
+        )
+        return f"Diagnosis({self.model} on {self.tokens} tokens of {self.text}: {counts})"
+
     @property
     def most_frozen(self) -> list[Head]:
         """All heads, the furthest beyond its freezing line first."""
@@ -347,7 +353,7 @@ def _raced(
         limits = Limits(
             workload_seconds=_SECONDS * len(near), processes=_PROCESSES, most_processes=_PROCESSES
         )
-        found = compare(near, workload, folders=folders, limits=limits)
+        found = compare(*near, workload=workload, folders=folders, limits=limits)
     plain = found.to_json()
     plain.pop("command")  # the file is gone; the page says how to write it again
     plain["workload"].pop("distribution")

@@ -108,6 +108,9 @@ class Finding:
     rows: tuple[Row, ...]
     facts: Mapping[str, str | int | float] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"Finding({self.experiment}, {len(self.rows)} rows: {self.conclusion})"
+
     @property
     def passed(self) -> bool:
         """Whether every row did."""

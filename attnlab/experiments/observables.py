@@ -105,6 +105,9 @@ class Observables:
     jacobian_norm_squared: Array
     largest_logit: Array
 
+    def __repr__(self) -> str:
+        return f"Observables({', '.join(vars(self))}: each {self.entropy.shape} in {self.entropy.dtype})"
+
     @property
     def largest_weight(self) -> Array:
         """max_j p_j = exp(max s − ln Z), (batch, heads, n_q)."""

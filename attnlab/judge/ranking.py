@@ -121,6 +121,20 @@ class Ranking:
         """The standing of `contender`, or None if it was not measured here."""
         return self._by_contender.get(contender)
 
+    def between(self, one: str, other: str) -> Verdict | None:
+        """`other` / `one`, two that were measured here; None where neither is the best or the baseline.
+
+        Whoever runs the implementation of the best stands for it.
+        """
+        for base, name in ((one, other), (other, one)):
+            ours, mine = self._by_contender[base], self._by_contender[name]
+            found = mine.against_baseline if base == self.baseline else None
+            if ours.implementation == self.best.implementation != mine.implementation:
+                found = mine.against_best
+            if found is not None:
+                return found if base == one else found.turned
+        return None
+
     @cached_property
     def _by_contender(self) -> dict[str, Standing]:
         return {one.contender: one for one in self.standings}
@@ -142,6 +156,8 @@ def rank(
     medians = {name: one.median for name, one in times.items()}
     best, against_best = _reference(results, medians, margin)
     against_baseline = against_best if baseline == best else decidable(results.values(), baseline, margin)
+    if baseline != best and baseline in against_best:  # one comparison has one interval
+        against_baseline[best] = against_best[baseline].turned
     order = sorted(times, key=lambda name: (name != best, medians[name]))
     turns = sum(len(one.samples) for one in times.values())
     kept = {name: len(set(one.by_round()) - one.disturbed_rounds) for name, one in times.items()}

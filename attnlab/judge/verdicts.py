@@ -82,6 +82,24 @@ class Verdict:
         undecided = self.kind not in (Kind.FASTER, Kind.SLOWER)
         return undecided and max(self.apart, self.margin) <= CLOSE
 
+    @property
+    def turned(self) -> Verdict:
+        """The same comparison the other way round, baseline / contender; of a verdict that has an interval."""
+        kinds = {Kind.FASTER: Kind.SLOWER, Kind.SLOWER: Kind.FASTER}
+        kind, ratio = kinds.get(self.kind, self.kind), 1 / self.ratio
+        return replace(self, kind=kind, ratio=ratio, low=1 / self.high, high=1 / self.low)
+
+    @property
+    def no_interval(self) -> str | None:
+        """Why the ratio has no interval, in words; None where it has one."""
+        if self.low > 0:
+            return None
+        if self.disturbed >= self.rounds:
+            return (
+                f"other programs used the cores in {self.disturbed} of {self.disturbed + self.rounds} rounds"
+            )
+        return "one pair of processes has none"
+
 
 def compare(
     baseline: Measurement,
@@ -257,15 +275,11 @@ def sentence(
     if verdict.kind is Kind.EQUIVALENT:
         within = f"{name} and {baseline} are equally fast to within {margin * 100:.3g} %"
         return f"{within}{precision} (time ratio {verdict.ratio:.3g}, {span})."
-    if verdict.low == 0 and verdict.disturbed >= verdict.rounds:
+    if verdict.no_interval:
+        busy = verdict.disturbed >= verdict.rounds
         return (
-            f"{name} against {baseline} is undecided: other programs used the cores in {verdict.disturbed} of "
-            f"{verdict.disturbed + verdict.rounds} rounds; repeat it when nothing else runs."
-        )
-    if verdict.low == 0:
-        return (
-            f"{name} against {baseline} is undecided: one pair of processes has no interval "
-            f"(time ratio so far {verdict.ratio:.3g}); allow more processes."
+            f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, without an interval, as "
+            f"{verdict.no_interval}; {'repeat it when nothing else runs' if busy else 'allow more processes'}."
         )
     if verdict.close:
         within = f"{name} and {baseline} are at most {verdict.apart:.1%} apart{precision}"

@@ -19,7 +19,7 @@ import msgspec
 
 from attnlab.plain import decode, finite
 from attnlab.problem.workload import Workload
-from attnlab.text import StrEnum, one_line
+from attnlab.text import StrEnum, counted, one_line, quantity_text
 
 
 class Outcome(StrEnum):
@@ -54,6 +54,10 @@ class Measurement:
         for name, column in self.columns.items():
             if len(column) != len(self.samples):
                 raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
+
+    def __repr__(self) -> str:
+        of = counted(len(self.samples), "sample")
+        return f"{self.quantity} {quantity_text(self.median, self.unit)}, median of {of}"
 
     @cached_property
     def median(self) -> float:
@@ -185,6 +189,10 @@ class Result:
             raise ValueError(f"{self.contender}: outcome {self.outcome} allows no measurements")
         if not self.reason:
             raise ValueError(f"{self.contender}: outcome {self.outcome} needs a reason")
+
+    def __repr__(self) -> str:
+        said = f": {self.reason}" if self.latency is None else f", {self.latency!r}"
+        return f"Result({self.contender} at {self.workload.label}: {self.outcome}{said})"
 
     @property
     def backend(self) -> str:

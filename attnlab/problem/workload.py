@@ -8,7 +8,6 @@ pytest options, labels, tables and the command that repeats a race are made from
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
@@ -423,10 +422,6 @@ class Workload:
             if value != plain[one.name]:
                 given += [option(one.name), spoken(value)]
         return given
-
-    def command(self, *contenders: str) -> str:
-        """The command that races `contenders` on it."""
-        return shlex.join(["attnlab", "compare", *contenders, *self.options()])
 
     def with_(self, **changes: Any) -> Workload:
         """A copy with these fields changed.

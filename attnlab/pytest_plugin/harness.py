@@ -24,7 +24,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
-from attnlab.text import seconds_text
+from attnlab.text import counted, seconds_text
 
 if TYPE_CHECKING:
     from attnlab.pytest_plugin.plugin import Settings
@@ -60,20 +60,26 @@ class WorkloadResults:
             "computes_in": result.computes_in,
             "peak_bytes": result.peak_bytes,
             "baseline": self.baseline,
+            "no_interval": verdict.no_interval if verdict else None,
             "verdict": str(verdict.kind) if verdict else None,
             "disturbed_rounds": len(result.latency.disturbed_rounds) if result.latency else 0,
             **{key: one if one is not None and math.isfinite(one) else None for key, one in figures.items()},
         }
 
     def line(self, name: str) -> str:
-        """The median, the ratio with its interval, and the verdict of a contender that was measured."""
+        """The median, the ratio with its interval, and the verdict of a contender that was measured.
+
+        And how many of its samples others disturbed: those are in pytest-benchmark's table all the same.
+        """
         latency, verdict = self.results[name].latency, self.verdicts.get(name)
         assert latency is not None
         if verdict is None:
             said = "the baseline" if name == self.baseline else "not compared"
         else:
-            span = f"[{verdict.low:.3g}, {verdict.high:.3g}]" if verdict.low else "[no interval]"
+            span = "[no interval]" if verdict.no_interval else f"[{verdict.low:.3g}, {verdict.high:.3g}]"
             said = f"{verdict.ratio:7.3g} {span}  {verdict.kind}, {verdict.rounds} rounds"
+        if disturbed := len(latency.disturbed_rounds):
+            said += f"; disturbed: {disturbed} of {counted(len(latency.samples), 'sample')}"
         return f"{seconds_text(latency.median):>9}  {said}"
 
 
@@ -139,7 +145,8 @@ class Harness:
 
         seconds = admission.predicted_seconds(workload, seconds_of, limit) or 0.0
         if seconds > limit:
-            return Result(name, workload, Outcome.OVER_BUDGET, admission.too_long(seconds, limit))
+            said = admission.too_long(seconds, limit, self.limits.allowing(seconds, 1))
+            return Result(name, workload, Outcome.OVER_BUDGET, said)
         rows = race_check.sampled_rows(workload)
         returned = backend.bind(workload, checked_problem(workload, rows))()
         try:

@@ -78,9 +78,9 @@ class Admission:
         else:
             predicted = predicted_seconds(workload, partial(self._tried, participant, limits, waited), limit)
         if predicted is not None and predicted > limit * (_BUSY if waited else 1):
-            enough = limits.seconds_for(predicted, contenders)
-            said = f"{too_long(predicted, limit)}; --seconds {enough} would allow it"
-            raise Ended(Outcome.OVER_BUDGET, said)
+            raise Ended(
+                Outcome.OVER_BUDGET, too_long(predicted, limit, limits.allowing(predicted, contenders))
+            )
 
     def _tried(
         self, participant: Participant, limits: Limits, waited: list[Workload], smaller: Workload
@@ -141,9 +141,10 @@ def predicted_seconds(
     return predicted
 
 
-def too_long(predicted: float, limit: float) -> str:
-    """Why a call is not tried, in words: both in seconds."""
-    return f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:.3g} s"
+def too_long(predicted: float, limit: float, mend: str) -> str:
+    """Why a call is not tried, in words, and what would allow it: both in seconds."""
+    said = f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:.3g} s"
+    return f"{said}; {mend} would allow it"
 
 
 def rungs(workload: Workload) -> Iterator[Workload]:

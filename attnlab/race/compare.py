@@ -11,19 +11,25 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
 from attnlab.backend.library import huge_page_variables
 from attnlab.judge.replication import Speed, speeds
 from attnlab.judge.verdicts import Verdict, pay_off, precision_apart, sentence, verdicts_against
+from attnlab.plain import suggestion
 from attnlab.problem.declaring import UTMOST_PROCESSES, within
+from attnlab.problem.grid import choices, workloads
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import hidden
-from attnlab.text import listed, seconds_text
+from attnlab.text import first_lines, interval_text, listed, ratio_text, seconds_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: for each contender's part in the rounds of the first five processes, unless another time is asked for
 SECONDS = 1.0
@@ -52,6 +58,26 @@ class Comparison:
     ran_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     command: str = ""
 
+    def frame(self) -> pd.DataFrame:
+        """A tidy table, one row a contender.
+
+        Columns: ``contender``, ``outcome``, ``reason``, ``seconds_median``, ``ratio`` to the baseline's time with the
+        ends of its 95 % interval, ``ratio_low`` and ``ratio_high``, or why there is none, ``no_interval``; ``verdict``,
+        ``peak_bytes``, ``relative_error``, and what else `to_json` has.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.to_json()["contenders"]).rename(columns={"name": "contender"})
+
+    def __repr__(self) -> str:
+        lines = [f"{self.workload.label}, against {self.baseline}"]
+        for one in self.results:
+            lines.append(f"{one.contender}: {one.latency or one.outcome}")
+            if verdict := self.verdicts.get(one.contender):
+                span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
+                lines[-1] += f"; {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
+        return first_lines(lines)
+
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs; a figure that does not exist is None."""
         return {
@@ -66,8 +92,7 @@ class Comparison:
         latency, verdict = result.latency, self.verdicts.get(result.contender)
         ratio: tuple[float | None, ...] = (None,) * 3
         if verdict:
-            # of disturbed rounds alone it would be somebody else's figure
-            ratio = (verdict.ratio if verdict.rounds else None), _known(verdict.low), _known(verdict.high)
+            ratio = verdict.ratio, _known(verdict.low), _known(verdict.high)
         is_baseline = result.contender == self.baseline and latency is not None
         ratio = (1.0, 1.0, 1.0) if is_baseline else ratio
         return {
@@ -79,6 +104,7 @@ class Comparison:
             "rounds": len(latency.samples) if latency else 0,
             "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
             **dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True)),
+            "no_interval": verdict.no_interval if verdict else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
             "processes_needed": verdict.processes_needed if verdict else None,
             "setup_seconds": result.setup_seconds,
@@ -141,45 +167,57 @@ class Comparison:
 
 
 def compare(
-    texts: Sequence[str],
-    workload: Workload,
-    *,
-    folders: Sequence[str] = (),
+    *contenders: str,
+    workload: Workload | None = None,
+    folders: Sequence[Path | str] = (),
     seconds: float | None = None,
     processes: int = MOST_PROCESSES,
     limits: Limits | None = None,
     on_event: Callable[[str], None] = lambda text: None,
+    words: Sequence[str] = (),
+    **fields: Any,
 ) -> Comparison:
-    """Race the contenders on `workload`; the first is the baseline.
+    """Race the contenders on one workload, each in processes of its own; the first is the baseline.
 
-    seconds : for the rounds of the first five processes, 1 for each contender by default. processes : of each
-    contender, at most. limits : all of it, instead. Raises ValueError for a number of no use, fewer than two
-    contenders, broken notation or an unknown backend.
+    contenders : two or more, with settings where they are to hold, ``torch_sdpa[threads=1]``.
+    workload : what is asked of all of them. Or its fields, by the names of the command line's options:
+    ``length=1024, heads=8, causal=True``; 512 tokens and 8 heads where nothing is said.
+    folders : hold further backends.
+    seconds : for the rounds of the first five processes, 1 for each contender by default.
+    processes : of each contender, at most.
+    limits : all of it, instead.
+    on_event : hears what is being done; a `Notice` is meant to be kept.
+    words : that say the workload on the command line, where these are not its own options.
+
+    Raises ValueError for a number of no use, fewer than two contenders, broken notation, an unknown backend, an unknown
+    field, and as `Workload` does.
     """
+    workload = _workload(workload, fields)
+    places = [str(folder) for folder in folders]
     within("seconds", SECONDS if seconds is None else seconds)
     within("processes", processes, UTMOST_PROCESSES)
-    contenders = parse_all(texts)
-    if len(contenders) < 2:
+    raced = parse_all(contenders)
+    if len(raced) < 2:
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
-    for one in contenders:
-        one.require(folders)
-    baseline = contenders[0].name
+    for one in raced:
+        one.require(places)
+    baseline = raced[0].name
     limits = limits or Limits(
-        workload_seconds=seconds or SECONDS * len(contenders),
+        workload_seconds=seconds or SECONDS * len(raced),
         processes=min(PROCESSES, processes),
         most_processes=processes,
         further_above=0.0,
         far_behind=8.0,
     )
     started = time.monotonic()
-    with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
+    with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
         elapsed = time.monotonic() - started
-        some_elsewhere = any(one.elsewhere for one in contenders)
+        some_elsewhere = any(one.elsewhere for one in raced)
         ran_with = versions_of(conductor.facts(workload.device)) if some_elsewhere else {}
     verdicts = verdicts_against(results, baseline)
     sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
-    huge = _with_huge_pages(contenders, results, workload, folders, limits, on_event)
+    huge = _with_huge_pages(raced, results, workload, places, limits, on_event)
     return Comparison(
         workload=workload,
         baseline=baseline,
@@ -190,8 +228,21 @@ def compare(
         unseen=tuple(hidden()),
         huge_pages=huge,
         ran_with=ran_with,
-        command=_command(texts, workload, folders, limits),
+        command=_command(contenders, words or workload.options(), places, limits),
     )
+
+
+def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
+    """The workload itself, or the one of these fields. Raises ValueError."""
+    if given is not None and fields:
+        raise ValueError(
+            f"give a workload or its fields, got both: {', '.join(fields)}; Workload.with_ changes some"
+        )
+    known = [choice.name for choice in choices(grid=False)]
+    for name in fields:
+        if name not in known:
+            raise ValueError(f"a workload has no field {name!r}; {suggestion(name, known)}")
+    return given or workloads(fields, grid=False)[0]
 
 
 def versions_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
@@ -240,14 +291,14 @@ def _with_huge_pages(
     return {name: one.latency.median for name, one in zip(asked, found, strict=True) if one.latency}
 
 
-def _command(texts: Sequence[str], workload: Workload, folders: Sequence[str], limits: Limits) -> str:
+def _command(texts: Sequence[str], words: Sequence[str], folders: Sequence[str], limits: Limits) -> str:
     """What to type for the same again; of limits the command line has the time and the most processes."""
-    further = [word for folder in folders for word in ("--implementations", str(folder))]
+    further = [word for folder in folders for word in ("--implementations", folder)]
     if limits.workload_seconds != SECONDS * len(texts):
         further += ["--seconds", f"{limits.workload_seconds:g}"]
     if limits.most_processes != MOST_PROCESSES:
         further += ["--processes", str(limits.most_processes)]
-    return " ".join(filter(None, (workload.command(*texts), shlex.join(further))))
+    return shlex.join(["attnlab", "compare", *texts, *words, *further])
 
 
 def _known(figure: float) -> float | None:

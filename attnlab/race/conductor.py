@@ -37,7 +37,7 @@ from attnlab.race.admission import (
     needed_bytes,
     preparing_bytes,
 )
-from attnlab.race.disturbance import Others, Watch
+from attnlab.race.disturbance import Lookout, Others, Watch
 from attnlab.race.instruments import PEAK_MEMORY, STANDARD, Instrument
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
@@ -61,7 +61,8 @@ class Conductor:
 
     `instruments` measure what is raced: latency in the race, which is always measured, and each other in a pass of
     its own after it; `memory` False leaves out peak memory. `account` holds the seconds that went into each activity;
-    over a race they add up to its time. `on_event` is called with short texts as work goes on.
+    over a race they add up to its time. `on_event` is called with short texts as work goes on, and early with a
+    `Notice` where others take the cores.
     """
 
     def __init__(
@@ -77,11 +78,12 @@ class Conductor:
     ) -> None:
         self.limits = limits or Limits()
         make = partial(WorkerProcess, start_seconds=self.limits.start_seconds)
-        self.sets = ProcessSets(contenders, folders, on_event, make)
+        self._on_event = Lookout(on_event, self._numbers, Watch)
+        self.sets = ProcessSets(contenders, folders, self._on_event, make)
         self.baseline = baseline or contenders[0].name
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
-        self._on_event, self._folders = on_event, tuple(folders)
+        self._folders = tuple(folders)
         self._admission = Admission()
         #: FLOPs of the workloads on which each contender gave no answer in time
         self._hung: dict[str, list[int]] = defaultdict(list)
@@ -267,8 +269,11 @@ class Conductor:
 
     def _others(self, watch: Watch) -> Others:
         """What others have taken of the machine since `watch` was made."""
-        ours = [worker.number for worker in self.sets.workers if worker.number is not None]
-        return watch.others(ours)
+        return watch.others(self._numbers())
+
+    def _numbers(self) -> list[int]:
+        """Of the processes that race."""
+        return [worker.number for worker in self.sets.workers if worker.number is not None]
 
     # -- one contender at a time -------------------------------------------------------------------
 

@@ -7,18 +7,25 @@ or a container hides is nan here, and named by `hidden`.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import psutil
 
+from attnlab.system import cores
+from attnlab.text import counted, listed, one_line
+
 #: turns of the calibration loop
 _LOOPS = 100_000
 #: others who take less than this part of a core are not worth a word
 _NOTABLE = 0.05
+#: those who take more are told at once: looked for so many seconds after the start, and after twice as many each time,
+#: up to so many (a look takes some 0.02 s, more on a machine with many processes)
+_TOLD, _LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 2.0, 16.0
 
 
 def calibration_seconds() -> float:
@@ -40,6 +47,8 @@ class Others:
 
     cores: float
     names: tuple[str, ...] = ()
+    #: of each name, the number of the process that took most
+    numbers: tuple[int, ...] = ()
 
     @property
     def notable(self) -> bool:
@@ -76,15 +85,56 @@ class Watch:
         ]
         spent = max(0.0, _ended_seconds() - self._ended - sum(before))
         by_name: dict[str, float] = {}
+        largest: dict[str, tuple[float, int]] = {}
         for key, one in seen.items():
             grown = one.seconds - (self._seen[key].seconds if key in self._seen else 0.0)
             if key[0] in own:
                 spent += grown
             else:
                 by_name[one.name] = by_name.get(one.name, 0.0) + grown
-        cores = max(0.0, (_busy_seconds() - self._busy - spent) / elapsed)
+                largest[one.name] = max(largest.get(one.name, (0.0, 0)), (grown, key[0]))
+        taken = max(0.0, (_busy_seconds() - self._busy - spent) / elapsed)
         most = sorted(by_name, key=lambda name: -by_name[name])[:2]
-        return Others(cores, tuple(name for name in most if by_name[name] / elapsed > _NOTABLE))
+        named = tuple(name for name in most if by_name[name] / elapsed > _NOTABLE)
+        return Others(taken, named, tuple(largest[name][1] for name in named))
+
+
+class Notice(str):
+    """An event that is to be kept before a person's eyes, where others pass."""
+
+
+class Lookout:
+    """Passes events on; at one of them it tells, once, that others take the cores, who they are and what comes of it.
+
+    Events come between turns, so that nothing is looked at while one is on the clock. ours : the numbers of the
+    processes that race.
+    """
+
+    def __init__(
+        self, on_event: Callable[[str], None], ours: Callable[[], Iterable[int]], watch: Callable[[], Watch]
+    ) -> None:
+        self._on_event, self._ours, self._make = on_event, ours, watch
+        self._watch, self._patience = watch(), _LOOK_SECONDS
+        self._next = time.monotonic() + self._patience
+
+    def __call__(self, text: str) -> None:
+        self._on_event(text)
+        if time.monotonic() < self._next:
+            return
+        found = self._watch.others(self._ours())
+        if found.cores > _TOLD:
+            self._next = math.inf
+            self._on_event(Notice(_warning(found)))
+            return
+        self._watch, self._patience = self._make(), min(2 * self._patience, _MOST_LOOK_SECONDS)
+        self._next = time.monotonic() + self._patience
+
+
+def _warning(found: Others) -> str:
+    named = zip(found.names, found.numbers, strict=True)
+    who = listed([f"{one_line(name, 40)} (process {number})" for name, number in named])
+    taken = f"{found.cores:.1f} of {counted(cores(), 'core')}{', most of it ' if who else ''}{who}"
+    return f"Other programs take {taken}: short calls may stay undecided. Repeat it when nothing else runs."
 
 
 def _busy_seconds() -> float:

@@ -77,10 +77,14 @@ class Limits:
         calls = max(2, contenders) * self.processes * (LEAST_ROUNDS + 1)
         return max(self.call_seconds, self.utmost_seconds / calls)
 
-    def seconds_for(self, call_seconds: float, contenders: int) -> int:
-        """The `workload_seconds` with which a call of so many seconds would be tried."""
+    def typed(self, seconds: float) -> str:
+        """What is typed to give the rounds of a workload so many seconds."""
+        return f"--seconds {math.ceil(seconds)}"
+
+    def allowing(self, call_seconds: float, contenders: int) -> str:
+        """What is typed so that a call of so many seconds is tried."""
         utmost = call_seconds * max(2, contenders) * self.processes * (LEAST_ROUNDS + 1)
-        return max(1, math.ceil(utmost - self.extra_seconds))
+        return self.typed(max(1, utmost - self.extra_seconds))
 
     def deadline(self, contenders: int) -> float:
         """Seconds for an answer where so many contenders race: `deadline_seconds`, more where calls may be longer."""

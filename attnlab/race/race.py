@@ -172,11 +172,11 @@ class Race:
         raced = len({turn["process"] for turn in turns})
         if raced >= self.limits.processes or self.spent <= self.limits.utmost_seconds:
             return None
-        all_of_it = math.ceil(self.spent / max(1, raced) * self.limits.processes)
+        all_of_it = self.spent / max(1, raced) * self.limits.processes
         return (
             f"{raced} of {self.limits.processes} processes: their rounds took {self.spent:.0f} s, and "
-            f"{self.limits.utmost_seconds:.0f} s were allowed; all would take about {all_of_it} s "
-            f"(--seconds {all_of_it})"
+            f"{self.limits.utmost_seconds:.0f} s were allowed; all would take about "
+            f"{math.ceil(all_of_it)} s ({self.limits.typed(all_of_it)})"
         )
 
     def see_who_is_far(self) -> None:

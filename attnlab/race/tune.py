@@ -87,7 +87,7 @@ def tune(
     search = _Search(base.name, workloads, folders, seconds * _SEARCH_SHARE, precision, on_event)
     choice = search.best(tried) if tried else base.name
     confirmed = tuple(
-        compare([base.name, choice], one, folders=folders, seconds=seconds, on_event=on_event)
+        compare(base.name, choice, workload=one, folders=folders, seconds=seconds, on_event=on_event)
         for one in (workloads if choice != base.name else ())
     )
     firsts = {workload: tried[name] for workload, name in search.firsts.items() if len(workloads) > 1}

@@ -65,6 +65,8 @@ class Choice:
     def __str__(self) -> str:
         return f"{self.backend}: {self.why}"
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True)
 class _Found:
@@ -300,10 +302,11 @@ def _why(route: Route, found: _Found, against: str | None, verdict: Verdict | No
 
 def _place(route: Route, chosen: str) -> str:
     """Whether the choice is alone first, one of several, or the first of those that take the call."""
-    first = [one.contender for one in route.ranking.first] if route.ranking else [chosen]
-    if chosen not in first:
+    first = list(route.ranking.first) if route.ranking else []
+    mine = route.ranking.of(chosen) if route.ranking else None
+    if mine is None or mine.implementation not in {one.implementation for one in first}:
         return "the fastest that is right and takes this call"
-    others = [name for name in first if name != chosen]
+    others = [one.contender for one in first if one.implementation != mine.implementation]
     if not others:
         return "the fastest that is right"
     why = (

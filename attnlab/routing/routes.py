@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -173,21 +173,25 @@ class Route:
     by_memory: bool = False
 
     def held_against(self, chosen: str) -> tuple[str | None, Verdict | None]:
-        """Whom the choice is held against: PyTorch's own, or where that is the choice the next other kernel.
+        """Whom the choice is held against: PyTorch's own, or where that runs the same kernel the next other one.
 
-        With the verdict: a ratio above 1 says how many times as fast the choice is.
+        With the report's verdict: a ratio above 1 says how many times as fast the choice is.
         """
         mine = self.ranking.of(chosen) if self.ranking is not None else None
-        if self.ranking is None or mine is None:
+        reported = self.cell.ranking
+        if self.ranking is None or mine is None or reported is None:
             return None, None
-        against: str | None = OWN
-        if chosen == OWN or OWN not in self.order:
-            others = (one for one in self.ranking.standings if one.implementation != mine.implementation)
-            against = next((one.contender for one in others), None)
-        if against is None:
+        others = [
+            one.contender for one in self.ranking.standings if one.implementation != mine.implementation
+        ]
+        if not others:
             return None, None
-        usable = [self.cell.measured[name] for name in self.order]
-        return against, decidable(usable, chosen, self.cell.margin).get(against)
+        against = OWN if OWN in others and OWN in self.order else others[0]
+        verdict = reported.between(chosen, against)
+        if verdict is None:  # the report does not compare the two: as it would
+            peers = [self.cell.measured[one.contender] for one in reported.standings]
+            verdict = decidable(peers, chosen, self.cell.margin).get(against)
+        return against, verdict
 
 
 class Routes:
@@ -217,11 +221,18 @@ class Routes:
             except (ValueError, Unavailable) as reason:
                 left_out[name] = str(reason)
         usable = {name: one for name, one in cell.measured.items() if name not in left_out}
-        ranking = rank(usable, baseline=OWN if OWN in usable else baseline, margin=cell.margin)
+        ranking = cell.ranking
+        if ranking is not None and ranking.best.contender in usable:
+            standings = tuple(one for one in ranking.standings if one.contender in usable)
+            ranking = replace(ranking, standings=standings)
+        else:
+            ranking = rank(usable, baseline=OWN if OWN in usable else baseline, margin=cell.margin)
         if ranking is None:
             return Route(cell, (), left_out, "no backend on tensors was measured there", None)
         own, why_own, by_memory = ranking.of(OWN), None, False
-        order, first = ([one.contender for one in of] for of in (ranking.standings, ranking.near))
+        near = {one.implementation for one in ranking.near}  # under every name of a kernel, as in the report
+        order = [one.contender for one in ranking.standings]
+        first = [one.contender for one in ranking.standings if one.implementation in near]
         if OWN not in cell.answers:
             why_own = f"{OWN}, PyTorch's own, did not race there undisturbed: nothing is known to be faster"
         elif own is not None and own is not ranking.best and own.against_best is None:

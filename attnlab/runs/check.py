@@ -6,26 +6,31 @@ It may crash or hang there: that is an outcome, not the end of the check.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import on_request
 from attnlab.errors import Declined, Misbehaved
 from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
 from attnlab.gate.questions import Question
+from attnlab.plain import suggestion
 from attnlab.problem.result import Invariance, Outcome
-from attnlab.problem.vocabulary import LOG_SUM, lower
+from attnlab.problem.vocabulary import DTYPES, LOG_SUM, lower
 from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
 from attnlab.race.process_sets import ProcessSets
 from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
-from attnlab.subprocesses import Enough, work_side_by_side
+from attnlab.subprocesses import work_side_by_side
 from attnlab.system import cores
+from attnlab.text import first_lines
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -42,42 +47,83 @@ Event = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Whether a backend passed, and why not; `passed` is None where it could not be asked at all.
+class Format:
+    """What came of one number format: `passed` is None where nothing of it was answered, with the `reason`.
 
-    precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
-    ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
-    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
-    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    log_sums, no_log_sums : the same of ln Z. no_dtypes : the dtypes that it does not have, and why. lower : the number
-    format in which it computes, by dtype, where that is a lower one: its answers were then held against the truth of
-    inputs rounded to it. left_out : questions that would have taken this backend too long; uncompiled : those that it
-    was spared because it had compiled for too long by then. drawn : conditions among
-    those that it answered that no table names, drawn at random for this seed.
+    asked, declined : numbers of questions. left_out : questions that would have taken this backend too long;
+    uncompiled : those that it was spared because it had compiled for too long by then. drawn : conditions among those
+    that it answered that no table names, drawn at random for this seed.
     """
 
-    name: str
     passed: bool | None
-    reason: str | None
+    reason: str | None = None
     asked: int = 0
     declined: int = 0
     left_out: int = 0
     uncompiled: int = 0
     drawn: int = 0
+
+    @property
+    def word(self) -> str:
+        """``right``, ``WRONG`` or ``not asked``."""
+        spared = self.left_out + self.uncompiled
+        if self.passed and 4 * spared > self.asked + spared:
+            return "right, as far as asked"
+        return {True: "right", False: "WRONG", None: "not asked"}[self.passed]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Whether a backend passed in every number format, and why not in the first that it did not.
+
+    `passed` is None where it could not be asked at all; then `formats`, what came of each number format by name, is
+    empty. loaded : False for a file that cannot be loaded, or whose library ends the process.
+    precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
+    ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
+    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
+    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
+    log_sums, no_log_sums : the same of ln Z. lower : the number format in which it computes, by dtype, where that is a
+    lower one: its answers were then held against the truth of inputs rounded to it.
+    """
+
+    name: str
+    passed: bool | None
+    reason: str | None
+    formats: dict[str, Format] = field(default_factory=dict)
+    loaded: bool = True
     precision: dict[str, dict[str, Any]] = field(default_factory=dict)
     gradients: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_gradients: str | None = None
     log_sums: dict[str, dict[str, Any]] = field(default_factory=dict)
     no_log_sums: str | None = None
-    no_dtypes: dict[str, str] = field(default_factory=dict)
     lower: dict[str, str] = field(default_factory=dict)
     invariance: list[Invariance] = field(default_factory=list)
 
     @property
-    def much_left_out(self) -> bool:
-        """Whether more than a quarter of the questions that it did not decline were left out."""
-        spared = self.left_out + self.uncompiled
-        return 4 * spared > self.asked + spared
+    def lines(self) -> list[tuple[str, str, Format]]:
+        """A number format, what came of it in words, and its figures; one line, of no format, where none was asked."""
+        if not self.formats:
+            word = "not asked" if self.loaded else "cannot be loaded"
+            return [("", word, Format(self.passed, self.reason))]
+        lower = {dtype: f", in {less}" for dtype, less in self.lower.items()}
+        return [(dtype, one.word + lower.get(dtype, ""), one) for dtype, one in self.formats.items()]
+
+    def frame(self) -> pd.DataFrame:
+        """A tidy table, one row a number format.
+
+        Columns: ``backend``, ``dtype``, ``result`` (in a word or two), what `Format` has, and of the output what
+        `precision` has.
+        """
+        import pandas as pd
+
+        named = (({"backend": self.name, "dtype": of, "result": word}, one) for of, word, one in self.lines)
+        return pd.DataFrame(
+            [first | asdict(one) | self.precision.get(first["dtype"], {}) for first, one in named]
+        )
+
+    def __repr__(self) -> str:
+        said = ((dtype, word, one.reason or f"{one.asked} questions") for dtype, word, one in self.lines)
+        return first_lines([f"{self.name}: {', '.join(filter(None, one))}" for one in said])
 
 
 def check(
@@ -86,7 +132,7 @@ def check(
     device: str = "cpu",
     seed: int = 0,
     *,
-    dtypes: Sequence[str] = _DTYPES,
+    dtypes: Sequence[str] | None = None,
     on_event: Event = lambda text: None,
     keep: bool = False,
     processes: int | None = None,
@@ -94,18 +140,22 @@ def check(
     everything: bool = False,
     deadline: float = 60.0,
 ) -> Checked:
-    """Put the gate's questions to a backend in each of `dtypes`; stops at the first wrong answer.
+    """Put the gate's questions to a backend in each of `dtypes`, all by default; each ends at the first wrong answer.
 
-    In each dtype first those about its output, then those about the gradients of query, key and value, where
-    its library differentiates; then it is raced by itself, for some turns. `contender` is its name, with
-    settings where they are to hold: ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the
+    First those about its output, then those about the gradients of query, key and value, where its library
+    differentiates; in one dtype in which it is right it is raced by itself, for some turns. `contender` is its name,
+    with settings where they are to hold: ``torch_sdpa[threads=1]``. keep : the right answers, some GB, for the
     next backend of this process. processes : so many share the dtypes, each with the backend in a process of
     its own, and find what one would have found; by default one a core on the CPU, and one alone on another
     device or with `keep`. invariance : does it, where it is right, give the same bits again? Asked
     afterwards, see `attnlab.race.invariance`. everything : it is spared no question, however slow it is.
     deadline : seconds after which a question that it has not answered ends it.
-    Raises ValueError for an unknown backend and for broken notation.
+    Raises ValueError for an unknown backend, an unknown dtype and for broken notation.
     """
+    dtypes = _DTYPES if dtypes is None else dtypes
+    for dtype in dtypes:
+        if dtype not in DTYPES:
+            raise ValueError(f"no number format is called {dtype!r}; {suggestion(dtype, DTYPES)}")
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
     if processes is None:
@@ -119,23 +169,27 @@ def check(
             on_event(f"{asked.name}: {message}")
             return
         ends[message.dtype] = message
-        if _settled(ends, dtypes):
-            raise Enough
 
-    work = partial(_ask, asked, tuple(folders), device, seed, keep, everything, deadline)
+    how = asked, tuple(folders), device, seed, keep, everything, deadline
+    work = partial(_ask, *how, frozenset())
     processes = min(processes, len(dtypes))
     first, *rest = (dtypes[at::processes] for at in range(processes))
     try:
         work_side_by_side(work, [(first, process), *((share, None) for share in rest)], told)
-        counted = [ends[dtype] for dtype in _settled(ends, dtypes)]
-        found = _summary(asked.name, counted)
-        if found.passed and (everything or on_request(asked.backend, folders) is None):
-            dtype = next(one.dtype for one in counted if one.result and one.result.asked)
-            reason = _on_the_clock(process, device, dtype)
-            found = replace(found, passed=reason is None, reason=reason)
+        alone = {one.dtype for one in ends.values() if one.passed is False and not _foreign(one)}
+        again = [dtype for dtype, one in ends.items() if _foreign(one) in alone]
+        if again:  # what is wrong in one dtype by itself is no fault of another, between whose questions it was asked
+            partial(_ask, *how, alone)((again, process), told)
+        found = _summary(asked.name, [ends[dtype] for dtype in dtypes if dtype in ends])
+        answered = [dtype for dtype, one in found.formats.items() if one.passed]
+        if answered and (everything or on_request(asked.backend, folders) is None):
+            reason = _on_the_clock(process, device, answered[0])
+            if reason:
+                wrong = replace(found.formats[answered[0]], passed=False, reason=reason)
+                formats = {**found.formats, answered[0]: wrong}
+                found = replace(found, passed=False, reason=found.reason or reason, formats=formats)
         if not other or not found.passed:
             return found
-        answered = [one.dtype for one in counted if one.result and one.result.asked]
         return replace(found, invariance=invariance_of(asked, process, other, answered, device))
     finally:
         process.end()
@@ -163,7 +217,7 @@ def _on_the_clock(process: WorkerProcess, device: str, dtype: str) -> str | None
 class _End:
     """How the questions in one dtype ended; without a result where the backend could not be asked on.
 
-    `lower` is the number format in which it computes, where that is a lower one.
+    `lower` is the number format in which it computes, where that is a lower one; `loaded` as of `Checked`.
     """
 
     dtype: str
@@ -171,17 +225,13 @@ class _End:
     reason: str | None = None
     result: GateResult | None = None
     lower: str | None = None
+    loaded: bool = True
 
 
-def _settled(ends: Mapping[str, _End], dtypes: Sequence[str]) -> list[str]:
-    """The dtypes that count, up to the first with a fault, once all of them have ended; none before that.
-
-    What other processes found in later ones is what nobody would have asked.
-    """
-    until = next(
-        (at for at, dtype in enumerate(dtypes, 1) if dtype in ends and ends[dtype].reason), len(dtypes)
-    )
-    return list(dtypes[:until]) if all(dtype in ends for dtype in dtypes[:until]) else []
+def _foreign(end: _End) -> str | None:
+    """The dtype of the question that showed the fault, where it is another one."""
+    dtype = (end.reason or "").partition(",")[0]
+    return dtype if end.passed is False and dtype in DTYPES and dtype != end.dtype else None
 
 
 def _ask(
@@ -192,46 +242,46 @@ def _ask(
     keep: bool,
     everything: bool,
     deadline: float,
+    spared: Collection[str],
     part: tuple[Sequence[str], WorkerProcess | None],
     tell: Callable[[str | _End], None],
 ) -> None:
-    """Put the questions in each dtype of `part` to the backend in a process of its own, up to the first fault.
+    """Put the questions in each dtype of `part` to the backend in a process of its own, afresh where that has ended.
 
-    Tells every question, and how each dtype ended. The process is the one of `part`, which goes on after that, or,
-    where there is none, one that ends.
+    In the dtypes `spared` nothing is asked. Tells every question, and how each dtype ended. The process is the one of
+    `part`, which goes on after that, or, where there is none, one that ends.
     """
     from threadpoolctl import threadpool_limits
 
     dtypes, lasting = part
     process = lasting or WorkerProcess(_patient(asked), folders)
-    dtype, loaded = dtypes[0], False
     try:
-        process.start()
-        with threadpool_limits(1):  # references are small products: a second thread here would only spin
-            process.finish_start()
-            loaded = True
-            for dtype in dtypes:
-                less = lower(dtype, process.computes_in)
-                box = _BlackBox(process, device, deadline, dtype, less or dtype)
-                result = examine(
-                    box,
-                    less or dtype,
-                    seed=seed,
-                    directions=EVERYTHING,
-                    on_event=tell,
-                    **({} if everything else {"clock": box.clock, "setup": box.setup}),
-                    parts=process.parts,
-                )
+        for dtype in dtypes:
+            loaded = process.alive
+            try:
+                if not loaded:
+                    process.start()
+                # references are small products: a second thread here would only spin
+                with threadpool_limits(1):
+                    process.finish_start()
+                    loaded = True
+                    less = lower(dtype, process.computes_in)
+                    box = _BlackBox(process, device, deadline, dtype, less or dtype)
+                    box.spared = spared
+                    clocks = {} if everything else {"clock": box.clock, "setup": box.setup}
+                    how: Any = {"seed": seed, "directions": EVERYTHING, "parts": process.parts, **clocks}
+                    result = examine(box, less or dtype, on_event=tell, **how)
                 fault = result.fault and (f"in {dtype}, computed in {less}: " if less else "") + result.fault
-                tell(_End(dtype, not fault, fault, result, less))
-                if result.fault:
-                    break
-                if not keep:
-                    forget()
-    except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
-        tell(_End(dtype, None if refusal.kind == "unavailable" else False, str(refusal)))
-    except (Died, Hung) as fault:  # a library that ends the process on import says nothing of the backend
-        tell(_End(dtype, False if loaded else None, str(fault)))
+                tell(_End(dtype, result.passed, fault or result.refusal.get(FORWARD), result, less))
+            except Refused as refusal:  # the backend cannot be had; a fault of its call is Misbehaved
+                absent = refusal.kind == "unavailable"
+                tell(_End(dtype, None, str(refusal), loaded=loaded or absent))
+            except (Died, Hung) as fault:
+                tell(_End(dtype, False if loaded else None, str(fault), loaded=loaded))
+            if not loaded:
+                break
+            if not keep:
+                forget()
     finally:
         if lasting is None:
             process.end()
@@ -259,6 +309,8 @@ class _BlackBox:
         self._process, self._device, self._deadline = process, device, deadline
         self._dtype, self._asked_in = dtype, asked_in
         self._taken = self._set_up = 0.0
+        #: dtypes in which nothing is asked
+        self.spared: Collection[str] = ()
 
     def clock(self) -> float:
         """Processor seconds that the backend took so far: a busy machine does not make it slow."""
@@ -272,11 +324,10 @@ class _BlackBox:
         """What it answers, by name."""
         problem, workload = question.problem, question.workload(self._device)
         lowered = self._process.computes_in is not None
+        # those of others, which come between, would be held to theirs
+        if question.dtype in self.spared or (lowered and question.dtype != self._asked_in):
+            raise Declined(f"{question.dtype} is not asked about here")
         if lowered:
-            if (
-                question.dtype != self._asked_in
-            ):  # those of others, which come between, would be held to theirs
-                raise Declined(f"{question.dtype} is not asked about here")
             problem, workload = problem.cast(self._dtype), workload.with_(dtype=self._dtype)
         try:
             answer = self._process.begin(
@@ -306,13 +357,14 @@ class _BlackBox:
         return named
 
 
-def _summary(name: str, counted: Sequence[_End]) -> Checked:
-    found = [replace(one.result, dtype=one.dtype) for one in counted if one.result]
-    passed, reason = counted[-1].passed, counted[-1].reason
-    if passed and not any(one.asked for one in found):
-        refusals = dict.fromkeys(one.refusal[FORWARD] for one in found if FORWARD in one.refusal)
-        passed = None
-        reason = ": ".join(filter(None, ("it declines every workload that was asked", "; ".join(refusals))))
+def _summary(name: str, ends: Sequence[_End]) -> Checked:
+    found = [replace(one.result, dtype=one.dtype) for one in ends if one.result]
+    wrong = [one for one in ends if one.passed is False]
+    passed: bool | None = False if wrong else True if any(one.passed for one in ends) else None
+    reasons = dict.fromkeys(one.reason for one in wrong[:1] or ends if one.reason)
+    reason = None if passed else "; ".join(reasons)
+    if passed is None and found:
+        reason = ": ".join(filter(None, ("it declines every workload that was asked", reason)))
 
     def precision(of: str) -> dict[str, dict[str, Any]]:
         return {one.dtype: one.precision[of].precision() for one in found if of in one.precision}
@@ -321,16 +373,18 @@ def _summary(name: str, counted: Sequence[_End]) -> Checked:
         return None if precision(of) else next((one.refusal[of] for one in found if of in one.refusal), None)
 
     counts = ("asked", "declined", "left_out", "uncompiled", "drawn")
+    numbers = {one.dtype: {count: getattr(one, count) for count in counts} for one in found}
+    formats = {one.dtype: Format(one.passed, one.reason, **numbers.get(one.dtype, {})) for one in ends}
     return Checked(
         name=name,
         passed=passed,
         reason=reason,
-        **{count: sum(getattr(one, count) for one in found) for count in counts},
+        formats=formats if found or wrong else {},
+        loaded=all(one.loaded for one in ends),
         precision=precision(FORWARD),
         gradients=precision(BACKWARD),
         no_gradients=lacking(BACKWARD),
         log_sums=precision(LOG_SUM),
         no_log_sums=lacking(LOG_SUM),
-        no_dtypes={one.dtype: one.refusal[FORWARD] for one in found if FORWARD in one.refusal},
-        lower={one.dtype: one.lower for one in counted if one.lower and one.result and one.result.asked},
+        lower={one.dtype: one.lower for one in ends if one.lower and one.result and one.result.asked},
     )

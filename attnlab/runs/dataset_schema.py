@@ -20,7 +20,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from attnlab.environment import fingerprint
 from attnlab.judge.analysis import Cell
 from attnlab.judge.ranking import Ranking, Standing
-from attnlab.judge.verdicts import Kind, Verdict
+from attnlab.judge.verdicts import Verdict
 from attnlab.libraries.host import required
 from attnlab.plain import decode
 from attnlab.problem.declaring import declaration
@@ -287,7 +287,8 @@ def _judged(cell: Cell) -> dict[str, dict[str, Any]]:
             if mine is not ranking.best:
                 columns |= _against(ranking.best, mine.against_best)
             elif runner_up is not None and ranking is cell.ranking:
-                columns |= _against(runner_up, runner_up.against_best, turned=True)
+                turned = runner_up.against_best.turned if runner_up.against_best else None
+                columns |= _against(runner_up, turned)
             if (one := mine.against_baseline) is not None:
                 columns |= {"baseline_ratio": one.ratio, "baseline_low": one.low, "baseline_high": one.high}
             found[mine.contender] = columns
@@ -304,13 +305,10 @@ def _standing(ranking: Ranking, mine: Standing) -> str:
     return "slower" if mine.against_best is not None else "no interval"
 
 
-def _against(other: Standing, verdict: Verdict | None, *, turned: bool = False) -> dict[str, Any]:
-    """A comparison with `other`; `turned`, the verdict is one of the other, which is slower."""
+def _against(other: Standing, verdict: Verdict | None) -> dict[str, Any]:
+    """A comparison with `other`."""
     columns: dict[str, Any] = {"against": other.contender}
     if verdict is not None:
-        ratio, low, high = verdict.ratio, verdict.low, verdict.high
-        columns |= {"verdict": str(Kind.FASTER if turned else verdict.kind), "pairs": verdict.processes}
-        columns |= {"ratio": 1 / ratio, "ratio_low": 1 / high, "ratio_high": 1 / low} if turned else {
-            "ratio": ratio, "ratio_low": low, "ratio_high": high,
-        }  # fmt: skip
+        columns |= {"verdict": str(verdict.kind), "pairs": verdict.processes}
+        columns |= {"ratio": verdict.ratio, "ratio_low": verdict.low, "ratio_high": verdict.high}
     return columns

@@ -25,6 +25,8 @@ from attnlab.subprocesses import Aside
 from attnlab.system import cores, terminable
 
 DEFAULT_FOLDER = Path("reports/latest")
+#: whom the others are compared with where nobody is named; else it is the first that is
+USUAL_BASELINE = "torch_eager"
 
 
 class Progress:
@@ -126,12 +128,13 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
 
     Raises ValueError for an unknown backend.
     """
-    names = list(plan.contenders)
+    names, usual = list(plan.contenders), None
     if not names or names == [EVERYBODY]:
         names = [name for name in _able(plan) if names or on_request(name, plan.folders) is None]
+        usual = USUAL_BASELINE if USUAL_BASELINE in names else None
     for one in parse_all(names):
         one.require(plan.folders)
-    baseline = plan.baseline or ("torch_eager" if "torch_eager" in names else names[0])
+    baseline = plan.baseline or usual or names[0]
     twice = baseline.partition("#")[0]
     if plan.self_test and names.count(twice) == 1:
         names.insert(names.index(twice) + 1, twice)

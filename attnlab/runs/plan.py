@@ -43,8 +43,8 @@ class Plan:
     workloads : what every contender is asked; `Plan.grid` makes them.
     origins : the parts of presets that ask for each workload, by `Part.path`; empty where no preset was asked for.
     contenders : in contender notation, ``torch_sdpa[threads=1]``.
-    baseline : the contender that the others are compared with; by default torch_eager where it takes part, otherwise
-    the first.
+    baseline : the contender that the others are compared with; by default the first that is named, and
+    torch_eager where nobody is.
     folders : hold users' backends.
     self_test : enter the baseline twice.
     memory, ceilings : measure peak memory; and the machine's limits, which the share of the ceiling is told against.

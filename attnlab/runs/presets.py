@@ -129,23 +129,19 @@ def only_part(text: str) -> Part:
     return found[0]
 
 
-def only_workload(text: str, said: Mapping[str, Any]) -> Workload:
-    """The one workload that `text` names with what is `said` beside it, by the names of one workload's options.
+def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
+    """The workload that `text` names with what is `said` beside it, by the names of one workload's options.
 
-    Raises ValueError, naming what to add, where there are several.
+    Of a part with several lengths the middle one; then the text says so, and is else empty. Raises ValueError, naming
+    them, where there are several parts.
     """
-    found = preset_workloads(text, _as_grid(said))
+    part = only_part(text)
+    found = list(preset_workloads(text, _as_grid(said)))
+    middle = found[(len(found) - 1) // 2]
     if len(found) == 1:
-        return next(iter(found))
-    parts = chosen_parts(text)
-    add = []
-    if len(parts) > 1:
-        add.append(f"name one of {', '.join(part.path for part in parts)}")
-    if "length" not in said:
-        lengths = sorted({length for part in parts for length in part.said["lengths"]})
-        add.append(f"give --length, one of {', '.join(map(str, lengths))} or any other")
-    mend = " and ".join(add)
-    raise ValueError(f"--preset {text} stands for {len(found)} workloads, and one is raced: {mend}")
+        return middle, ""
+    lengths = ", ".join(str(one.keys) for one in found)
+    return middle, f"{part.path}: length {middle.keys}, the middle one of {lengths}; --length takes another."
 
 
 def _as_grid(said: Mapping[str, Any]) -> dict[str, Any]:

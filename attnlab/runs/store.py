@@ -35,7 +35,7 @@ from attnlab.problem.result import Ceiling, Invariance, Result
 from attnlab.problem.workload import Workload
 from attnlab.runs.lock import LOCK, held, is_held
 from attnlab.runs.plan import Plan
-from attnlab.text import one_line, read_text
+from attnlab.text import counted, one_line, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,6 +89,11 @@ class Run:
     torn: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: what a later version wrote into the file beside all this: kept as it is
     further: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = counted(len(self.plan.workloads), "workload"), counted(len(self.contenders), "contender")
+        state = "complete" if self.complete else "interrupted"
+        return f"Run({self.folder}: {', '.join(counts)}, {counted(len(self.results), 'result')}, {state})"
 
     def append(self, results: Sequence[Result]) -> None:
         """Keep the `results` of one workload, on disk before this returns. Raises NotStored."""

@@ -87,9 +87,7 @@ print(
 # derivative of the answer in the scale is a wrong scale.
 
 # %%
-from attnlab.runs.check import check
-
-found = check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
+found = attnlab.check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
 print(found.passed, "|", found.reason)
 
 # %% [markdown]
@@ -104,7 +102,7 @@ print(found.passed, "|", found.reason)
 )
 (folder / "sees_ahead.py").write_text(RIGHT.replace("bool), 1)", "bool), 2)"))
 for name in ("no_maximum", "sees_ahead"):
-    found = check(name, folders=[str(folder)], dtypes=["float32"])
+    found = attnlab.check(name, folders=[str(folder)], dtypes=["float32"])
     print(f"{name}: passed {found.passed}\n  {found.reason}")
 
 # %% [markdown]
@@ -113,9 +111,10 @@ for name in ("no_maximum", "sees_ahead"):
 # It passes; `declined` counts questions on options that its signature does not name.
 
 # %%
-found = check("right_one", folders=[str(folder)], dtypes=["float32"])
+found = attnlab.check("right_one", folders=[str(folder)], dtypes=["float32"])
+one = found.formats["float32"]
 print(
-    f"passed {found.passed}, {found.asked} questions answered, {found.declined} more declined"
+    f"passed {found.passed}, {one.asked} questions answered, {one.declined} more declined"
 )
 print(
     found.precision["float32"]["class"],

@@ -53,7 +53,7 @@ MISTAKES = {
     "compare a b --d-model 770 --heads 12": "770",
     "compare a b --d-model 64 --direction training": "'training'",
     "compare a b --preset llama3-8b": "llama3-8b/decode",
-    "compare a b --preset llama3-8b/decode": "--length",
+    "check torch_sdpa --dtype float31": "did you mean float32",
     # numbers of a command
     "run --seconds inf": "at most 1,000,000",
     "run --processes 1001": "at most 1,000",

@@ -56,15 +56,25 @@ def understood(words: list[str]) -> tuple[tuple[str, ...], Workload]:
     """The contenders and the workload that ``attnlab compare`` understands."""
     parsed = compare.make_context("compare", words).params
     texts = {choice.name: parsed[choice.name] for choice in choices(grid=False)}
-    return parsed["contenders"], read_workload(texts, parsed["preset"])
+    return parsed["contenders"], read_workload(texts, parsed["preset"])[0]
 
 
 @example(Workload(d_model=9, heads=4, head_dim=2))  # 9 // 4 is 2, but 9 / 4 is no whole number
 @given(strategies.workloads() | strategies.blocks())
 def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
-    program, name, *arguments = shlex.split(workload.command("torch_sdpa", "torch_eager[threads=1]"))
-    assert (program, name) == ("attnlab", "compare")
+    arguments = ["torch_sdpa", "torch_eager[threads=1]", *workload.options()]
     assert understood(arguments) == (("torch_sdpa", "torch_eager[threads=1]"), workload)
+
+
+def test_of_a_preset_the_middle_one_is_raced_and_the_words_repeat_it() -> None:
+    texts = {"dtype": "bfloat16", "window": "-1,0"}
+    workload, said, words = read_workload(texts, "llama3-8b/decode")
+    assert (workload.keys, workload.queries, workload.dtype) == (4096, 1, "bfloat16")
+    assert "4096" in said and "65536" in said
+    assert words[:2] == ("--preset", "llama3-8b/decode") and understood(["a", "b", *words])[1] == workload
+    assert read_workload({"length": "1024"}, "llama3-8b/decode")[1] == ""
+    with pytest.raises(ValueError, match=r"3 parts.*llama3-8b/decode"):
+        read_workload({}, "llama3-8b")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 from synthetic import synthetic
 
-from attnlab.cli.progress import LiveTable, live_progress
+from attnlab.cli.progress import LiveTable, live_progress, note
+from attnlab.race.disturbance import Notice
 
 
 def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> None:
@@ -54,10 +55,15 @@ def test_in_a_pipe_or_ci_there_are_plain_lines(
     monkeypatch.delenv("CI", raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with live_progress() as found:
+    with live_progress() as found, note() as on_event, note(quiet=True) as silent:
         found.stage("starting", done=0, total=2)
+        for told in ("round 1", Notice("others are here"), Notice("others are here still")):
+            for tell in (on_event, silent):
+                tell(told)
         found.detail("round 1")
         found.stage("b1 h8 n512", done=1, total=2)
-    first, second = file.getvalue().splitlines()
+        found.detail(Notice("so they are"))
+    first, busy, second, still = file.getvalue().splitlines()
+    assert (busy, still) == ("others are here", "so they are")
     assert first.startswith("[0/2] starting (") and second.startswith("[1/2] b1 h8 n512 (")
     assert "left" in second and "\x1b" not in file.getvalue()

@@ -32,6 +32,7 @@ class InThisProcess:
         self._worker = Worker()
         self.computes_in: str | None = None
         self.parts = 1
+        self.alive = False
 
     def start(self) -> None:
         """Nothing is there to be started."""
@@ -40,6 +41,7 @@ class InThisProcess:
         """Import the backend."""
         with _refusing():
             backend = load(self._contender.backend, self._folders, dict(self._contender.settings))
+        self.alive = True
         self._worker.backend, self.computes_in, self.parts = backend, backend.computes_in, backend.parts
 
     def begin(self, op: str, *, seconds: float, **arguments: Any) -> Callable[[], Any]:

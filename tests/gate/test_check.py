@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from attnlab.__main__ import main
 from attnlab.cli.tables import check_table
 from attnlab.problem.vocabulary import DTYPES
 from attnlab.runs.check import Checked, check
@@ -70,7 +71,8 @@ def test_a_right_file_passes_with_its_precision_in_one_process_and_in_two(tmp_pa
     assert set(found.precision) == set(found.log_sums) == {"float16"}
     for numbers in (*found.precision.values(), *found.log_sums.values()):
         assert set(numbers) == {"class", "relative_error", "budget_ratio", "max_ulp", "bias", "of"}
-    assert found.declined > 0 and found.left_out == 0
+    one = found.formats["float16"]
+    assert one.declined > 0 and one.left_out == 0
     assert json.loads(json.dumps(asdict(found)))["passed"] is True
 
 
@@ -91,6 +93,27 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any]
     found = held(tmp_path, **change, dtypes=("float32",))
     assert not found.passed
     assert found.reason is not None and told in found.reason and "\n" not in found.reason
+
+
+@pytest.mark.parametrize("change", ["w = w * np.arange(1, w.shape[-1] + 1)", "os._exit(3)"])
+def test_a_wrong_number_format_hides_no_other(change: str, tmp_path: Path) -> None:
+    """A line for each, also where the process ends in one of them."""
+    found = held(tmp_path, extra=f"if query.dtype == np.float16: {change}", dtypes=("float16", "float32"))
+    half, single = found.formats["float16"], found.formats["float32"]
+    assert (found.passed, half.passed, single.passed) == (False, False, True)
+    assert found.reason == half.reason and single.reason is None and single.asked > 100
+    assert [(dtype, word) for dtype, word, _ in found.lines] == [("float16", "WRONG"), ("float32", "right")]
+    assert list(found.frame()["result"]) == ["WRONG", "right"]
+
+
+@pytest.mark.parametrize("text", ["this is no Python", "import os\nos._exit(3)", "LIBRARY = 'numpy'"])
+def test_a_file_that_does_not_load_is_not_called_wrong(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(SystemExit, match="1"):
+        main(["check", "mine", "--implementations", str(tmp_path), "--dtype", "float32", "-q"])
+    assert capsys.readouterr().out.startswith("mine: cannot be loaded. ")
 
 
 def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
@@ -124,9 +147,10 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     (tmp_path / "mine.py").write_text(text)
     found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"), processes=1, everything=True)
     assert found.passed is True and "float64" not in found.precision
-    assert found.no_dtypes["float64"] == "its answers have the precision of float32"
-    shown = [str(cell) for row in check_table([found]).rows for cell in row]
-    assert any("no float64: its answers have the precision of float32" in cell for cell in shown)
+    lacking = found.formats["float64"]
+    assert (lacking.passed, lacking.reason) == (None, "its answers have the precision of float32")
+    shown = {str(cell) for row in check_table([found]).rows for cell in row}
+    assert {"float32", "float64", "right", "not asked", lacking.reason} <= shown
 
 
 # -- gradients, and attentions as users write them, in this process

@@ -207,7 +207,9 @@ class FakeWorker:
 
 def conductor_of(workers: Sequence[FakeWorker], **limits: Any) -> Conductor:
     """The conductor of these workers, under `FIXED` limits but for those given."""
-    conductor = Conductor([worker.contender for worker in workers], limits=Limits(**{**FIXED, **limits}))
+    on_event = limits.pop("on_event", lambda text: None)
+    contenders = [worker.contender for worker in workers]
+    conductor = Conductor(contenders, limits=Limits(**{**FIXED, **limits}), on_event=on_event)
     made: Counter[str] = Counter()
     by_name = {worker.contender.name: worker for worker in workers}
 

@@ -40,7 +40,9 @@ FEW = (
 
 def _race(folder: Path, names: list[str], library: str) -> None:
     contenders = cheats.write(folder, names, library)
-    found = compare(contenders, cheats.workload_for(names[0]), folders=[folder], limits=cheats.LIMITS)
+    found = compare(
+        *contenders, workload=cheats.workload_for(names[0]), folders=[folder], limits=cheats.LIMITS
+    )
     assert not cheats.gains(found.results), found.sentences()
 
 

@@ -10,7 +10,7 @@ from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, r
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.result import Outcome
 from attnlab.race import conductor
-from attnlab.race.disturbance import Others
+from attnlab.race.disturbance import Lookout, Notice, Others
 from attnlab.race.worker_process import Died, Hung, Refused
 
 
@@ -79,11 +79,31 @@ def test_who_waits_in_most_turns_is_disturbed_only_where_others_used_the_machine
 
     class Busy:
         def others(self, ours: Any) -> Others:
-            return Others(cores, ("rustc",))
+            return Others(cores, ("rustc",), (7,))
 
     monkeypatch.setattr(conductor, "Watch", Busy)
-    (result,), _ = race([FakeWorker("a", clock, delay=lambda turn: 0.5)])
+    told: list[str] = []
+    (result,), _ = race([FakeWorker("a", clock, delay=lambda turn: 0.5, ready=1.0)], on_event=told.append)
+    notices = [one for one in told if isinstance(one, Notice)]
+    assert len(notices) == disturbed and all("rustc (process 7)" in one for one in notices)
     assert result.latency is not None and set(result.latency.columns["disturbed"]) == {float(disturbed)}
+
+
+def test_who_comes_later_is_told_within_seconds_and_nothing_is_looked_at_between_events(clock: Clock) -> None:
+    looks: list[float] = []
+
+    class Later:
+        def others(self, ours: Any) -> Others:
+            looks.append(clock.now)
+            return Others(0.9 if clock.now > 30 else 0.1, ("rustc",), (7,))
+
+    told: list[str] = []
+    tell: Any = Lookout(told.append, lambda: (), Later)  # type: ignore[arg-type]
+    for second in range(0, 120, 3):
+        clock.now = second
+        tell("a round")
+    (at,) = (number for number, one in enumerate(told) if isinstance(one, Notice))
+    assert 30 < 3 * at <= 48 and len(looks) < 8 and looks[0] == 3
 
 
 def test_who_hangs_again_and_again_is_not_waited_for_again(clock: Clock) -> None:

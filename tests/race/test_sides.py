@@ -71,7 +71,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commit]:
 
 def raced(*contenders: str, folders: tuple[str, ...] = ()) -> Comparison:
     """A short race."""
-    return compare(contenders, SMALL, folders=folders, limits=QUICK)
+    return compare(*contenders, workload=SMALL, folders=folders, limits=QUICK)
 
 
 def outcomes(found: Comparison) -> list[str]:

@@ -14,6 +14,7 @@ from synthetic import synthetic
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
+from attnlab.runs.store import read_run
 from attnlab.text import counted
 
 
@@ -28,6 +29,28 @@ def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
     assert found.verdict is not None and found.verdict.low < 2.0 < found.verdict.high
     assert found.verdict.ratio == pytest.approx(2.0, rel=0.01)
     assert "times as fast as" in found.why and "this very shape" in found.why and str(found).startswith(name)
+
+
+def test_one_comparison_has_one_interval() -> None:
+    """For every cell of the reference run `explain` says what the report says, and the best what its baseline does."""
+    run = read_run(Path(__file__).parents[2] / "reports" / "reference")
+    run.environment = {}
+    found, same = attnlab.fastest(run), 0
+    for cell in run.judged().cells:
+        one = cell.workload
+        assert cell.ranking is not None
+        choice = found.explain(*tensors(one.queries, one.keys, heads=one.heads, dim=one.head_dim))
+        assert choice.backend in cell.won.first and choice.verdict is not None
+        for lead in (cell.won.ahead, cell.won.over_baseline):
+            if lead is not None and lead.over == choice.against:
+                told = choice.verdict.ratio, choice.verdict.low, choice.verdict.high
+                assert told == pytest.approx((lead.ratio, lead.low, lead.high))
+                same += 1
+        slower = cell.ranking.of(cell.ranking.baseline or "")
+        turned = cell.ranking.best.against_baseline
+        if slower is not None and slower.against_best is not None and turned is not None:
+            assert turned.low == pytest.approx(1 / slower.against_best.high)
+    assert same >= len(run.judged().cells)
 
 
 def test_the_arguments_are_those_of_pytorchs_own(tmp_path: Path) -> None:
