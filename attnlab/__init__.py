@@ -1,7 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public names: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `Workload`, `Backend`,
-`Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined` and `Unavailable`.
+The public names: `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`, `attention_share`,
+`Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined`
+and `Unavailable`.
 Everything is imported when it is first used.
 """
 
@@ -18,14 +19,26 @@ if TYPE_CHECKING:
     from attnlab.errors import Declined, Unavailable
     from attnlab.experiments.diagnosis import diagnose
     from attnlab.experiments.observables import observe
+    from attnlab.experiments.share import attention_share
     from attnlab.problem.workload import Workload
     from attnlab.routing.dispatch import fastest
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
 
-__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "backends", "block"]
-__all__ += ["diagnose", "fastest", "gradients", "load", "observe", "read_run", "run", "theory"]
+__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
+__all__ += [
+    "backends",
+    "block",
+    "diagnose",
+    "fastest",
+    "gradients",
+    "load",
+    "observe",
+    "read_run",
+    "run",
+    "theory",
+]
 #: where each of them is, but for the package `theory`
 _HOMES = {
     "backend.backend": ("Backend",),
@@ -34,6 +47,7 @@ _HOMES = {
     "errors": ("Declined", "Unavailable"),
     "experiments.diagnosis": ("diagnose",),
     "experiments.observables": ("observe",),
+    "experiments.share": ("attention_share",),
     "problem.workload": ("Workload",),
     "routing.dispatch": ("fastest",),
     "runs.execute": ("run",),

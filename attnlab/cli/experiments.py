@@ -126,6 +126,11 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.chosen_backends("Whose errors to measure; all by default that set up fast.")
 @click.option("--race/--no-race", default=True, help="Race the quickest backends on its inputs.")
 @click.option(
+    "--where",
+    is_flag=True,
+    help="Say what share of a forward pass attention takes, and stop: no page is written.",
+)
+@click.option(
     "--save-inputs",
     type=options.PATH,
     metavar="FILE.safetensors",
@@ -134,7 +139,14 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.folders
 @options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
-def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_json: bool, **how: Any) -> int:
+def diagnose(
+    model: Path,
+    text_files: tuple[Path, ...],
+    out: Path | None,
+    as_json: bool,
+    where: bool,
+    **how: Any,
+) -> int:
     """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
 
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
@@ -149,6 +161,13 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
     from attnlab.text import without_home
 
     texts = [read_text(one) for one in text_files]
+    if where:
+        from attnlab.experiments.share import attention_share
+
+        with note(quiet=as_json) as on_event:
+            share = attention_share(model, texts, length=how["length"], on_event=on_event)
+        click.echo(json.dumps(share.to_json()) if as_json else "\n".join(share.sentences()))
+        return 0
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
     with note(quiet=as_json) as on_event:
         names = [without_home(str(one)) for one in text_files]

@@ -149,6 +149,12 @@ def plan_of(
 @options.preset
 @options.workload_options(grid=False)
 @click.option(
+    "--threads", metavar="N,N", help="Each contender with so many threads; several numbers are compared."
+)
+@click.option(
+    "--predict", is_flag=True, help="Say what it would take, from shorter lengths, without running it."
+)
+@click.option(
     "--seconds",
     type=options.AMOUNT,
     help="Time for the rounds of the first five processes; 1 for each contender by default.",
@@ -166,6 +172,8 @@ def compare(
     contenders: tuple[str, ...],
     requirements: tuple[str, ...],
     preset: str | None,
+    threads: str | None,
+    predict: bool,
     seconds: float | None,
     processes: int,
     folders: tuple[str, ...],
@@ -177,16 +185,33 @@ def compare(
 
     Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
     than two could be measured.
+
+    One option may have several values, as --batch 1,4,16: a table of who is first at each.
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
     from attnlab.cli.tables import comparison_table, show
+    from attnlab.problem.declaring import option
+    from attnlab.problem.grid import several_values
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
-    workload = options.read_workload(said, preset)
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
+    several = several_values(said | {"threads": threads})
+    if threads is not None and several is None:
+        contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
+    if several is not None or predict:
+        from attnlab.cli.questions import predicted, raced_at_each
+
+        if several is not None and predict:
+            raise ValueError(f"--predict takes one workload, got several values of {option(several[0])}")
+        how = {"folders": folders, "seconds": seconds, "processes": processes}
+        shown = {"as_json": as_json, "quiet": quiet}
+        if several is not None:
+            return raced_at_each(contenders, said, preset, *several, how, **shown)
+        return predicted(contenders, options.read_workload(said, preset), how, **shown)
+    workload = options.read_workload(said, preset)
     with note(quiet=as_json or quiet) as on_event:
         found = race(
             contenders, workload, folders=folders, seconds=seconds, processes=processes, on_event=on_event

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -100,6 +100,19 @@ class Choice:
             return False
         return isinstance(value, bool) or value in declaration(self.fields[0]).names
 
+    def lists(self, text: str, values: Sequence[str]) -> bool:
+        """Whether `text` is no value itself, and each of `values` is one."""
+        named = bool(declaration(self.fields[0]).names)
+
+        def is_one(part: str) -> bool:
+            try:
+                self.read(part)
+            except ValueError:
+                return False
+            return not named or self.is_value(part)
+
+        return not is_one(text) and all(map(is_one, values))
+
 
 @cache
 def choices(*, grid: bool) -> tuple[Choice, ...]:
@@ -184,6 +197,26 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
     """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
     given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
     return {choice.name: choice.read(text) for choice, text in given if text is not None}
+
+
+def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
+    """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
+
+    None where each has one: commas within a value, as in ``--window 256,0``, part none. Raises ValueError where it is
+    more than one option.
+    """
+    known = {choice.name: choice for choice in choices(grid=False)}
+    found = {}
+    for name, text in texts.items():
+        values = tuple(dict.fromkeys(one.strip() for one in (text or "").split(",")))
+        if len(values) > 1 and (name not in known or known[name].lists(text or "", values)):
+            found[name] = values
+    if len(found) > 1:
+        raise ValueError(
+            f"several values are compared of one option, got them of {' and '.join(map(option, found))}: "
+            "attnlab run measures all combinations of --lengths, --heads and --dtypes"
+        )
+    return next(iter(found.items()), None)
 
 
 def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:
