@@ -27,18 +27,8 @@ if TYPE_CHECKING:
     from attnlab.runs.store import Run, read_run
 
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
-__all__ += [
-    "backends",
-    "block",
-    "diagnose",
-    "fastest",
-    "gradients",
-    "load",
-    "observe",
-    "read_run",
-    "run",
-    "theory",
-]
+__all__ += ["backends", "block", "diagnose", "fastest", "gradients", "load", "observe", "read_run", "run"]
+__all__ += ["theory"]
 #: where each of them is, but for the package `theory`
 _HOMES = {
     "backend.backend": ("Backend",),

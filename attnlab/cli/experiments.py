@@ -139,14 +139,7 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.folders
 @options.out("A new folder; reports/diagnosis by default.")
 @options.as_json
-def diagnose(
-    model: Path,
-    text_files: tuple[Path, ...],
-    out: Path | None,
-    as_json: bool,
-    where: bool,
-    **how: Any,
-) -> int:
+def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_json: bool, **how: Any) -> int:
     """Say what attention does in MODEL, head by head, and what follows for number formats and backends.
 
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
@@ -161,7 +154,7 @@ def diagnose(
     from attnlab.text import without_home
 
     texts = [read_text(one) for one in text_files]
-    if where:
+    if how.pop("where"):
         from attnlab.experiments.share import attention_share
 
         with note(quiet=as_json) as on_event:

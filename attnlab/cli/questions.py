@@ -12,91 +12,48 @@ from attnlab.backend.contender import with_setting
 from attnlab.cli import options
 from attnlab.cli.progress import note
 from attnlab.cli.tables import show, table
-from attnlab.judge.prediction import Prediction
-from attnlab.problem.result import Outcome
-from attnlab.problem.workload import Workload
-from attnlab.race import prediction
 from attnlab.race.compare import compare
+from attnlab.race.prediction import Predicted, predicted
 from attnlab.race.series import Series
-from attnlab.text import bytes_text, seconds_text
 
 
-def raced_at_each(
+def answer(
     contenders: Sequence[str],
     said: Mapping[str, str | None],
     preset: str | None,
-    name: str,
-    values: Sequence[str],
-    how: Mapping[str, Any],
+    several: tuple[str, Sequence[str]] | None,
     *,
     as_json: bool,
     quiet: bool,
+    **how: Any,
 ) -> int:
-    """Race them at each of `values` of the option `name`, of threads in one race; print a table and a sentence.
+    """Race them at `several` values of an option, of threads in one race; or predict, where that is None.
 
-    Exits with 1 where fewer than two could be measured at any of them.
+    said : the texts of the options of a workload. how : as for `attnlab.race.compare.compare`. Prints a table and
+    sentences. Exits with 1 where nothing could be compared or predicted.
     """
+    found: Series | Predicted
     with note(quiet=as_json or quiet) as on_event:
-        if name == "threads":
-            every = [with_setting(one, name, value) for value in values for one in contenders]
-            whole = compare(every, options.read_workload(said, preset), on_event=on_event, **how)
-            found, further = Series.of_settings(name, contenders, values, whole), whole.sentences()
+        how["on_event"] = on_event
+        if several is None:
+            found = predicted(contenders, options.read_workload(said, preset), **how)
+            answered = bool(found.seconds)
         else:
-            # all are read before the first is raced
-            workloads = {value: options.read_workload({**said, name: value}, preset) for value in values}
-            races = {
-                value: compare(contenders, one, on_event=on_event, **how) for value, one in workloads.items()
-            }
-            found = Series(name, tuple(contenders), races)
-            further = found.left_out()
+            name, values = several
+            if name == "threads":
+                every = [with_setting(one, name, value) for value in values for one in contenders]
+                races = [compare(every, options.read_workload(said, preset), **how)]
+                found = Series.of_threads(values, contenders, races[0])
+            else:
+                asked = [options.read_workload({**said, name: value}, preset) for value in values]
+                races = [compare(contenders, one, **how) for one in asked]
+                found = Series.of_races(name, dict(zip(values, races, strict=True)))
+            answered = max(sum(one.latency is not None for one in race.results) for race in races) > 1
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
+    elif quiet:
+        click.echo("\n".join(found.sentences()[:1]))
     else:
-        if not quiet:
-            headers = [name.replace("_", " "), *contenders, "first", "times as fast as the next"]
-            show(table(headers, found.rows()))
-        for line in (found.sentence(), *further):
-            click.echo(line)
-        if not quiet:
-            click.echo(f"Repeat this: {options.typed()}")
-    counts = [
-        sum(each.outcome is Outcome.MEASURED for each in one.results) for one in found.comparisons.values()
-    ]
-    return 0 if max(counts) > 1 else 1
-
-
-def predicted(
-    contenders: Sequence[str], workload: Workload, how: Mapping[str, Any], *, as_json: bool, quiet: bool
-) -> int:
-    """Print what each contender would take for `workload`. Exits with 1 where nothing could be predicted."""
-    with note(quiet=as_json or quiet) as on_event:
-        found = prediction.predicted(contenders, workload, on_event=on_event, **how)
-    if as_json:
-        told = {"workload": workload.to_dict(), "contenders": [one.to_json() for one in found]}
-        click.echo(json.dumps(told, allow_nan=False))
-    else:
-        rows = [
-            [
-                one.contender,
-                *_cells(one.seconds, seconds_text),
-                *_cells(one.peak, bytes_text),
-                _from(one.seconds),
-            ]
-            for one in found
-        ]
-        headers = ["contender", "time", "95 % interval", "peak", "95 % interval", "measured up to"]
-        show(table(headers, rows, f"{workload.label}, predicted, not run"))
-        for one in found:
-            for line in one.sentences(workload.device):
-                click.echo(line)
-        if not quiet:
-            click.echo(f"Repeat this: {options.typed()}")
-    return 0 if any(one.seconds for one in found) else 1
-
-
-def _cells(one: Prediction | None, text: Any) -> tuple[str, str]:
-    return ("", "") if one is None else (text(one.value), f"{text(one.low)} to {text(one.high)}")
-
-
-def _from(one: Prediction | None) -> str:
-    return "" if one is None else f"{one.longest}, at {one.lengths} lengths"
+        show(table(*found.table()))
+        click.echo("\n".join([*found.sentences(), f"Repeat this: {options.typed()}"]))
+    return 0 if answered else 1

@@ -148,12 +148,8 @@ def plan_of(
 )
 @options.preset
 @options.workload_options(grid=False)
-@click.option(
-    "--threads", metavar="N,N", help="Each contender with so many threads; several numbers are compared."
-)
-@click.option(
-    "--predict", is_flag=True, help="Say what it would take, from shorter lengths, without running it."
-)
+@click.option("--threads", metavar="N,...", help="Each contender with so many threads.")
+@click.option("--predict", is_flag=True, help="Time and memory from shorter lengths, without running it.")
 @click.option(
     "--seconds",
     type=options.AMOUNT,
@@ -184,9 +180,7 @@ def compare(
     """Race contenders on one workload; the first is the baseline.
 
     Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
-    than two could be measured.
-
-    One option may have several values, as --batch 1,4,16: a table of who is first at each.
+    than two could be measured. One option may have several values, as --batch 1,4,16: who is first at each is told.
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
@@ -198,19 +192,16 @@ def compare(
 
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
-    several = several_values(said | {"threads": threads})
-    if threads is not None and several is None:
+    several = several_values({**said, "threads": threads})
+    if predict and several:
+        raise ValueError(f"--predict takes one workload, got several values of {option(several[0])}")
+    if threads and not several:
         contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
-    if several is not None or predict:
-        from attnlab.cli.questions import predicted, raced_at_each
+    if predict or several:
+        from attnlab.cli.questions import answer
 
-        if several is not None and predict:
-            raise ValueError(f"--predict takes one workload, got several values of {option(several[0])}")
-        how = {"folders": folders, "seconds": seconds, "processes": processes}
-        shown = {"as_json": as_json, "quiet": quiet}
-        if several is not None:
-            return raced_at_each(contenders, said, preset, *several, how, **shown)
-        return predicted(contenders, options.read_workload(said, preset), how, **shown)
+        how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes}
+        return answer(contenders, said, preset, several, as_json=as_json, quiet=quiet, **how)
     workload = options.read_workload(said, preset)
     with note(quiet=as_json or quiet) as on_event:
         found = race(

@@ -1,8 +1,7 @@
 """The share of a forward pass that a model spends in attention, and what a faster backend would make of the whole.
 
 Attention is what a backend computes, from query, key and value to the output of the heads. Two kinds of passes take
-turns: as they are, for the time of the whole, and with each call of attention on the clock. That makes a pass longer;
-by how much is told.
+turns: as they are, for the time of the whole, and with each call of attention on the clock.
 """
 
 from __future__ import annotations
@@ -10,111 +9,78 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
 from attnlab.experiments.capture import Recorder, evaluating, forward, recording
 from attnlab.experiments.diagnosis import attention_calls, called
-from attnlab.text import counted, listed, one_line, percent, ratio_text, seconds_text
+from attnlab.text import counted, one_line, percent, ratio_text, seconds_text
 
 #: pairs of passes, and how many there are at least where these take longer than so many seconds
 _PAIRS, _LEAST_PAIRS, _SECONDS = 25, 5, 20.0
 #: factors on the speed of attention that the whole is told for
 FACTORS = (1.2, 1.4, 2.0)
-#: passes with attention on the clock that take longer by more than this part are told of
-_SLOWER = 0.1
 
 
 @dataclass(frozen=True)
 class Share:
-    """Medians over `pairs` of passes. seconds : of a pass. attention : of these in `calls` calls of attention.
+    """What passes of a model took, in seconds, pair by pair: as they are, on the clock, and of the latter attention.
 
-    share : attention / seconds, and its quartiles `low` and `high`. around : the share of the modules that call
-    attention, their projections included; None where that is the whole model. slower : how much longer a pass took with
-    attention on the clock, as a part.
+    calls : of attention, in a pass. tokens : of the text that it read, 0 where it was a module.
     """
 
     model: str
     tokens: int
-    threads: int
-    pairs: int
     calls: int
-    seconds: float
-    attention: float
-    share: float
-    low: float
-    high: float
-    around: float | None
-    slower: float
-
-    def gain(self, factor: float) -> float:
-        """How many times as fast the pass is where attention is `factor` times as fast (Amdahl 1967)."""
-        return 1 / (1 - self.share + self.share / factor)
+    seconds: tuple[float, ...]
+    seconds_on_clock: tuple[float, ...]
+    attention: tuple[float, ...]
 
     @property
-    def limit(self) -> float:
-        """How many times as fast the pass would be without attention; infinite where it is nothing else."""
-        return 1 / (1 - self.share) if self.share < 1 else math.inf
+    def quartiles(self) -> list[float]:
+        """Of the part that attention is of a pass, over the pairs; the second is the median."""
+        shares = [part / whole for part, whole in zip(self.attention, self.seconds, strict=True)]
+        return statistics.quantiles(shares, n=4, method="inclusive")
+
+    def gain(self, factor: float) -> float:
+        """How many times as fast a pass is where attention is `factor` times as fast (Amdahl 1967)."""
+        share = self.quartiles[1]
+        return 1 / max(sys.float_info.min, 1 - share + share / factor)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, with the gain by factor."""
-        return asdict(self) | {"gains": {f"{one:g}": self.gain(one) for one in FACTORS}}
+        gains = {f"{one:g}": self.gain(one) for one in FACTORS}
+        return asdict(self) | {"quartiles": self.quartiles, "gains": gains}
 
     def sentences(self) -> list[str]:
         """What was found, what counts, and what follows."""
-        facts = [counted(self.calls, "call"), counted(self.threads, "thread")]
-        facts = [counted(self.tokens, "token"), *facts] if self.tokens else facts
-        around = "" if self.around is None else f"; with the modules that call it, {percent(self.around)}"
+        low, share, high = map(percent, self.quartiles)
+        took, on_clock, part = map(statistics.median, (self.seconds, self.seconds_on_clock, self.attention))
         gains = [f"{one:g} times as fast, {ratio_text(self.gain(one))} times" for one in FACTORS]
-        said = [
-            f"{self.model} spends {percent(self.share)} of a forward pass in attention: "
-            f"{seconds_text(self.attention)} of {seconds_text(self.seconds)} ({', '.join(facts)}; "
-            f"{percent(self.low)} to {percent(self.high)} in the middle half of {self.pairs} passes).",
-            "Counted is what a backend computes, from query, key and value to the output of the heads, "
-            f"without projections{around}.",
+        return [
+            f"{self.model} spends {share} of a forward pass in attention: {seconds_text(part)} of "
+            f"{seconds_text(took)}, in {counted(self.calls, 'call')} "
+            f"({low} to {high} in the middle half of {len(self.seconds)} passes).",
+            "Counted is what a backend computes, from query, key and value to the output of the heads, without "
+            f"projections; on the clock a pass took {percent(on_clock / took - 1)} longer.",
             f"The whole becomes faster where attention is {'; '.join(gains)}; "
-            f"never more than {ratio_text(self.limit)} times.",
+            f"without any, {ratio_text(self.gain(math.inf))} times.",
         ]
-        if self.slower > _SLOWER:
-            said.append(
-                f"With attention on the clock a pass took {percent(self.slower)} longer: the share is that uncertain."
-            )
-        return said
 
 
 class _Stopwatch(Recorder):
-    """Times each call of attention, and the modules that make them; keeps no arrays."""
+    """Adds up the seconds of all calls of attention, and keeps nothing else."""
 
-    def __init__(self, model: torch.nn.Module, clock: Callable[[], float]) -> None:
-        super().__init__(model)
-        self._clock, self._root = clock, model
-        self.attention = self.around = 0.0
-        #: of each module that is running: when it began, and whether it called attention itself
-        self._running: list[tuple[float, bool]] = []
-        self.whole = False
-
-    def enter(self, module: torch.nn.Module, *_: Any) -> None:
-        super().enter(module)
-        self._running.append((self._clock(), False))
-
-    def leave(self, module: torch.nn.Module, *_: Any) -> None:
-        super().leave()
-        began, calls = self._running.pop()
-        self.around += calls * (self._clock() - began)
-        self.whole |= calls and module is self._root
+    clock: Callable[[], float]
+    seconds = 0.0
 
     def hand_on(self, function: Callable[..., Any], *args: Any, **rest: Any) -> Any:
-        if self.inside:
-            return super().hand_on(function, *args, **rest)
-        began = self._clock()
+        outermost, began = not self.inside, self.clock()
         found = super().hand_on(function, *args, **rest)
-        self.attention += self._clock() - began
-        if self._running:
-            self._running[-1] = self._running[-1][0], True
+        self.seconds += outermost * (self.clock() - began)
         return found
 
     def note(self, *_: Any, **__: Any) -> None:
@@ -129,59 +95,40 @@ def attention_share(
     clock: Callable[[], float] = time.perf_counter,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Share:
-    """How much of a forward pass `model` spends in attention, in evaluation mode and without gradients.
+    """How much of a forward pass `model` spends in attention: evaluation mode, no gradients, no fused encoder layers.
 
     model, inputs, length : as for `attnlab.diagnose`; of several texts the first is read. clock : seconds.
     on_event : is told what happens.
 
-    Raises ValueError as `attnlab.diagnose` does, and for a model that asks for other kernels than eager and sdpa, which
-    could not be timed as they are; Unavailable without the libraries of the extra `diagnose`.
+    Raises ValueError as `attnlab.diagnose` does, and for a model that asks transformers for other kernels than eager or
+    sdpa, which could not be timed as they are; Unavailable without the libraries of the extra `diagnose`.
     """
     on_event("loading")
     name, module, (given, *_) = called(model, inputs, length)
     configs = [getattr(one, "config", None) for one in module.modules()]
-    kinds = {str(one) for config in configs if (one := getattr(config, "_attn_implementation", None))}
-    if kinds not in (set(), {"eager"}, {"sdpa"}):
+    kinds = {str(getattr(one, "_attn_implementation", None) or "sdpa") for one in configs if one is not None}
+    if len(kinds) > 1 or not kinds <= {"eager", "sdpa"}:
         raise ValueError(
-            f"attention of one kind is timed, eager or sdpa, and the model asks for {listed(sorted(kinds))}: "
+            f"the share is measured of eager or sdpa attention, and the model asks for {', '.join(sorted(kinds))}: "
             "load it with attn_implementation='sdpa'"
         )
+    calls = len(attention_calls(module, given.inputs))
 
-    def passed(watch: _Stopwatch | None = None) -> float:
-        """Seconds of a pass."""
+    def seconds(watch: _Stopwatch | None) -> float:
         with contextlib.nullcontext() if watch is None else recording(module, watch):
             began = clock()
             forward(module, given.inputs)
             return clock() - began
 
-    calls = len(attention_calls(module, given.inputs))
-    whole, slower, watches = list[float](), list[float](), list[_Stopwatch]()
+    pairs: list[tuple[float, float, float]] = []  # seconds of a pass, on the clock, and of its attention
     with evaluating(module):
-        passed(), passed(_Stopwatch(module, clock))  # the first ones start threads and take memory
         started = clock()
-        while len(whole) < (_PAIRS if clock() - started < _SECONDS else _LEAST_PAIRS):
-            on_event(f"pass {len(whole) + 1}")
-            watches.append(_Stopwatch(module, clock))
-            if len(whole) % 2:
-                slower.append(passed(watches[-1]))
-                whole.append(passed())
-            else:
-                whole.append(passed())
-                slower.append(passed(watches[-1]))
-    shares = [watch.attention / one for watch, one in zip(watches, whole, strict=True)]
-    low, share, high = statistics.quantiles(shares, n=4, method="inclusive")
-    around = [watch.around / one for watch, one in zip(watches, slower, strict=True)]
-    return Share(
-        model=one_line(name, 80),
-        tokens=given.count,
-        threads=torch.get_num_threads(),
-        pairs=len(whole),
-        calls=calls,
-        seconds=statistics.median(whole),
-        attention=statistics.median(watch.attention for watch in watches),
-        share=share,
-        low=low,
-        high=high,
-        around=None if any(watch.whole for watch in watches) else statistics.median(around),
-        slower=statistics.median(slower) / statistics.median(whole) - 1,
-    )
+        while len(pairs) <= (_PAIRS if clock() - started < _SECONDS else _LEAST_PAIRS):
+            on_event(f"pass {len(pairs)}")
+            watch = _Stopwatch(module)
+            watch.clock = clock
+            turns = (None, watch) if len(pairs) % 2 else (watch, None)  # each kind is the first in turn
+            took = {one: seconds(one) for one in turns}
+            pairs.append((took[None], took[watch], watch.seconds))
+    # the first ones start threads and take memory
+    return Share(one_line(name, 80), given.count, calls, *zip(*pairs[1:], strict=True))

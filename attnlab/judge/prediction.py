@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,9 +40,9 @@ class Prediction:
         """Whether it lies so far beyond what was measured that even its interval is a guess."""
         return self.length > FAR * self.longest
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+    def plus(self, known: float) -> Prediction:
+        """With what is known for sure added."""
+        return replace(self, value=self.value + known, low=self.low + known, high=self.high + known)
 
 
 def predict(
@@ -70,7 +69,7 @@ def predict(
     terms = model.columns(lengths)
     best = solve(terms, figures)
     law = terms @ best
-    freedom = max(1, len(lengths) - np.count_nonzero(best) - (model.split is not None))
+    freedom = max(1, len(lengths) - int(np.count_nonzero(best)) - (model.split is not None))
     scatter = math.sqrt(float((np.log(figures / law) ** 2).sum()) / freedom)
     rng = np.random.default_rng(0)
     noise = scatter * np.sqrt(freedom / rng.chisquare(freedom, (_DRAWS, 1)))

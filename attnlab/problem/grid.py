@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.declaring import declaration, option, reader
+from attnlab.problem.declaring import declaration, numbers, option, reader, split_names
 from attnlab.problem.inputs import SUFFIX, Captured, named
 from attnlab.problem.vocabulary import GIVEN
 from attnlab.problem.workload import Workload
@@ -99,19 +99,6 @@ class Choice:
         except ValueError:
             return False
         return isinstance(value, bool) or value in declaration(self.fields[0]).names
-
-    def lists(self, text: str, values: Sequence[str]) -> bool:
-        """Whether `text` is no value itself, and each of `values` is one."""
-        named = bool(declaration(self.fields[0]).names)
-
-        def is_one(part: str) -> bool:
-            try:
-                self.read(part)
-            except ValueError:
-                return False
-            return not named or self.is_value(part)
-
-        return not is_one(text) and all(map(is_one, values))
 
 
 @cache
@@ -202,15 +189,19 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
 def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
     """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
 
-    None where each has one: commas within a value, as in ``--window 256,0``, part none. Raises ValueError where it is
-    more than one option.
+    None where each has one. Commas part no value of a kind that holds them, as ``--window 256,0``. Raises ValueError
+    where it is more than one option.
     """
-    known = {choice.name: choice for choice in choices(grid=False)}
-    found = {}
-    for name, text in texts.items():
-        values = tuple(dict.fromkeys(one.strip() for one in (text or "").split(",")))
-        if len(values) > 1 and (name not in known or known[name].lists(text or "", values)):
-            found[name] = values
+    first = {choice.name: choice.fields[0] for choice in choices(grid=False)}
+    whole = {
+        name for name, one in first.items() if reader(one) in (str, numbers) and not declaration(one).names
+    }
+    given = {
+        name: tuple(dict.fromkeys(split_names(text)))
+        for name, text in texts.items()
+        if text and name not in whole
+    }
+    found = {name: values for name, values in given.items() if len(values) > 1}
     if len(found) > 1:
         raise ValueError(
             f"several values are compared of one option, got them of {' and '.join(map(option, found))}: "

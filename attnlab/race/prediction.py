@@ -2,131 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from attnlab.backend.contender import parse_all
 from attnlab.judge.prediction import Prediction, predict
-from attnlab.problem.declaring import UTMOST_PROCESSES, within
-from attnlab.problem.result import Outcome, Result
+from attnlab.problem.result import Result
 from attnlab.problem.workload import Workload
 from attnlab.race.admission import USABLE, shortened
 from attnlab.race.compare import PROCESSES, SECONDS
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import free_bytes
-from attnlab.text import bytes_text
+from attnlab.text import bytes_text, seconds_text
 
-#: the shortest length, and how many must be measured
+#: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7
-#: a length at which a call takes longer (seconds) is left out, and so are those after it
-_LONGEST_CALL = 0.25
+#: seconds that a call may take anyhow; longer ones are left out where they would take more than a race has
+CALL = 0.25
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a contender would take: `seconds` a call, and `peak` memory of it in bytes, output included, inputs not.
+    """What contenders would take for `workload`: seconds a call, and peak memory in bytes, output included, inputs not.
 
-    Each is None where it was measured at too few lengths; `reason` then says why.
+    Each by contender, without those that were measured at too few lengths; `reasons` then says why.
     """
 
-    contender: str
-    seconds: Prediction | None
-    peak: Prediction | None
-    reason: str = ""
+    workload: Workload
+    seconds: dict[str, Prediction]
+    peak_bytes: dict[str, Prediction]
+    reasons: dict[str, str]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headers, and a row a contender."""
+        rows = []
+        for name, one in self.seconds.items():
+            row = [name]
+            for each, text in ((one, seconds_text), (self.peak_bytes.get(name), bytes_text)):
+                row += [text(each.value), f"{text(each.low)} to {text(each.high)}"] if each else ["", ""]
+            rows.append([*row, str(one.longest)])
+        return ["contender", "time", "95 % interval", "peak", "95 % interval", "measured up to"], rows
+
+    def sentences(self) -> list[str]:
+        """What is to be known beside the figures: that it was not run, why there are none, how far they reach."""
+        said = [f"{self.workload.label} was not run: these are predictions."]
+        said += [f"{name} is not predicted: {why}." for name, why in self.reasons.items()]
+        said += [
+            f"{name} was measured up to {one.longest} alone: what changes on the way to {one.length}, as where a cache "
+            "ends, may not be in its intervals."
+            for name, one in self.seconds.items()
+            if one.far
+        ]
+        free = free_bytes() if self.workload.device == "cpu" else math.inf
+        large = [name for name, one in self.peak_bytes.items() if one.low > free * USABLE]
+        return said + [f"{one} would not fit: {bytes_text(free)} are free here." for one in large]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for other programs; what is not known is None."""
-        figures = {"seconds": self.seconds, "peak_bytes": self.peak}
-        told = {name: None if one is None else one.to_json() for name, one in figures.items()}
-        return {"name": self.contender, **told, "reason": self.reason}
-
-    def sentences(self, device: str) -> list[str]:
-        """What is to be known beside the figures: why there are none, how far they reach, whether it fits."""
-        if self.seconds is None or self.reason:
-            return [f"{self.contender}: not predicted. {self.reason}."]
-        one, said = self.seconds, []
-        if one.far:
-            said.append(
-                f"{self.contender}: {one.length} is {one.length / one.longest:.3g} times the longest length that was "
-                f"measured, {one.longest}: what changes on the way, as where a cache ends, is not in the intervals."
-            )
-        if device == "cpu" and self.peak is not None and self.peak.low > (free := free_bytes()) * USABLE:
-            said.append(f"{self.contender} will not fit: {bytes_text(free)} are free here.")
-        return said
+        """Plain data for other programs."""
+        return asdict(self) | {"workload": self.workload.to_dict()}
 
 
 def predicted(
     texts: Sequence[str],
     workload: Workload,
     *,
-    folders: Sequence[str] = (),
     seconds: float | None = None,
     processes: int = PROCESSES,
-    limits: Limits | None = None,
-    on_event: Callable[[str], None] = lambda text: None,
-) -> list[Predicted]:
-    """What each contender would take for `workload`, whose length is not tried: at most half of it is.
+    **how: Any,
+) -> Predicted:
+    """What each contender would take for `workload`, by races at lengths up to half of its own.
 
     seconds : for the rounds at one length, 1 for each contender by default. processes : of each contender, five at
-    most. limits : all of it, instead. Raises ValueError as `compare` does, and for a length that is too short or does
-    not stand alone.
+    most. how : folders and on_event, as for `compare`. Raises ValueError as `compare` does, and as `ladder`.
     """
-    within("seconds", SECONDS if seconds is None else seconds)
-    within("processes", processes, UTMOST_PROCESSES)
-    contenders = parse_all(texts)
+    contenders, rungs, found = parse_all(texts), list(ladder(workload)), list[Result]()
     for one in contenders:
-        one.require(folders)
-    shorter = list(ladder(workload))
-    count = min(PROCESSES, processes)
-    limits = limits or Limits(
-        workload_seconds=seconds or SECONDS * len(contenders),
-        extra_seconds=2 * _LONGEST_CALL * len(contenders) * count,
-        call_seconds=_LONGEST_CALL,
-        processes=count,
-        most_processes=count,
-        far_behind=8.0,
-    )
-    found: list[Result] = []
-    with Conductor(contenders, folders=folders, limits=limits, on_event=on_event) as conductor:
-        for one in shorter:
-            raced = conductor.race(one)
-            found += raced
-            if all(result.outcome is not Outcome.MEASURED for result in raced):
+        one.require(how.get("folders", ()))
+    spent, count = seconds or SECONDS * len(contenders), min(PROCESSES, processes)
+    limits = Limits(workload_seconds=spent, call_seconds=CALL, processes=count, most_processes=count)
+    with Conductor(contenders, limits=limits, **how) as conductor:
+        for rung in rungs:
+            found += conductor.race(rung)
+            if not any(one.latency for one in found[-len(contenders) :]):
                 break
-    return [carried_on(one.name, found, workload) for one in contenders]
+    return carried_on(found, workload)
 
 
-def carried_on(contender: str, results: Sequence[Result], workload: Workload) -> Predicted:
-    """What `contender` would take for `workload` by its `results` on shorter ones."""
-    mine = [one for one in results if one.contender == contender]
-    timed = {_length(one.workload): one.latency.median for one in mine if one.latency is not None}
-    peaks = {_length(one.workload): float(one.peak_bytes) for one in mine if one.peak_bytes}
-    kept = {
-        _length(one): one.pairs / (one.batch * one.heads)
-        for one in (workload, *(one.workload for one in mine))
-    }
-    length = _length(workload)
-    of_time = predict(timed, length, kept if workload.queries == workload.keys else None)
-    reasons = [one.reason for one in mine if one.reason]
-    few = f"{len(timed)} lengths were measured, which are too few"
-    reason = "" if of_time else ": ".join(filter(None, (few, *reasons[:1])))
-    return Predicted(contender, of_time, predict(peaks, length), reason)
+def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
+    """What each contender would take for `workload`, by its `results` on shorter ones."""
+    length, found = _length(workload), Predicted(workload, {}, {}, {})
+    rungs = [workload, *(one.workload for one in results)] if workload.queries == workload.keys else []
+    kept = {_length(one): one.pairs / (one.batch * one.heads) for one in rungs}
+    for name in dict.fromkeys(one.contender for one in results):
+        mine = [one for one in results if one.contender == name]
+        times = {_length(one.workload): one.latency.median for one in mine if one.latency}
+        # what is returned is known: the law is looked for in what is held beside it
+        beside = {
+            _length(one.workload): max(1.0, one.peak_bytes - one.workload.output_bytes)
+            for one in mine
+            if one.peak_bytes
+        }
+        of_time, of_memory = predict(times, length, kept or None), predict(beside, length)
+        if of_time:
+            found.seconds[name] = of_time
+        if of_memory:
+            found.peak_bytes[name] = of_memory.plus(workload.output_bytes)
+        if not (of_time and of_memory):
+            few = f"{len(times)} lengths were measured, of {_LEAST} that it takes"
+            found.reasons[name] = next((f"{few}; {one.reason}" for one in mine if one.reason), few)
+    return found
 
 
 def ladder(workload: Workload) -> Iterator[Workload]:
     """`workload` at lengths from 64 to half of its own, each about 1.4 times the one before.
 
-    Where there are fewer queries than keys, or the other way round, the longer side is the length, and the other stays.
-    Raises ValueError where there are too few of them, and for lengths of single batch elements, which say no law.
+    Where queries and keys differ in number, the longer side is the length and the other stays. Raises ValueError where
+    there are too few lengths.
     """
-    if workload.key_lengths:
-        raise ValueError(
-            "--predict carries one length on, and --key-lengths gives several: leave one of them out"
-        )
     shorter, longer = sorted((workload.queries, workload.keys))
-    first = _FIRST_LENGTH if shorter == longer else max(_FIRST_LENGTH, shorter)
+    first = max(_FIRST_LENGTH, shorter if shorter < longer else 0)
     steps = (step for power in range(6, 24) for step in (2**power, 3 * 2 ** (power - 1)))
     lengths = [one for one in steps if first <= one <= longer // 2]
     if len(lengths) < _LEAST:

@@ -1,4 +1,4 @@
-"""The same contenders at several values of one thing: who is first at each, and how the lead goes between them."""
+"""The same contenders at several values of one option: who is first at each, and how the lead goes between them."""
 
 from __future__ import annotations
 
@@ -10,104 +10,80 @@ from typing import Any
 from attnlab.judge.analysis import analyse
 from attnlab.judge.ranking import Lead, Sure, Winner
 from attnlab.judge.verdicts import verdicts_against
-from attnlab.problem.result import Outcome
 from attnlab.race.compare import Comparison
 from attnlab.text import interval_text, listed, ratio_text, seconds_text
 
 
 @dataclass(frozen=True)
 class Series:
-    """Comparisons by the value of `name`, as both were typed; `contenders` as they are called at every value."""
+    """Comparisons by the value of the option `name`, as typed. further : sentences about single contenders."""
 
     name: str
-    contenders: tuple[str, ...]
     comparisons: Mapping[str, Comparison]
+    further: Sequence[str]
 
     @classmethod
-    def of_settings(
-        cls, name: str, contenders: Sequence[str], values: Sequence[str], found: Comparison
-    ) -> Series:
-        """From one race of each contender with each value of a setting, all with the first value in front."""
-        parts = {}
-        for at, value in enumerate(values):
-            some = found.results[at * len(contenders) : (at + 1) * len(contenders)]
-            baseline = some[0].contender
-            parts[value] = replace(
-                found, baseline=baseline, results=some, verdicts=verdicts_against(some, baseline)
-            )
-        return cls(name, tuple(contenders), parts)
+    def of_races(cls, name: str, races: Mapping[str, Comparison]) -> Series:
+        """From a race at each value."""
+        further = [f"{name} {value}: {line}" for value, one in races.items() for line in one.sentences()]
+        return cls(name, races, further)
+
+    @classmethod
+    def of_threads(cls, values: Sequence[str], contenders: Sequence[str], found: Comparison) -> Series:
+        """From one race of all `contenders` with the first number of threads, then all with the next, ..."""
+        parts, every = {}, iter(found.results)
+        for value in values:
+            some = tuple(replace(next(every), contender=one) for one in contenders)
+            against = verdicts_against(some, contenders[0])
+            parts[value] = replace(found, baseline=contenders[0], results=some, verdicts=against)
+        return cls("threads", parts, found.sentences())
 
     @cached_property
     def won(self) -> dict[str, Winner]:
-        """By value, who is first there, called as in `contenders`."""
-        found = {}
-        for value, one in self.comparisons.items():
-            called = dict(zip((result.contender for result in one.results), self.contenders, strict=True))
-            won = analyse(one.results, baseline=one.baseline).cells[0].won
-            ahead = won.ahead and replace(won.ahead, over=called[won.ahead.over])
-            found[value] = replace(won, first=tuple(called[each] for each in won.first), ahead=ahead)
-        return found
-
-    def rows(self) -> list[list[str]]:
-        """By value each contender's median or outcome, who is first, and how many times as fast as the next."""
-        return [
-            [
-                value,
-                *(
-                    seconds_text(each.latency.median) if each.latency else str(each.outcome)
-                    for each in one.results
-                ),
-                " ~ ".join(self.won[value].first),
-                "" if (ahead := self.won[value].ahead) is None else _lead_text(ahead),
-            ]
+        """By value, who is first there."""
+        return {
+            value: analyse(one.results, baseline=one.baseline, workloads=[one.workload]).cells[0].won
             for value, one in self.comparisons.items()
-        ]
+        }
 
-    def sentence(self) -> str:
-        """Who is first where, whether that is sure, and how the lead goes from the first value to the last."""
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headers, and by value each contender's median or outcome, who is first, and the lead over the next."""
+        names = [one.contender for one in next(iter(self.comparisons.values())).results]
+        rows = []
+        for value, one in self.comparisons.items():
+            won = self.won[value]
+            times = [seconds_text(it.latency.median) if it.latency else str(it.outcome) for it in one.results]
+            rows.append([value, *times, " ~ ".join(won.first), _lead(won.ahead) if won.ahead else ""])
+        return [self.name, *names, "first", "times as fast as the next"], rows
+
+    def sentences(self) -> list[str]:
+        """Who is first where, how sure that is and how the lead goes; then the further ones."""
         firsts: dict[str, list[str]] = {}
         for value, won in self.won.items():
             firsts.setdefault(won.name if won.first else "nobody", []).append(value)
-        unsure = [
-            value for value, won in self.won.items() if won.sure in (Sure.CLOSE, Sure.TIE, Sure.NO_INTERVAL)
-        ]
-        places = [f"{name} is first at {self.name} {listed(values)}" for name, values in firsts.items()]
+        said = "; ".join(f"{one} is first at {self.name} {listed(values)}" for one, values in firsts.items())
+        unsure = [value for value, won in self.won.items() if won.sure not in (Sure.DECIDED, Sure.ALONE)]
         if len(firsts) == 1:
-            places = [
-                f"{next(iter(firsts))} is first at "
-                + ("both" if len(self.won) == 2 else f"all {len(self.won)}")
-            ]
-        said = "; ".join(places) + (f", not decidedly at {listed(unsure)}" if unsure else "")
-        leads = [won.ahead for won in self.won.values()]
-        if len(firsts) == 1 and leads[0] and leads[-1]:
-            said += f"; the lead {_went(leads[0], leads[-1])}"
-        return said + "."
-
-    def left_out(self) -> list[str]:
-        """One sentence for each contender and reason that it has no time for."""
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for value, one in self.comparisons.items():
-            for name, result in zip(self.contenders, one.results, strict=True):
-                if result.outcome is not Outcome.MEASURED:
-                    reasons.setdefault((name, f"{result.outcome}. {result.reason}"), []).append(value)
-        return [f"{name} at {self.name} {listed(at)}: {why}." for (name, why), at in reasons.items()]
+            count, leads = len(self.won), [won.ahead for won in self.won.values()]
+            said = f"{next(iter(firsts))} is first at " + ("both" if count == 2 else f"all {count}")
+            said += f"; the lead {_way(leads[0], leads[-1])}" if leads[0] and leads[-1] else ""
+        said += f"; not decided at {listed(unsure)}" if unsure else ""
+        return [*([f"{said}."] if any(won.ahead for won in self.won.values()) else []), *self.further]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs."""
         told = [{"value": value, **one.to_json()} for value, one in self.comparisons.items()]
-        return {"field": self.name, "sentence": self.sentence(), "comparisons": told}
+        return {"option": self.name, "sentences": self.sentences(), "comparisons": told}
 
 
-def _lead_text(one: Lead) -> str:
-    span = "" if one.low is None or one.high is None else f" {interval_text(one.low, one.high)}"
+def _lead(one: Lead) -> str:
+    span = f" {interval_text(one.low, one.high)}" if one.low and one.high else ""
     return ratio_text(one.ratio) + span
 
 
-def _went(one: Lead, last: Lead) -> str:
+def _way(one: Lead, last: Lead) -> str:
     """How a lead goes: it grows or falls only where the intervals lie apart."""
-    way = "does not clearly change, from"
-    if one.high is not None and last.low is not None and last.low > one.high:
-        way = "grows from"
-    if one.low is not None and last.high is not None and last.high < one.low:
-        way = "falls from"
-    return f"{way} {one.ratio:.3g} to {last.ratio:.3g}"
+    grows = one.high is not None and last.low is not None and last.low > one.high
+    falls = one.low is not None and last.high is not None and last.high < one.low
+    ratios = f"{one.ratio:.3g} to {last.ratio:.3g}"
+    return f"{'grows' if grows else 'falls'} from {ratios}" if grows or falls else f"stays near {ratios}"

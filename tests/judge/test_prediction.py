@@ -59,7 +59,8 @@ def test_the_interval_covers_what_noise_and_a_law_that_bends_leave_open(
 def test_a_mask_that_is_skipped_grows_with_the_pairs_that_it_keeps() -> None:
     """A window's time is carried on in proportion to the length."""
     at = (*LENGTHS, 16384)
-    kept = {n: float(Workload(heads=1, queries=n, keys=n, causal=True, window=(100, 0)).pairs) for n in at}
+    windows = {n: Workload(heads=1, queries=n, keys=n, window=(min(n, 100), 0)) for n in at}
+    kept = {n: float(one.pairs) for n, one in windows.items()}
     times = {n: 1e-5 + 1e-8 * kept[n] for n in at}
     true = times.pop(16384)
     found = predict(times, 16384, kept)

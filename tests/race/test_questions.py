@@ -16,6 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.race.prediction import carried_on, ladder
 from attnlab.race.series import Series
 
+TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 RIGHT = Accuracy(1e-7, 1.0, 1e-7, 16, 16, passed=True)
 
 
@@ -29,17 +30,14 @@ def measured(name: str, seconds: float, workload: Workload, peak: float = 1.0) -
 def series(**times: tuple[float, ...]) -> Series:
     """Contenders at batch 1, 2, ..., with these seconds; 0 stands for one that declines."""
     found = {}
-    for at, _ in enumerate(next(iter(times.values())), 1):
-        workload = Workload(batch=at)
+    for at, row in enumerate(zip(*times.values(), strict=True), 1):
         results = tuple(
-            measured(name, some[at - 1], workload)
-            if some[at - 1]
-            else Result(name, workload, Outcome.DECLINED, "no such batch", None, None, ())
-            for name, some in times.items()
+            measured(name, one, TINY) if one else Result(name, TINY, Outcome.DECLINED, "no", None, None)
+            for name, one in zip(times, row, strict=True)
         )
         baseline = results[0].contender
-        found[str(at)] = Comparison(workload, baseline, results, verdicts_against(results, baseline), 5)
-    return Series("batch", tuple(times), found)
+        found[str(at)] = Comparison(TINY, baseline, results, verdicts_against(results, baseline), 5)
+    return Series.of_races("batch", found)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +49,6 @@ def series(**times: tuple[float, ...]) -> Series:
         ({"causal": "false,bottom_right"}, ("causal", ("false", "bottom_right"))),
         ({"threads": "1,2", "batch": None}, ("threads", ("1", "2"))),
         ({"window": "256,0", "key_lengths": "512,300", "mask": "random(0.5,1)"}, None),
-        ({"batch": "1,x"}, None),
     ],
 )
 def test_values_are_parted_where_a_comma_is_no_part_of_one(
@@ -64,11 +61,10 @@ def test_several_values_are_of_one_option(capsys: pytest.CaptureFixture[str]) ->
     """All combinations are what a run measures; and what cannot be is told before a race."""
     for words, told in {
         "--batch 1,2 --length 64,128": "attnlab run",
-        "--threads 1,2 --length 64,128": "--threads and --length",
+        "--threads 1,2 --length 64,128": "--length and --threads",
         "--batch 1,x": "--batch must be a whole number",
         "--predict --length 1024,2048": "--predict takes one workload",
         "--predict --length 256": "measure it, without --predict",
-        "--predict --length 2048 --key-lengths 5": "--key-lengths",
     }.items():
         code = status("compare", "torch_sdpa", "numpy_vectorized", *words.split())
         err = capsys.readouterr().err
@@ -77,59 +73,54 @@ def test_several_values_are_of_one_option(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_lead_grows_only_where_its_intervals_lie_apart() -> None:
     grows = series(quick=(1e-3, 1e-3, 1e-3), slow=(1.3e-3, 1.7e-3, 2.1e-3))
-    assert grows.sentence() == "quick is first at all 3; the lead grows from 1.3 to 2.1."
-    assert "falls from 2.1 to 1.3" in series(quick=(1e-3, 1e-3), slow=(2.1e-3, 1.3e-3)).sentence()
-    assert "does not clearly change" in series(quick=(1e-3, 1e-3), slow=(2e-3, 2e-3)).sentence()
-    assert [row[0] for row in grows.rows()] == ["1", "2", "3"]
-    assert grows.rows()[0][1:4] == ["1.00 ms", "1.30 ms", "quick"]
+    assert grows.sentences()[0] == "quick is first at all 3; the lead grows from 1.3 to 2.1."
+    assert grows.table()[1][0][:4] == ["1", "1.00 ms", "1.30 ms", "quick"]
+    assert "falls from 2.1 to 1.3" in series(quick=(1e-3, 1e-3), slow=(2.1e-3, 1.3e-3)).sentences()[0]
+    assert "stays near 2 to 2" in series(quick=(1e-3, 1e-3), slow=(2e-3, 2e-3)).sentences()[0]
 
 
 def test_who_is_first_changes_is_tied_or_alone() -> None:
     turns = series(one=(1e-3, 3e-3), other=(2e-3, 1e-3))
-    assert turns.sentence() == "one is first at batch 1; other is first at batch 2."
-    assert "not decidedly at 2" in series(one=(1e-3, 1e-3), other=(2e-3, 1e-3)).sentence()
+    assert turns.sentences()[0] == "one is first at batch 1; other is first at batch 2."
+    assert "not decided at 2" in series(one=(1e-3, 1e-3), other=(2e-3, 1e-3)).sentences()[0]
     declined = series(one=(1e-3, 1e-3), other=(2e-3, 0))
-    assert declined.left_out() == ["other at batch 2: declined. no such batch."]
-    assert declined.rows()[1][2] == "declined"
-    assert json.loads(json.dumps(declined.to_json(), allow_nan=False))["field"] == "batch"
+    assert "batch 2: other: declined. no." in declined.sentences() and declined.table()[1][1][2] == "declined"
+    assert json.loads(json.dumps(declined.to_json(), allow_nan=False))["option"] == "batch"
+    alone = series(one=(1e-3, 1e-3))
+    assert alone.sentences() == [], "nobody is first of one"
 
 
-def test_settings_of_contenders_are_raced_together_and_told_apart() -> None:
+def test_threads_are_raced_together_and_told_apart() -> None:
     """The rows are the values, the columns the contenders as they were typed."""
-    names = [f"{one}[threads={count}]" for count in (1, 2) for one in ("a", "b")]
-    results = tuple(measured(name, at * 1e-3, Workload()) for at, name in enumerate(names, 1))
-    whole = Comparison(Workload(), names[0], results, verdicts_against(results, names[0]), 5)
-    found = Series.of_settings("threads", ("a", "b"), ("1", "2"), whole)
-    assert [row[:4] for row in found.rows()] == [
+    names = [f"{one}[threads={count}]" for count in (1, 2) for one in "ab"]
+    results = tuple(measured(name, at * 1e-3, TINY) for at, name in enumerate(names, 1))
+    whole = Comparison(TINY, names[0], results, verdicts_against(results, names[0]), 5)
+    found = Series.of_threads(("1", "2"), ("a", "b"), whole)
+    assert [row[:4] for row in found.table()[1]] == [
         ["1", "1.00 ms", "2.00 ms", "a"],
         ["2", "3.00 ms", "4.00 ms", "a"],
     ]
-    assert found.sentence().startswith("a is first at both; the lead falls from 2 to 1.33")
+    assert found.sentences()[0].startswith("a is first at both; the lead falls from 2 to 1.33")
+    assert found.sentences()[1:] == whole.sentences()
 
 
 def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
     """Each contender as far as it was measured, memory by its own law; who has too few lengths has a reason."""
-    asked = Workload(queries=8192, keys=8192)
-    results = []
+    asked, results = Workload(queries=8192, keys=8192), []
     for one in ladder(asked):
         n = one.keys
+        few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s", None, None)
         results.append(measured("a", 1e-5 + 1e-9 * n**2, one, peak=1000 + 2048 * n))
-        small = n <= 128
-        results.append(
-            measured("b", 1e-3 * n, one)
-            if small
-            else Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s", None, None, ())
-        )
+        results.append(measured("b", 1e-3 * n, one) if n <= 128 else few)
     assert [one.workload.keys for one in results[:6:2]] == [64, 96, 128]
     assert results[-1].workload.keys == 4096 and results[-1].workload.heads == asked.heads
-    found, none = (carried_on(name, results, asked) for name in "ab")
-    assert found.seconds is not None and found.peak is not None
-    assert found.seconds.value == pytest.approx(1e-9 * 8192**2, rel=0.02)
-    assert found.peak.value == pytest.approx(1000 + 2048 * 8192, rel=1e-3)
-    assert (
-        none.seconds is None and "3 lengths were measured" in none.reason and "predicted 9 s" in none.reason
-    )
-    assert none.sentences("cpu")[0].startswith("b: not predicted.")
+    found = carried_on(results, asked)
+    assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
+    assert found.peak_bytes["a"].value == pytest.approx(1000 + 2048 * 8192, rel=1e-3)
+    assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
+    assert "b is not predicted: 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
+    far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))
+    assert "a was measured up to 1536 alone" in "".join(far.sentences())
 
 
 def test_one_side_that_stays_is_not_scaled() -> None:
@@ -146,7 +137,7 @@ def test_a_series_is_raced(words: list[str], capsys: pytest.CaptureFixture[str])
     limits = ["--processes", "2", "--seconds", "0.2", "--heads", "1", "--json"]
     assert status("compare", "numpy_vectorized", "naive_loop", *words, *limits) == 0
     told = json.loads(capsys.readouterr().out)
-    assert "--" + told["field"] == words[0] and told["sentence"]
+    assert "--" + told["option"] == words[0] and told["sentences"]
     assert [one["value"] for one in told["comparisons"]] == words[1].split(",")
     assert all(len(one["contenders"]) == 2 for one in told["comparisons"])
 
@@ -155,7 +146,7 @@ def test_a_prediction_is_made(capsys: pytest.CaptureFixture[str]) -> None:
     """For real: what it says of time is up to the machine, of memory it is a law."""
     words = ["--length", "1024", "--heads", "1", "--head-dim", "8", "--predict", "--processes", "1"]
     assert status("compare", "numpy_vectorized", *words, "--seconds", "0.1", "--json") == 0
-    (told,) = json.loads(capsys.readouterr().out)["contenders"]
-    assert told["seconds"]["low"] <= told["seconds"]["value"] <= told["seconds"]["high"]
-    assert told["seconds"]["longest"] == 512 and told["seconds"]["length"] == 1024
-    assert 4 * 1024**2 < told["peak_bytes"]["value"] < 4 * 4 * 1024**2  # float32 scores, held a few times
+    told = json.loads(capsys.readouterr().out)
+    time, peak = told["seconds"]["numpy_vectorized"], told["peak_bytes"]["numpy_vectorized"]
+    assert time["low"] <= time["value"] <= time["high"] and (time["longest"], time["length"]) == (512, 1024)
+    assert 4 * 1024**2 < peak["value"] < 4 * 4 * 1024**2  # float32 scores, held a few times
