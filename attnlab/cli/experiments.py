@@ -155,6 +155,8 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
 
     texts = [read_text(one) for one in text_files]
     if how.pop("where"):
+        if out or how["save_inputs"] or how["backends"]:
+            raise ValueError("--where tells the share alone: leave out --out, --save-inputs and --backends")
         from attnlab.experiments.share import attention_share
 
         with note(quiet=as_json) as on_event:
