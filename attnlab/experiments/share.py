@@ -65,7 +65,7 @@ class Share:
             f"{seconds_text(took)}, in {counted(self.calls, 'call')} "
             f"({low} to {high} in the middle half of {len(self.seconds)} passes).",
             "Counted is what a backend computes, from query, key and value to the output of the heads, without "
-            f"projections; on the clock a pass took {percent(on_clock / took - 1)} longer.",
+            f"projections; with that on the clock a pass took {ratio_text(on_clock / took)} times as long.",
             f"The whole becomes faster where attention is {'; '.join(gains)}; "
             f"without any, {ratio_text(self.gain(math.inf))} times.",
         ]

@@ -85,5 +85,6 @@ def _way(one: Lead, last: Lead) -> str:
     """How a lead goes: it grows or falls only where the intervals lie apart."""
     grows = one.high is not None and last.low is not None and last.low > one.high
     falls = one.low is not None and last.high is not None and last.high < one.low
-    ratios = f"{one.ratio:.3g} to {last.ratio:.3g}"
-    return f"{'grows' if grows else 'falls'} from {ratios}" if grows or falls else f"stays near {ratios}"
+    if not (grows or falls):
+        return f"does not clearly change ({one.ratio:.3g} and {last.ratio:.3g})"
+    return f"{'grows' if grows else 'falls'} from {one.ratio:.3g} to {last.ratio:.3g}"
