@@ -1,8 +1,8 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
 The public names: `compare`, `check`, `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`,
-`Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest refusals, `Declined`
-and `Unavailable`.
+`attention_share`, `Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest
+refusals, `Declined` and `Unavailable`.
 Everything is imported when it is first used.
 """
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from attnlab.errors import Declined, Unavailable
     from attnlab.experiments.diagnosis import diagnose
     from attnlab.experiments.observables import observe
+    from attnlab.experiments.share import attention_share
     from attnlab.problem.workload import Workload
     from attnlab.race.compare import compare
     from attnlab.routing.dispatch import fastest
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
 
-__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "backends", "block"]
-__all__ += ["check", "compare", "diagnose", "fastest", "gradients", "load", "observe", "read_run", "run"]
-__all__ += ["theory"]
+__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
+__all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "load", "observe"]
+__all__ += ["read_run", "run", "theory"]
 #: where each of them is, but for the package `theory`
 _HOMES = {
     "backend.backend": ("Backend",),
@@ -38,6 +39,7 @@ _HOMES = {
     "errors": ("Declined", "Unavailable"),
     "experiments.diagnosis": ("diagnose",),
     "experiments.observables": ("observe",),
+    "experiments.share": ("attention_share",),
     "problem.workload": ("Workload",),
     "race.compare": ("compare",),
     "routing.dispatch": ("fastest",),

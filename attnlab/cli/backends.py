@@ -70,8 +70,8 @@ def backends(
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Hold answers and gradients of backends against float64.
 
-    All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded, or was named and could not be
-    asked; with --quiet those alone are printed.
+    All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded,
+    or was named and could not be asked; with --quiet those alone are printed.
     """
     from attnlab.backend.contender import Contender
     from attnlab.backend.discovery import backends as there

@@ -127,6 +127,11 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 @options.chosen_backends("Whose errors to measure; all by default that set up fast.")
 @click.option("--race/--no-race", default=True, help="Race the quickest backends on its inputs.")
 @click.option(
+    "--where",
+    is_flag=True,
+    help="Say what share of a forward pass attention takes, and stop: no page is written.",
+)
+@click.option(
     "--save-inputs",
     type=options.PATH,
     metavar="FILE.safetensors",
@@ -138,9 +143,10 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
 def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_json: bool, **how: Any) -> int:
     """Say what attention does in a trained model, head by head.
 
-    And what follows for number formats and backends. MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded,
-    and no code of the model's is run. --save-inputs writes tensors layer0.query, layer0.key, layer0.value, ...; any
-    safetensors file with such tensors, or with query, key and value alone, may be given to run and compare as --inputs.
+    And what follows for number formats and backends. MODEL is a folder with a model of transformers: config.json,
+    *.safetensors, a tokenizer. Nothing is downloaded, and no code of the model's is run. --save-inputs writes tensors
+    layer0.query, layer0.key, layer0.value, ...; any safetensors file with such tensors, or with query, key and value
+    alone, may be given to run and compare as --inputs.
     """
     from attnlab.cli.progress import note
     from attnlab.experiments.diagnosis import diagnose as examined
@@ -150,6 +156,15 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
     from attnlab.text import without_home
 
     texts = [read_text(one) for one in text_files]
+    if how.pop("where"):
+        if out or how["save_inputs"] or how["backends"]:
+            raise ValueError("--where tells the share alone: leave out --out, --save-inputs and --backends")
+        from attnlab.experiments.share import attention_share
+
+        with note(quiet=as_json) as on_event:
+            share = attention_share(model, texts, length=how["length"], on_event=on_event)
+        click.echo(json.dumps(share.to_json()) if as_json else "\n".join(share.sentences()))
+        return 0
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
     with note(quiet=as_json) as on_event:
         names = [without_home(str(one)) for one in text_files]

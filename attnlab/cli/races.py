@@ -148,6 +148,8 @@ def plan_of(
 )
 @options.preset
 @options.workload_options(grid=False)
+@click.option("--threads", metavar="N,...", help="Each contender with so many threads.")
+@click.option("--predict", is_flag=True, help="Time and memory from shorter lengths, without running it.")
 @click.option(
     "--seconds",
     type=options.AMOUNT,
@@ -166,6 +168,8 @@ def compare(
     contenders: tuple[str, ...],
     requirements: tuple[str, ...],
     preset: str | None,
+    threads: str | None,
+    predict: bool,
     seconds: float | None,
     processes: int,
     folders: tuple[str, ...],
@@ -176,20 +180,31 @@ def compare(
     """Race contenders on one workload; the first is the baseline.
 
     Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
-    than two could be measured.
+    than two could be measured. One option may have several values, as --batch 1,4,16: who is first at each is told.
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
     from attnlab.cli.tables import comparison_table, medians, show
+    from attnlab.problem.declaring import option
+    from attnlab.problem.grid import several_values
     from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
 
-    workload, chosen, words = options.read_workload(said, preset)
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
+    several = several_values({**said, "threads": threads})
+    if predict and several:
+        raise ValueError(f"--predict takes one workload, got several values of {option(several[0])}")
+    if threads and not several:
+        contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
+    how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes}
+    if predict or several:
+        from attnlab.cli.questions import answer
+
+        return answer(contenders, said, preset, several, as_json=as_json, quiet=quiet, **how)
+    workload, chosen, words = options.read_workload(said, preset)
     with note(quiet=as_json or quiet) as on_event:
-        how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes, "words": words}
-        found = race(*contenders, workload=workload, on_event=on_event, **how)
+        found = race(*contenders, workload=workload, on_event=on_event, words=words, **how)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:

@@ -112,23 +112,42 @@ def captured(model: torch.nn.Module, inputs: Mapping[str, Any] | tuple[Any, ...]
     Afterwards the model is as it was.
     """
     recorder = Recorder(model)
+    with evaluating(model), recording(model, recorder):
+        forward(model, inputs)
+    return recorder.calls
+
+
+def forward(model: torch.nn.Module, inputs: Mapping[str, Any] | tuple[Any, ...]) -> None:
+    """One pass of `model`."""
+    model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """The model in evaluation mode, without gradients, and without PyTorch's fast path for whole blocks."""
     with ExitStack() as stack:
         stack.callback(model.train, model.training)
-        for module in model.modules():
-            stack.callback(module.register_forward_pre_hook(recorder.enter).remove)
-            stack.callback(module.register_forward_hook(recorder.leave).remove)
         fastpath = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
         stack.callback(torch.backends.mha.set_fastpath_enabled, fastpath)
+        stack.enter_context(torch.no_grad())
+        model.eval()
+        yield
+
+
+@contextmanager
+def recording(model: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
+    """What `model` calls meanwhile goes through `recorder`."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(recorder.enter).remove)
+            stack.callback(module.register_forward_hook(recorder.leave).remove)
         # what PyTorch's own functions call is seen by no mode: they find the noting function in its place
         stack.callback(setattr, functional, "scaled_dot_product_attention", _SDPA)
         functional.scaled_dot_product_attention = recorder.attend  # type: ignore[assignment]
         stack.enter_context(_interface(model, recorder))
         stack.enter_context(recorder)
-        stack.enter_context(torch.no_grad())
-        model.eval()
-        model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
-    return recorder.calls
+        yield
 
 
 def problem_of_call(

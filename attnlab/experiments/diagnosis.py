@@ -196,10 +196,10 @@ def diagnose(
     for name in names:
         Contender.parse(name).require(folders)
     with part("loading"):
-        name, module, givens = _called(model, inputs, length)
+        name, module, givens = called(model, inputs, length)
     given = givens[0]
     with part("running the model"):
-        calls = _captured(module, given.inputs)
+        calls = attention_calls(module, given.inputs)
     problems = {number: call.problem for number, call in enumerate(calls)}
     if save_inputs is not None:
         save(Path(save_inputs), problems, name)
@@ -272,7 +272,7 @@ def _control(module: Any, givens: Sequence[models.Given], heads: list[Head]) -> 
     return compared(trained, drawn)
 
 
-def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, list[models.Given]]:
+def called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, list[models.Given]]:
     """The model's name, its module, and what it is called with, text by text."""
     import torch
 
@@ -304,7 +304,7 @@ def _called(model: Any, inputs: Any, length: int | None) -> tuple[str, Any, list
     return type(model).__name__, model, [models.Given(given)]
 
 
-def _captured(module: Any, given: Any) -> list[capture.Call]:
+def attention_calls(module: Any, given: Any) -> list[capture.Call]:
     """The calls of attention; ValueError where there are none, or where they compute something else."""
     try:
         calls = capture.captured(module, given)

@@ -116,7 +116,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
     """Which terms t is made of: 1 and n where `terms` names them, and `pairs` by length, in two parts if there is a
     `split`: the last length below the step and the first above.
     """
@@ -161,16 +161,16 @@ def fit(timed: Timed) -> Growth | None:
     if not all(map(len, processes)):
         raise ValueError("a length has no samples")
     times = np.array([np.median(one) for one in processes])
-    model = _choose(lengths, times, timed)
+    model = choose(lengths, times, timed)
     terms = model.columns(lengths)
-    best = _solve(terms, times)
+    best = solve(terms, times)
     low, high = np.full((2, 3), math.nan)
     if min(map(len, processes)) > 1:
         draw = np.random.default_rng(0).integers
         again = np.stack(
             [np.median(one[draw(len(one), size=(_RESAMPLES, len(one)))], axis=1) for one in processes], axis=1
         )
-        low, high = np.quantile([model.together(_solve(terms, one)) for one in again], [0.025, 0.975], axis=0)
+        low, high = np.quantile([model.together(solve(terms, one)) for one in again], [0.025, 0.975], axis=0)
     values, fitted = model.together(best), terms @ best
     known = dict(zip(lengths, times.tolist(), strict=True))
     a, b, c = (values * [1.0, lengths[-1], model.pairs[lengths[-1]]] / fitted[-1]).tolist()
@@ -193,7 +193,7 @@ def _level(rounds: Sequence[float]) -> float:
     return low + (ordered[math.ceil(at)] - low) * (at % 1)
 
 
-def _solve(terms: Floats, times: Floats) -> Floats:
+def solve(terms: Floats, times: Floats) -> Floats:
     """The coefficients of the fit to `times`, the residuals being relative to them."""
     from scipy.optimize import nnls
 
@@ -209,19 +209,17 @@ def _forecast(lengths: Sequence[int], times: Floats, timed: Timed) -> Forecast |
     if len(lengths) <= LEAST_LENGTHS:
         return None
     others, last = lengths[:-1], lengths[-1]
-    model = _choose(others, times[:-1], timed)
-    predicted = model.columns([last]) @ _solve(model.columns(others), times[:-1])
+    model = choose(others, times[:-1], timed)
+    predicted = model.columns([last]) @ solve(model.columns(others), times[:-1])
     return Forecast(last, float(predicted[0]), float(times[-1]))
 
 
-def _choose(lengths: Sequence[int], times: Floats, timed: Timed) -> _Model:
+def choose(lengths: Sequence[int], times: Floats, timed: Timed) -> Model:
     """The plain model, unless another leaves half its error."""
-    plain = _Model({n: float(n) ** 2 for n in timed.samples})
+    plain = Model({n: float(n) ** 2 for n in timed.samples})
     error = _left_out(plain, lengths, times)
     if timed.kept is not None and _another(timed.kept, timed.samples):
-        masked = _Model(
-            timed.kept, kept=True, terms=(0,)
-        )  # under a window, kept pairs are a + b n themselves
+        masked = Model(timed.kept, kept=True, terms=(0,))  # under a window, kept pairs are a + b n themselves
         other = _left_out(masked, lengths, times)
         if other <= _CLEARLY * error:
             plain, error = masked, other
@@ -238,8 +236,8 @@ def _another(kept: Mapping[int, float], lengths: Iterable[int]) -> bool:
 
 
 def _stepped(
-    plain: _Model, lengths: Sequence[int], times: Floats, pace: Mapping[int, float] | None, most_error: float
-) -> Iterator[_Model]:
+    plain: Model, lengths: Sequence[int], times: Floats, pace: Mapping[int, float] | None, most_error: float
+) -> Iterator[Model]:
     """Models with a step, wherever two lengths lie on either side, as rich as the number of lengths allows.
 
     Without those whose error of left-out lengths must be above `most_error`: no length is predicted better without it
@@ -252,21 +250,21 @@ def _stepped(
             below, above = (np.median([pace[n] for n in some]) for some in (lengths[:index], lengths[index:]))
             slower = max(1.0, float(above / below))
         for terms in itertools.combinations(plain.terms, min(len(plain.terms), allowed)):
-            model = _Model(plain.pairs, plain.kept, terms, split)
+            model = Model(plain.pairs, plain.kept, terms, split)
             columns = model.columns(lengths)
-            best = _solve(columns, times)
+            best = solve(columns, times)
             missed = np.abs(columns @ best / times - 1)
             hopeful = math.sqrt(float((np.log1p(missed) ** 2).mean())) * (1 - 1e-9) <= most_error
             if hopeful and best[2] > 0 and best[3] >= _LEAST_STEP * slower * best[2]:
                 yield model
 
 
-def _left_out(model: _Model, lengths: Sequence[int], times: Floats) -> float:
+def _left_out(model: Model, lengths: Sequence[int], times: Floats) -> float:
     """Root mean square of ln(predicted / measured), each length being predicted by a fit to the others."""
     terms = model.columns(lengths)
     others = ~np.eye(len(lengths), dtype=bool)
     predicted = np.array(
-        [row @ _solve(terms[some], times[some]) for row, some in zip(terms, others, strict=True)]
+        [row @ solve(terms[some], times[some]) for row, some in zip(terms, others, strict=True)]
     )
     if predicted.min() <= 0:
         return math.inf

@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from attnlab.problem.declaring import declaration, option, reader
+from attnlab.problem.declaring import declaration, numbers, option, reader, split_names
 from attnlab.problem.inputs import SUFFIX, Captured, named
 from attnlab.problem.vocabulary import GIVEN
 from attnlab.problem.workload import Workload
@@ -190,6 +190,30 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
     """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
     given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
     return {choice.name: choice.read(text) for choice, text in given if text is not None}
+
+
+def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
+    """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
+
+    None where each has one. Commas part no value of a kind that holds them, as ``--window 256,0``. Raises ValueError
+    where it is more than one option.
+    """
+    first = {choice.name: choice.fields[0] for choice in choices(grid=False)}
+    whole = {
+        name for name, one in first.items() if reader(one) in (str, numbers) and not declaration(one).names
+    }
+    given = {
+        name: tuple(dict.fromkeys(split_names(text)))
+        for name, text in texts.items()
+        if text and name not in whole
+    }
+    found = {name: values for name, values in given.items() if len(values) > 1}
+    if len(found) > 1:
+        raise ValueError(
+            f"several values are compared of one option, got them of {' and '.join(map(option, found))}: "
+            "attnlab run measures all combinations of --lengths, --heads and --dtypes"
+        )
+    return next(iter(found.items()), None)
 
 
 def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:

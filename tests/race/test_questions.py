@@ -1,0 +1,152 @@
+"""What `attnlab compare` answers beside one race: several values of one option, and what a length would take."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from process_sets import latency
+from typed import status
+
+from attnlab.judge.verdicts import verdicts_against
+from attnlab.problem.grid import several_values
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.compare import Comparison
+from attnlab.race.prediction import carried_on, ladder
+from attnlab.race.series import Series
+
+TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
+RIGHT = Accuracy(1e-7, 1.0, 1e-7, 16, 16, passed=True)
+
+
+def measured(name: str, seconds: float, workload: Workload, peak: float = 1.0) -> Result:
+    """Five processes of six rounds, which scatter by 0.1 %."""
+    samples = [[seconds * (1 + 1e-3 * ((at + turn) % 3)) for turn in range(6)] for at in range(5)]
+    memory = Measurement("peak_memory", "B", (peak,))
+    return Result(name, workload, Outcome.MEASURED, None, RIGHT, None, (latency(samples), memory))
+
+
+def series(**times: tuple[float, ...]) -> Series:
+    """Contenders at batch 1, 2, ..., with these seconds; 0 stands for one that declines."""
+    found = {}
+    for at, row in enumerate(zip(*times.values(), strict=True), 1):
+        results = tuple(
+            measured(name, one, TINY) if one else Result(name, TINY, Outcome.DECLINED, "no", None, None)
+            for name, one in zip(times, row, strict=True)
+        )
+        baseline = results[0].contender
+        found[str(at)] = Comparison(TINY, baseline, results, verdicts_against(results, baseline), 5)
+    return Series.of_races("batch", found)
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        ({"batch": "1,4, 16", "heads": "8"}, ("batch", ("1", "4", "16"))),
+        ({"length": "256,1024,256"}, ("length", ("256", "1024"))),
+        ({"dtype": "float32,bfloat16"}, ("dtype", ("float32", "bfloat16"))),
+        ({"causal": "false,bottom_right"}, ("causal", ("false", "bottom_right"))),
+        ({"threads": "1,2", "batch": None}, ("threads", ("1", "2"))),
+        ({"window": "256,0", "key_lengths": "512,300", "mask": "random(0.5,1)"}, None),
+    ],
+)
+def test_values_are_parted_where_a_comma_is_no_part_of_one(
+    texts: dict[str, str | None], found: tuple[str, tuple[str, ...]] | None
+) -> None:
+    assert several_values(texts) == found
+
+
+def test_several_values_are_of_one_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """All combinations are what a run measures; and what cannot be is told before a race."""
+    for words, told in {
+        "--batch 1,2 --length 64,128": "attnlab run",
+        "--threads 1,2 --length 64,128": "--length and --threads",
+        "--batch 1,x": "--batch must be a whole number",
+        "--predict --length 1024,2048": "--predict takes one workload",
+        "--predict --length 256": "measure it, without --predict",
+    }.items():
+        code = status("compare", "torch_sdpa", "numpy_vectorized", *words.split())
+        err = capsys.readouterr().err
+        assert code == 2 and told in err and len(err.splitlines()) == 1, err
+
+
+def test_a_lead_grows_only_where_its_intervals_lie_apart() -> None:
+    grows = series(quick=(1e-3, 1e-3, 1e-3), slow=(1.3e-3, 1.7e-3, 2.1e-3))
+    assert grows.sentences()[0] == "quick is first at all 3; the lead grows from 1.3 to 2.1."
+    assert grows.table()[1][0][:4] == ["1", "1.00 ms", "1.30 ms", "quick"]
+    assert "falls from 2.1 to 1.3" in series(quick=(1e-3, 1e-3), slow=(2.1e-3, 1.3e-3)).sentences()[0]
+    assert "does not clearly change (2 and 2)" in series(quick=(1e-3, 1e-3), slow=(2e-3, 2e-3)).sentences()[0]
+
+
+def test_who_is_first_changes_is_tied_or_alone() -> None:
+    turns = series(one=(1e-3, 3e-3), other=(2e-3, 1e-3))
+    assert turns.sentences()[0] == "one is first at batch 1; other is first at batch 2."
+    assert "not decided at 2" in series(one=(1e-3, 1e-3), other=(2e-3, 1e-3)).sentences()[0]
+    declined = series(one=(1e-3, 1e-3), other=(2e-3, 0))
+    assert "batch 2: other: declined. no." in declined.sentences() and declined.table()[1][1][2] == "declined"
+    assert json.loads(json.dumps(declined.to_json(), allow_nan=False))["option"] == "batch"
+    alone = series(one=(1e-3, 1e-3))
+    assert alone.sentences() == [], "nobody is first of one"
+
+
+def test_threads_are_raced_together_and_told_apart() -> None:
+    """The rows are the values, the columns the contenders as they were typed."""
+    names = [f"{one}[threads={count}]" for count in (1, 2) for one in "ab"]
+    results = tuple(measured(name, at * 1e-3, TINY) for at, name in enumerate(names, 1))
+    whole = Comparison(TINY, names[0], results, verdicts_against(results, names[0]), 5)
+    found = Series.of_threads(("1", "2"), ("a", "b"), whole)
+    assert [row[:4] for row in found.table()[1]] == [
+        ["1", "1.00 ms", "2.00 ms", "a"],
+        ["2", "3.00 ms", "4.00 ms", "a"],
+    ]
+    assert found.sentences()[0].startswith("a is first at both; the lead falls from 2 to 1.33")
+    assert found.sentences()[1:] == whole.sentences()
+
+
+def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
+    """Each contender as far as it was measured, memory by its own law; who has too few lengths has a reason."""
+    asked, results = Workload(queries=8192, keys=8192), []
+    for one in ladder(asked):
+        n = one.keys
+        few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s", None, None)
+        results.append(measured("a", 1e-5 + 1e-9 * n**2, one, peak=1000 + 2048 * n))
+        results.append(measured("b", 1e-3 * n, one) if n <= 128 else few)
+    assert [one.workload.keys for one in results[:6:2]] == [64, 96, 128]
+    assert results[-1].workload.keys == 4096 and results[-1].workload.heads == asked.heads
+    found = carried_on(results, asked)
+    assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
+    assert found.peak_bytes["a"].value == pytest.approx(1000 + 2048 * 8192, rel=1e-3)
+    assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
+    assert "b is not predicted: 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
+    far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))
+    assert "a was measured up to 1536 alone" in "".join(far.sentences())
+
+
+def test_one_side_that_stays_is_not_scaled() -> None:
+    """Decoding: one query, and the cache is the length."""
+    rungs = list(ladder(Workload(batch=2, heads=8, kv_heads=2, queries=1, keys=4096)))
+    assert {(one.batch, one.heads, one.kv_heads, one.queries) for one in rungs} == {(2, 8, 2, 1)}
+    crossed = list(ladder(Workload(queries=77, keys=4096)))
+    assert {one.queries for one in crossed} == {77} and crossed[0].keys == 96
+
+
+@pytest.mark.parametrize("words", [["--length", "16,32"], ["--threads", "1,2", "--length", "16"]])
+def test_a_series_is_raced(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """For real, small, and told to other programs."""
+    limits = ["--processes", "2", "--seconds", "0.2", "--heads", "1", "--json"]
+    assert status("compare", "numpy_vectorized", "naive_loop", *words, *limits) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert "--" + told["option"] == words[0] and told["sentences"]
+    assert [one["value"] for one in told["comparisons"]] == words[1].split(",")
+    assert all(len(one["contenders"]) == 2 for one in told["comparisons"])
+
+
+def test_a_prediction_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    """For real: what it says of time is up to the machine, of memory it is a law."""
+    words = ["--length", "1024", "--heads", "1", "--head-dim", "8", "--predict", "--processes", "1"]
+    assert status("compare", "numpy_vectorized", *words, "--seconds", "0.1", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    time, peak = told["seconds"]["numpy_vectorized"], told["peak_bytes"]["numpy_vectorized"]
+    assert time["low"] <= time["value"] <= time["high"] and (time["longest"], time["length"]) == (512, 1024)
+    assert 4 * 1024**2 < peak["value"] < 4 * 4 * 1024**2  # float32 scores, held a few times
