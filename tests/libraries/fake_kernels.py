@@ -171,9 +171,58 @@ def flashinfer() -> ModuleType:
             output = attention(wide[0], wide[1], wide[2], self.asked["sm_scale"], seen, cap=cap)
             return output[0].transpose(0, 1).to(q.dtype)
 
+    class BatchDecodeWithPagedKVCacheWrapper:
+        def __init__(
+            self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_tensor_cores: bool = False
+        ) -> None:
+            assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
+            self.use_tensor_cores = use_tensor_cores
+
+        def plan(
+            self,
+            indptr: Tensor,
+            indices: Tensor,
+            last_page_len: Tensor,
+            num_qo_heads: int,
+            num_kv_heads: int,
+            head_dim: int,
+            page_size: int,
+            **asked: Any,
+        ) -> None:
+            assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
+            assert len(indices) == indptr[-1] and bool(
+                ((last_page_len > 0) & (last_page_len <= page_size)).all()
+            )
+            self.pages = [indices[slice(*pair)] for pair in itertools.pairwise(indptr.tolist())]
+            self.last, self.asked = last_page_len.tolist(), asked
+            self.query, self.page = (
+                (len(self.last), num_qo_heads, head_dim),
+                (page_size, num_kv_heads, head_dim),
+            )
+
+        def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+            assert tuple(q.shape) == self.query and q.dtype == self.asked["q_data_type"]
+            assert all(tuple(one.shape[1:]) == self.page for one in paged_kv_cache)
+            return torch.cat(
+                [
+                    self._one(q[at], paged_kv_cache, pages, last)
+                    for at, (pages, last) in enumerate(zip(self.pages, self.last, strict=True))
+                ]
+            )
+
+        def _one(self, q: Tensor, cache: tuple[Tensor, Tensor], pages: Tensor, last: int) -> Tensor:
+            n_k = (len(pages) - 1) * self.page[0] + last
+            k, v = (one[pages].flatten(0, 1)[:n_k].float().transpose(0, 1)[None] for one in cache)
+            seen = distances(1, n_k) >= -self.asked["window_left"]
+            seen |= torch.tensor(self.asked["window_left"] < 0)
+            cap = self.asked["logits_soft_cap"] or 0.0
+            output = attention(q.float()[None, :, None], k, v, self.asked["sm_scale"], seen, cap=cap)
+            return output[:, :, 0].to(q.dtype)
+
     return module(
         "flashinfer",
         __version__="0.6.1",
+        BatchDecodeWithPagedKVCacheWrapper=BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithRaggedKVCacheWrapper=BatchPrefillWithRaggedKVCacheWrapper,
     )
 
