@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import written.any_mask_in_one_array as written
@@ -14,11 +15,14 @@ from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
 from attnlab.gate.gate import Answers, examine
 from attnlab.gate.questions import Question
+from attnlab.problem.mask_kinds import Shape, Window
+from attnlab.problem.masks import Mask, masked_by
+from attnlab.problem.problem import Alibi
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
 
-ENDS = ("", "_bottom_right")
+ENDS = {"": "top_left", "_bottom_right": "bottom_right"}
 PLAIN = {"scale", "softcap", "sinks", "enable_gqa"}
 FLAGS = {*(f"{name}{end}" for name in ("causal", "window") for end in ENDS), "key_lengths", "alibi_slopes"}
 #: the keywords of three backends, which together take all; those of the cache are told apart by `tests/backend`
@@ -31,34 +35,24 @@ TAKEN = {
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, tiled: bool = False, **asked: Any) -> Tensor:
     """All of the contract, each part by its keyword; `tiled`: heads of the query share keys in a wrong order."""
-    flags = {name: asked.pop(name) for name in FLAGS if name in asked}
-    visible, attn_mask = asked.pop("visible", None), asked.pop("attn_mask", None)
-    batch, heads, n_q, dim = query.shape
-    n_k = key.shape[2]
+    shape = Shape(*query.shape[:3], key.shape[2])
+    flags = {name: asked.pop(name, None) for name in (*FLAGS, "visible", "attn_mask")}
     if tiled:
-        key, value = (one.repeat(1, heads // one.shape[1], 1, 1) for one in (key, value))
+        key, value = (one.repeat(1, shape.heads // one.shape[1], 1, 1) for one in (key, value))
     if asked["scale"] is None:
-        asked["scale"] = dim**-0.5
-    if attn_mask is not None:
-        asked["mask" if attn_mask.dtype == torch.bool else "bias"] = attn_mask
-    seen = torch.ones(batch, 1, n_q, n_k, dtype=torch.bool)
-    for end, shift in zip(ENDS, (0, n_k - n_q), strict=True):
-        distance = torch.arange(n_k) - torch.arange(n_q)[:, None] - shift
-        left, right = flags.get(f"window{end}") or (-1, -1)
-        for hidden, wanted in (
-            (distance > 0, flags.get(f"causal{end}")),
-            (distance < -left, left >= 0),
-            (distance > right, right >= 0),
-        ):
-            seen = seen & ~hidden if wanted else seen
-    if flags.get("key_lengths") is not None:
-        seen = seen & (torch.arange(n_k) < torch.tensor(flags["key_lengths"])[:, None, None, None])
-    if flags.get("alibi_slopes") is not None:  # by the last distance, which is the bottom-right one
-        asked["bias"] = -torch.tensor(flags["alibi_slopes"])[:, None, None] * distance.abs()
-    if visible is not None:
-        whole = [visible(at, head, slice(None), slice(None)) for at in range(batch) for head in range(heads)]
-        if whole[0] is not None:
-            seen = seen & torch.stack([torch.tensor(one) for one in whole]).view(batch, heads, n_q, n_k)
+        asked["scale"] = query.shape[3] ** -0.5
+    if flags["attn_mask"] is not None:
+        asked["mask" if flags["attn_mask"].dtype == torch.bool else "bias"] = flags["attn_mask"]
+    if flags["alibi_slopes"]:
+        asked["bias"] = torch.tensor(Alibi(flags["alibi_slopes"]).array(shape))
+    told = masked_by(key_lengths=flags["key_lengths"])
+    for end, alignment in ENDS.items():
+        told &= masked_by(causal=alignment if flags[f"causal{end}"] else False)
+        told &= Mask.of(Window.of(flags[f"window{end}"] or (-1, -1), alignment))
+    seen = torch.tensor(told.array(shape))
+    if flags["visible"] is not None:
+        whole = [flags["visible"](*at, slice(None), slice(None)) for at in np.ndindex(shape[:2])]
+        seen = seen & (True if whole[0] is None else torch.tensor(np.stack(whole)).view(*shape))
     if asked.get("mask") is not None:
         seen = seen & asked["mask"]
     return written.attend(query, key, value, **{**asked, "mask": seen})

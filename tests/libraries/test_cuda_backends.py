@@ -14,6 +14,7 @@ from typing import Any
 
 import fake_kernels
 import pytest
+import torch
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
@@ -106,6 +107,20 @@ def test_flashinfer_decodes_by_the_wrapper_that_is_asked_for(
     (planned,) = made  # once, before the clock
     assert planned.use_tensor_cores is (wrapper == "decode_tensor_cores")
     assert "one query" in str(file.declines(workload.with_(queries=2)))
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_flash_attn_is_as_deterministic_as_pytorch_is_told_to_be(
+    wanted: bool, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, file = loaded("flash_attn")
+    real, told = file.flash_attn.flash_attn_func, []
+    monkeypatch.setattr(
+        file.flash_attn, "flash_attn_func", lambda *a, **b: told.append(b["deterministic"]) or real(*a, **b)
+    )
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: wanted)
+    on_the_cpu(backend, file).bind(HALF.with_(device="cpu"))()
+    assert told == [wanted]
 
 
 @pytest.mark.parametrize("name", NAMES)
