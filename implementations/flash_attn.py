@@ -8,8 +8,8 @@ or by a window that reaches further to the right. A query that sees no key gets 
 
 `key_lengths` go to ``flash_attn_with_kvcache``, which reads no key beyond them and has no backward pass; its causal
 mask would be aligned to each length, so that it is used without one. The gradients are not the same from call to call,
-because blocks are added in the order in which they end (`deterministic` is left False, its default). A scale of 0 or
-below is folded into the query.
+because blocks are added in the order in which they end, unless PyTorch is told to be deterministic (a contender's
+``deterministic=1``): `deterministic` is what PyTorch says. A scale of 0 or below is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none; the backward pass 2.5 times as many. Memory:
 the output and one number a row, O(n).
@@ -67,7 +67,8 @@ def attend(
         else tensor_of(alibi_slopes, torch.float32, query.device),
     }
     if key_lengths is None:
-        output: Tensor = flash_attn.flash_attn_func(q, k, v, **asked)
+        same = torch.are_deterministic_algorithms_enabled()
+        output: Tensor = flash_attn.flash_attn_func(q, k, v, deterministic=same, **asked)
     else:
         lengths = tensor_of(key_lengths, torch.int32, query.device)
         output = flash_attn.flash_attn_with_kvcache(q, k, v, cache_seqlens=lengths, **asked)

@@ -1,4 +1,4 @@
-"""FlashInfer's attention over a batch of sequences (BatchPrefillWithRaggedKVCacheWrapper), on CUDA.
+"""FlashInfer's attention over a batch of sequences, by its wrapper for prefill or for decoding, on CUDA.
 
 ``flashinfer.BatchPrefillWithRaggedKVCacheWrapper`` (https://github.com/flashinfer-ai/flashinfer, 0.2 or newer;
 arXiv:2501.01005): the kernels that serving engines prefill with, in float16 and bfloat16, sums in float32, head_dim 64,
@@ -11,11 +11,16 @@ along the bottom-right diagonal, and a window has no right side but the diagonal
 keys that no query sees, which copies the others in every call where there are several sequences. A scale of 0 or below
 is folded into the query.
 
+``wrapper=decode`` asks ``BatchDecodeWithPagedKVCacheWrapper`` instead, made for one query a sequence; with
+``wrapper=decode_tensor_cores`` it is told to use tensor cores, as serving engines do where heads are grouped. Its
+keys and values are read where they lie, as pages of at most 256 tokens that stand one after another.
+
 Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none. Memory: the output and a workspace of 128 MiB,
 which is taken when a workload is prepared, O(n).
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -30,10 +35,14 @@ flashinfer: Any = required("flashinfer", extra="flashinfer")
 
 LIBRARY = "torch"
 MEMORY = {"scores": 0, "outputs": 4.1}
+SETTINGS = {"wrapper": ("prefill", "decode", "decode_tensor_cores")}
+_wrapper = "prefill"
 
 _LIMITS = Limits("FlashInfer", equal_dims=False, backward=False)
 _DIMS = ((64, 64), (128, 128), (192, 128), (256, 256))
 _WORKSPACE_BYTES = 128 * 2**20
+#: tokens of a page, at most
+_PAGE = 256
 
 
 class Form(NamedTuple):
@@ -50,6 +59,12 @@ class Form(NamedTuple):
     device: torch.device
     scale: float
     softcap: float | None
+
+
+def configure(wrapper: str) -> None:
+    """Which of its wrappers computes."""
+    global _wrapper
+    _wrapper = wrapper
 
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
@@ -80,7 +95,10 @@ def attend(
     form = _form(query, key, value, scale, softcap, causal, causal_bottom_right, window, window_bottom_right)
     keys = form.sides.keys
     q, k, v = (array.transpose(1, 2).flatten(0, 1) for array in (query, key[:, :, :keys], value[:, :, :keys]))
-    output: Tensor = _planned(form).run(q, k, v)
+    if _wrapper == "prefill":
+        output: Tensor = _planned(form).run(q, k, v)
+    else:
+        output = _planned(form).run(q, tuple(one.unflatten(0, (-1, _page(form))) for one in (k, v)))
     return output.view(form.batch, form.queries, form.heads, form.value_dim).transpose(1, 2)
 
 
@@ -93,10 +111,18 @@ def declines(workload: Workload) -> str | None:
     if dims not in _DIMS:
         known = ", ".join("/".join(map(str, sorted(set(one), reverse=True))) for one in _DIMS)
         return f"FlashInfer's kernels are made for head_dim {known}, got {'/'.join(map(str, dims))}"
+    if _wrapper != "prefill" and (workload.queries > 1 or dims[0] != dims[1]):
+        return (
+            f"its wrapper for decoding takes one query and value_dim = head_dim; leave out wrapper={_wrapper}"
+        )
     sides = Sides.asked(workload)
     if sides is None or sides.right > 0:
         return "its band of keys cannot be told by FlashInfer's bottom-right causal mask and left window"
-    return refusal(attend, workload)
+    return refusal(attend if _wrapper == "prefill" else _of_one_query, workload)
+
+
+def _of_one_query(query: Tensor, key: Tensor, value: Tensor, **asked: Any) -> Tensor:
+    return attend(query[:, :, :1], key, value, **asked)
 
 
 def _form(
@@ -112,6 +138,8 @@ def _form(
 @functools.lru_cache(maxsize=16)
 def _planned(form: Form) -> Any:
     """The wrapper that computes `form`, planned now."""
+    if _wrapper != "prefill":
+        return _planned_decoding(form)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(_workspace(form.device), kv_layout="NHD")
     starts = torch.arange(form.batch + 1, dtype=torch.int32, device=form.device)
     wrapper.plan(
@@ -129,6 +157,34 @@ def _planned(form: Form) -> Any:
         kv_data_type=form.dtype,
     )
     return wrapper
+
+
+def _planned_decoding(form: Form) -> Any:
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        _workspace(form.device), kv_layout="NHD", use_tensor_cores=_wrapper == "decode_tensor_cores"
+    )
+    page, made = _page(form), {"dtype": torch.int32, "device": form.device}
+    pages = form.sides.keys // page
+    wrapper.plan(
+        torch.arange(form.batch + 1, **made) * pages,
+        torch.arange(form.batch * pages, **made),
+        torch.full((form.batch,), page, **made),
+        form.heads,
+        form.kv_heads,
+        form.head_dim,
+        page,
+        window_left=form.sides.left,
+        logits_soft_cap=form.softcap,
+        sm_scale=form.scale,
+        q_data_type=form.dtype,
+        kv_data_type=form.dtype,
+    )
+    return wrapper
+
+
+def _page(form: Form) -> int:
+    """Tokens of a page: of the keys of a sequence none is left over."""
+    return math.gcd(form.sides.keys, _PAGE)
 
 
 @functools.lru_cache(maxsize=1)

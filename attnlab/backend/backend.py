@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backend.calling import UNKNOWN_GRADIENTS, Calling, laid_out
-from attnlab.backend.keywords import unsupported, unsupported_part
+from attnlab.backend.keywords import in_form, not_in_form, unsupported, unsupported_part
 from attnlab.backend.library import Library, array_type, open_library
 from attnlab.backend.storage import not_stored
 from attnlab.errors import Declined
@@ -31,7 +31,8 @@ class Backend:
 
     `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
     own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
-    inputs'; `parts` how many parts of the keys it rounds to the inputs' before it merges them.
+    inputs'; `parts` how many parts of the keys it rounds to the inputs' before it merges them; `mask_form` in which of
+    `attnlab.backend.keywords.FORMS` it is handed a mask, None for as its keywords say.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Backend:
     settings: Mapping[str, str] = field(default_factory=dict)
     computes_in: str | None = None
     parts: int = 1
+    mask_form: str | None = None
 
     def open(self, device: str) -> Library:
         """This backend's array library on `device`. Raises Unavailable."""
@@ -59,20 +61,17 @@ class Backend:
 
         projection : how x of a block is to be projected, where that was asked for.
         """
-        library = self.open(workload.device)
+        library, told = self.open(workload.device), in_form(workload, self.mask_form)
         return (
             self._no_block(workload, projection, library)
             or library.declines(workload.dtype)
-            or unsupported(workload, self.options)
+            or not_in_form(workload, self.mask_form, self.options)
+            or unsupported(told, self.options)
             or not_stored(workload, library)
             or self._no_log_sum(workload, library)
             or self._no_scale(workload)
             or self._no_gradients(workload, library)
-            or (
-                self.own_reason(workload.core if self.block is None else workload)
-                if self.own_reason
-                else None
-            )
+            or (self.own_reason(told.core if self.block is None else told) if self.own_reason else None)
         )
 
     def _no_block(self, workload: Workload, projection: str | None, library: Library) -> str | None:

@@ -145,7 +145,7 @@ class Calling:
             self.held.extend(call.held)
             return call
         parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
-        options = given(self.problem, self.backend.options, library, dtype)
+        options = given(self.problem, self.backend.options, library, dtype, self.backend.mask_form)
         computed = self.backend.block(parameters, block.heads, **options)
         x = library.from_numpy(block.x, dtype)
         memory = None if block.memory is None else library.from_numpy(block.memory, dtype)
@@ -173,7 +173,8 @@ class Calling:
         array of a caller's own, of which the workload knows nothing.
         """
         backend, workload, library = self.backend, self.workload, self.library
-        options = {**given(self.problem, backend.options, library, workload.dtype), **told}
+        own = given(self.problem, backend.options, library, workload.dtype, backend.mask_form)
+        options = {**own, **told}
         with_log_sum = LOG_SUM in workload.results
         attend = backend.attend_with_log_sum if with_log_sum else backend.attend
         assert attend is not None, "declined before"

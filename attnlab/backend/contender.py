@@ -1,10 +1,12 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
-multi-head block, ``projection=fused|packed|loop``. ``python=PATH``, ``with=REQUIREMENT[;REQUIREMENT...]`` and
-``ref=COMMIT`` say where its process finds Python, libraries and its file (`attnlab.backend.side`). Any other name in
-small letters is a setting of the backend's own (`attnlab.backend.discovery`). All of them are fixed when the
-contender's process starts, because libraries read them once, on import.
+multi-head block, ``projection=fused|packed|loop``. ``mask=array|none`` hands the same mask over in another form
+(`attnlab.backend.keywords`), ``deterministic=1`` asks its library for the same bits in every call. ``python=PATH``,
+``with=REQUIREMENT[;REQUIREMENT...]`` and ``ref=COMMIT`` say where its process finds Python, libraries and its file
+(`attnlab.backend.side`). Any other name in small letters is a setting of the backend's own
+(`attnlab.backend.discovery`). All of them are fixed when the contender's process starts, because libraries read them
+once, on import.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import SETTING, chosen, load
+from attnlab.backend.keywords import FORMS
 from attnlab.backend.library import huge_page_variables, thread_variables
 from attnlab.problem.problem import PROJECTIONS
 from attnlab.subprocesses import without_own
@@ -30,6 +33,8 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 #: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _MOST_THREADS = 4096
+#: without which PyTorch refuses products on CUDA when it is to be deterministic
+_DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 
@@ -62,6 +67,8 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
     "slowed": ("a percentage from 0 to 1000", _percent),
     "projection": (f"one of {', '.join(PROJECTIONS)}", {one: one for one in PROJECTIONS}.get),
+    "mask": (f"{' or '.join(FORMS)}", {one: one for one in FORMS}.get),
+    "deterministic": ("0 or 1", {"0": False, "1": True}.get),
     "python": ("the path of an interpreter or of a virtual environment", str),
     "with": ("requirements with versions, as torch==2.11.0, ; between them", _requirements),
     "ref": ("a commit, branch or tag, or . for the working tree", str),
@@ -101,7 +108,9 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backend.calling`), None for as it comes. `python`, `requirements` and `ref` say where it runs, None or
+    (`attnlab.backend.calling`), None for as it comes, `mask` the form in which a mask is handed over, None for as the
+    backend's keywords say. `deterministic` is declined by a library that has no such mode, and whoever then gives other
+    bits in a second call is wrong. `python`, `requirements` and `ref` say where it runs, None or
     nothing for here (`attnlab.backend.side`).
     """
 
@@ -113,6 +122,8 @@ class Contender:
     slowed: float = 0.0
     settings: tuple[tuple[str, str], ...] = ()
     projection: str | None = None
+    mask: str | None = None
+    deterministic: bool = False
     python: str | None = None
     requirements: tuple[str, ...] = ()
     ref: str | None = None
@@ -169,10 +180,12 @@ class Contender:
         own = dict(self.variables)
         chosen = any(name.startswith(_ALLOCATOR_PREFIXES) for name in (*own, *inherited))
         threads = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
-        huge = huge_page_variables() if self.pages == "huge" else {}
+        asked = huge_page_variables() if self.pages == "huge" else {}
+        if self.deterministic:
+            asked = {**asked, **_DETERMINISTIC}
         if self.python is not None or self.requirements:
             inherited = without_own(inherited)
-        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **huge, **own}
+        return {**inherited, **({} if chosen else _KEPT_HEAP), **threads, **asked, **own}
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:

@@ -33,10 +33,14 @@
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
 to be given as an array, all are in that array, and the keywords rest: kernels differ in whether they take both.
+
+The same mask may be asked for in another form (`FORMS`): ``array``, a boolean array always, of ones where every query
+sees every key; ``none``, nothing at all, which is declined where the mask hides a key.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -57,6 +61,8 @@ _ARRAYS = ("mask", "visible", "attn_mask")
 _PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa", "rotary")
 #: what stands for "not asked for", where that is not None
 _RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa", "rotary"), False)
+#: in which a mask may be handed over other than as said above
+FORMS = ARRAY, NO_MASK = "array", "none"
 
 
 def known_keywords() -> frozenset[str]:
@@ -100,17 +106,35 @@ def unsupported_part(workload: Workload, options: Collection[str]) -> str | None
     return reason and f"{reason}, as parts of the keys need"
 
 
-def given(problem: Problem, options: Collection[str], library: Library, dtype: str) -> dict[str, Any]:
+def in_form(workload: Workload, form: str | None) -> Workload:
+    """What is asked of a backend that is handed the mask of `workload` in this form."""
+    if form is None:
+        return workload
+    return workload.with_(causal=False, window=None, key_lengths=None, mask=GIVEN if form == ARRAY else "")
+
+
+def not_in_form(workload: Workload, form: str | None, options: Collection[str]) -> str | None:
+    """Why the mask of `workload` cannot be handed over in this form, or None."""
+    if form == ARRAY and not {"mask", "attn_mask"} & set(options):
+        return "its attend() takes no mask as an array; leave out mask=array"
+    if form == NO_MASK and (workload.mask == GIVEN or workload.pairs < math.prod(workload.shape)):
+        return f"mask=none hands over no mask, and {workload.masked.text or 'a mask of your own'} hides keys"
+    return None
+
+
+def given(
+    problem: Problem, options: Collection[str], library: Library, dtype: str, form: str | None = None
+) -> dict[str, Any]:
     """What `attend` is given beside its arrays, by keyword; of a problem that is not `unsupported`."""
     found = given_nothing(options)
-    flags = _told(problem.mask, problem.shape, options)
+    flags = {} if form == NO_MASK else None if form else _told(problem.mask, problem.shape, options)
     bias: Any = problem.bias
     if flags is not None:
         found.update(flags)
-    elif "visible" in options:
+    elif "visible" in options and form is None:
         found["visible"] = partial(problem.mask.tile, problem.shape)
     elif "mask" in options:
-        found["mask"] = library.from_numpy(_array(problem.mask.array(problem.shape)), dtype)
+        found["mask"] = library.from_numpy(_seen(problem), dtype)
     if isinstance(bias, Alibi) and "alibi_slopes" in options:
         found["alibi_slopes"], bias = bias.slopes, None
     if bias is not None and "bias" in options:
@@ -166,13 +190,19 @@ def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] 
 def _attn_mask(problem: Problem, biased: bool, masked: bool, library: Library, dtype: str) -> Any:
     """Mask and bias in one: the mask where a bias needs it, or where it could not be told by keywords."""
     if not biased:
-        return library.from_numpy(_array(problem.mask.array(problem.shape)), dtype) if masked else None
+        return library.from_numpy(_seen(problem), dtype) if masked else None
     bias, seen = _array(problem.bias_array), problem.mask.array(problem.shape)
     if seen is None:
         return library.from_numpy(bias, dtype)
     hidden = ~_array(seen)
     whole = np.broadcast_to(bias, np.broadcast_shapes(bias.shape, hidden.shape))
     return library.fill(library.from_numpy(_array(whole), dtype), library.from_numpy(hidden, dtype), -np.inf)
+
+
+def _seen(problem: Problem) -> NDArray[np.bool_]:
+    """The whole mask, of ones where there is none, with four axes."""
+    found = problem.mask.array(problem.shape)
+    return _array(np.ones(problem.shape[2:], bool) if found is None else found)
 
 
 def _array(found: NDArray[Any] | None) -> NDArray[Any]:

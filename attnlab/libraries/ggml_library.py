@@ -41,17 +41,22 @@ class Layout(NamedTuple):
 
 
 class Graph:
-    """A graph of one result, on memory that is named when it is computed. ggml allocates nothing for the arrays."""
+    """A graph of one result, on memory that is named when it is computed. ggml allocates nothing for the arrays.
+
+    What lies between inputs and result is taken anew in every call, and given back.
+    """
 
     def __init__(self, recipe: Recipe, layouts: Sequence[Layout], threads: int) -> None:
         ggml = self._ggml = importlib.import_module("ggml")
-        room = 8 * ggml.ggml_tensor_overhead() + ggml.ggml_graph_overhead()
+        room = 16 * ggml.ggml_tensor_overhead() + ggml.ggml_graph_overhead()
         context = ggml.ggml_init(ggml.ggml_init_params(mem_size=room, mem_buffer=None, no_alloc=True))
         weakref.finalize(self, ggml.ggml_free, context)
         self._inputs = [_tensor(ggml, context, layout) for layout in layouts]
         self._result = recipe(ggml, context, self._inputs)
         self._graph = ggml.ggml_new_graph(context)
         ggml.ggml_build_forward_expand(self._graph, self._result)
+        nodes = [ggml.ggml_graph_node(self._graph, at) for at in range(ggml.ggml_graph_n_nodes(self._graph))]
+        self._between = [(one, ggml.ggml_nbytes(one)) for one in nodes[:-1]]
         self._plan = ggml.ggml_graph_plan(self._graph, threads, None)
         self._work = np.empty(self._plan.work_size, dtype=np.uint8)
         self._plan.work_data = self._work.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
@@ -61,6 +66,14 @@ class Graph:
         for tensor, array in zip(self._inputs, inputs, strict=True):
             tensor.contents.data = array.ctypes.data
         self._result.contents.data = output.ctypes.data
+        taken = []
+        for tensor, size in self._between:
+            node = tensor.contents
+            if node.view_src:  # computed in place
+                node.data = node.view_src.contents.data + node.view_offs
+            else:
+                taken.append(np.empty(size, dtype=np.uint8))
+                node.data = taken[-1].ctypes.data
         status = self._ggml.ggml_graph_compute(self._graph, ctypes.byref(self._plan))
         if status:
             raise RuntimeError(f"ggml could not compute its graph (status {status})")

@@ -6,7 +6,7 @@ import importlib
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,32 +62,49 @@ _MATMUL_OPSET = 13
 _FORMAT, _OWN_OPSET = 11, 1
 
 
+#: an operator, the names of its inputs, and its attributes; its output is called ``after N`` for the N-th
+Node = tuple[str, Sequence[str], Mapping[str, Any]]
+
+
 def one_operator(
     operator: str, opset: int, inputs: Mapping[str, str], dtype: str, *, own: bool, **attributes: Any
 ) -> bytes:
-    """A model of one operator, serialised.
+    """A model of one operator, see `graph`. `inputs` are "" where one is left out, `own` as there."""
+    names = [name if one else "" for name, one in inputs.items()]
+    return graph([(operator, names, attributes)], opset, inputs, dtype, own=own)
 
-    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : of its one output.
-    own : it is one of ONNX Runtime's own (domain com.microsoft), not of the standard.
+
+def graph(
+    nodes: Sequence[Node],
+    opset: int,
+    inputs: Mapping[str, str],
+    dtype: str,
+    *,
+    own: bool = False,
+    constants: Mapping[str, float] = {},
+) -> bytes:
+    """A model, serialised, that computes `nodes` one after the other; the output of the last is its own.
+
+    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : of its output and
+    its `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not of the standard.
     """
     onnx = importlib.import_module("onnx")
     helper, known = onnx.helper, onnx.TensorProto
     types = {"float32": known.FLOAT, "float16": known.FLOAT16, "bool": known.BOOL}
     types |= {"int32": known.INT32, "int64": known.INT64}
-    node = helper.make_node(
-        operator,
-        [name if one else "" for name, one in inputs.items()],
-        ["output"],
-        domain="com.microsoft" if own else "",
-        **attributes,
-    )
+    outputs = [*(f"after {at}" for at in range(1, len(nodes))), "output"]
+    made = [
+        helper.make_node(operator, names, [output], domain="com.microsoft" if own else "", **attributes)
+        for (operator, names, attributes), output in zip(nodes, outputs, strict=True)
+    ]
     given = [helper.make_tensor_value_info(name, types[one], None) for name, one in inputs.items() if one]
     output = helper.make_tensor_value_info("output", types[dtype], None)
+    fixed = [helper.make_tensor(name, types[dtype], (), [value]) for name, value in constants.items()]
     opsets = [helper.make_opsetid("", opset)]
     if own:
         opsets.append(helper.make_opsetid("com.microsoft", _OWN_OPSET))
-    graph = helper.make_graph([node], "attention", given, [output])
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_FORMAT)
+    made_graph = helper.make_graph(made, "attention", given, [output], fixed)
+    model = helper.make_model(made_graph, opset_imports=opsets, ir_version=_FORMAT)
     found: bytes = model.SerializeToString()
     return found
 

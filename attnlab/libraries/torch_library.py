@@ -26,6 +26,8 @@ _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
 _COMPILED = "Torch-Compiled Region"
 #: what PyTorch says of an operator that has no backward pass
 _NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
+#: and where it is to be deterministic, of one that cannot be
+_NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 class Torch(HostLibrary):
@@ -192,9 +194,14 @@ class Torch(HostLibrary):
     def set_threads(self, count: int) -> None:
         self.module.set_num_threads(count)
 
+    def be_deterministic(self) -> None:
+        self.module.use_deterministic_algorithms(True)
+
     def modes(self) -> dict[str, str]:
         torch = self.module
         found = {"float32 matrix products": str(torch.get_float32_matmul_precision())}
+        if torch.are_deterministic_algorithms_enabled():
+            found["deterministic algorithms"] = "on"
         if self.device == "cuda":
             found["TF32 in cuDNN"] = "allowed" if torch.backends.cudnn.allow_tf32 else "off"
         return found
@@ -215,7 +222,9 @@ def _leaves(arrays: Arrays) -> Arrays:
 
 def _told(refused: Exception) -> Exception:
     """Declined where PyTorch says that there is no way back, else the exception itself."""
-    if isinstance(refused, NotImplementedError) or any(said in str(refused) for said in _NO_BACKWARD):
+    if isinstance(refused, NotImplementedError) or any(
+        said in str(refused) for said in (*_NO_BACKWARD, _NOT_DETERMINISTIC)
+    ):
         return Declined(f"PyTorch says: {' '.join(str(refused).split())[:200]}")
     return refused
 

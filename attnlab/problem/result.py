@@ -335,9 +335,11 @@ def _workload(text: str | bytes) -> Workload:
     return Workload.from_dict(json.loads(text))
 
 
-#: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads
+#: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads; of
+#: its gradients, where it gives any, whether they are the same again
+GRADIENTS_AGAIN = "gradients again"
 SAME_BITS = (
-    "again", "batch alone", "head alone", "a chunk of queries", "one query alone", "other threads",
+    "again", "batch alone", "head alone", "a chunk of queries", "one query alone", GRADIENTS_AGAIN, "other threads",
 )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from attnlab.backend.discovery import require
 from attnlab.errors import Declined
 from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry
-from attnlab.problem.result import Invariance, Outcome, Result
+from attnlab.problem.result import SAME_BITS, Invariance, Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.admission import (
     USABLE,
@@ -238,7 +238,7 @@ class Conductor:
                 for name, worker in self.sets.running(0, names).items()
                 if name in names and worker.alive and not is_second_entry(name)
             }
-            asked = {"asked": "same bits", "dtypes": dtypes, "device": device}
+            asked = {"asked": SAME_BITS, "dtypes": dtypes, "device": device}
             questions = {}
             for name, worker in running.items():
                 beside = require(worker.contender.backend, self._folders).parent.glob("*.py")

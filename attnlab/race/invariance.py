@@ -1,4 +1,4 @@
-"""Does a backend give the same bits again: alone in a batch, per head, per query, with other threads?
+"""Does a backend give the same bits again: alone in a batch, per head, per query, with other threads? Its gradients?
 
 Where it does not, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in LLM
 inference"). One problem of each number format is asked, without a mask, so that every part has one meaning by itself.
@@ -8,9 +8,10 @@ at other sizes, where it may choose another kernel or cut the work elsewhere.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from attnlab.backend.backend import Backend
 from attnlab.backend.contender import Contender
 from attnlab.backend.library import thread_variables
+from attnlab.errors import Declined
 from attnlab.problem.inputs import problem_of
 from attnlab.problem.problem import Problem
-from attnlab.problem.result import SAME_BITS, Invariance
+from attnlab.problem.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.problem.vocabulary import OUTPUT
 from attnlab.problem.workload import Workload
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
@@ -42,6 +44,8 @@ _QUERIES, _KEYS = 300, 700
 _LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
 #: parts are asked for until so many seconds are spent: some libraries compile for each
 _PATIENCE_SECONDS = 15.0
+#: calls whose gradients are compared
+_AGAIN = 3
 
 
 def workload_in(dtype: str, device: str, size: int = 1) -> Workload:
@@ -88,6 +92,29 @@ def same_in_parts(
         )
         same[name] = same_bits(_answer(backend, asked, alone), expected[batch, heads, queries])
     return same, None
+
+
+def gradients_again(backend: Backend, workload: Workload) -> dict[str, bool]:
+    """Whether output and gradients of all of the problem are the same bits in a second call; empty without gradients.
+
+    On CUDA they often are not: what several blocks add to one number is added in the order in which they end.
+    """
+    training = workload.with_(direction="training")
+    try:
+        call = backend.bind(training)
+    except Declined:
+        return {}
+    found = {fingerprint(backend.named(training, call())) for _ in range(_AGAIN)}
+    return {GRADIENTS_AGAIN: len(found) == 1}
+
+
+def fingerprint(named: Mapping[str, NDArray[Any]]) -> bytes:
+    """What tells two sets of named arrays apart, bit for bit."""
+    found = hashlib.blake2b()
+    for name, array in named.items():
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return found.digest()
 
 
 def same_bits(one: NDArray[Any], other: NDArray[Any]) -> bool:

@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -148,7 +149,8 @@ class Worker:
         """Import the backend, with its own settings; it stays for the life of the process."""
         from attnlab.backend.discovery import load
 
-        self.backend = one = load(contender.backend, folders, dict(contender.settings))
+        one = load(contender.backend, folders, dict(contender.settings))
+        self.backend = one = replace(one, mask_form=contender.mask)
         self.contender, self._threads = contender, contender.threads
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
@@ -244,7 +246,8 @@ class Worker:
         """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
 
         ``first_call_s`` is the seconds of the first of them, and ``last_call_s`` of the last. The second shows a
-        backend that writes into its inputs: the timed calls would compute something else. Gradients are those of
+        backend that writes into its inputs: the timed calls would compute something else. Whatever was asked to be
+        deterministic and gives other bits in one of them is Misbehaved. Gradients are those of
         `checked_problem`, and ``timed`` are then those of the call that is timed, as `turn` returns them.
         """
         workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
@@ -252,6 +255,7 @@ class Worker:
             call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
         library, seconds = self.library(), []
         answers: list[Answers] = []
+        bits: set[bytes] = set()
         # of a library whose calls return before they are done, where it has no queue to be finished
         completed = getattr(library, "completed", None)
         for _ in range(calls):
@@ -262,7 +266,11 @@ class Worker:
             library.finish()
             seconds.append(time.perf_counter() - started)
             answers.append(self._cut(returned, rows))
+            if self._deterministic:
+                bits.add(invariance.fingerprint(self._named(workload, returned)))
             del returned
+        if len(bits) > 1:
+            raise Misbehaved("it gave other bits in a second call, and deterministic=1 asks for the same")
         self._require_unchanged(library)
         told = {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
         if workload.backward and calls > 1:
@@ -378,6 +386,8 @@ class Worker:
         workload = invariance.workload_in(dtype, device, size)
         expected = invariance.whole(backend, workload)
         same, reason = invariance.same_in_parts(backend, workload, expected)
+        if reason is None:
+            same |= invariance.gradients_again(backend, workload)
         return {"size": size, "same": same, "reason": reason, "output": expected}
 
     def free_bytes(self, device: str) -> int:
@@ -422,8 +432,16 @@ class Worker:
         """How x of a multi-head block is to be projected."""
         return None if self.contender is None else self.contender.projection
 
+    @property
+    def _deterministic(self) -> bool:
+        return self.contender is not None and self.contender.deterministic
+
     def library(self, device: str | None = None) -> Library:
         library = _there(self.backend, "load").open(device or _there(self.workload, "prepare").device)
+        if self._deterministic:
+            if not hasattr(library, "be_deterministic"):
+                raise Declined(f"{library.name} has no deterministic mode; leave out deterministic=1")
+            library.be_deterministic()
         if self._threads is not None:
             library.set_threads(self._threads)
             self._threads = None  # once, after the library is loaded

@@ -130,6 +130,16 @@ def sageattention() -> ModuleType:
 def flashinfer() -> ModuleType:
     """flashinfer 0.6: sequences one after another, (tokens, heads, dim)."""
 
+    def sequence(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> Tensor:
+        seen = distances(len(q), len(k)) >= -asked["window_left"]
+        seen |= torch.tensor(asked["window_left"] < 0)
+        if asked.get("causal"):
+            seen &= distances(len(q), len(k)) <= 0
+        wide = [one.float().transpose(0, 1)[None] for one in (q, k, v)]
+        cap = asked["logits_soft_cap"] or 0.0
+        output = attention(wide[0], wide[1], wide[2], asked["sm_scale"], seen, cap=cap)
+        return output[0].transpose(0, 1).to(q.dtype)
+
     class BatchPrefillWithRaggedKVCacheWrapper:
         def __init__(self, float_workspace_buffer: Tensor, kv_layout: str = "NHD") -> None:
             assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
@@ -159,21 +169,53 @@ def flashinfer() -> ModuleType:
             for array, shape, count in zip((q, k, v), self.shapes, rows, strict=True):
                 assert tuple(array.shape) == (count, *shape) and array.dtype == self.asked["q_data_type"]
             of_q, of_k = ([slice(*pair) for pair in itertools.pairwise(one)] for one in self.starts)
-            return torch.cat([self._one(q[a], k[b], v[b]) for a, b in zip(of_q, of_k, strict=True)])
+            return torch.cat(
+                [sequence(q[a], k[b], v[b], self.asked) for a, b in zip(of_q, of_k, strict=True)]
+            )
 
-        def _one(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            seen = distances(len(q), len(k)) >= -self.asked["window_left"]
-            seen |= torch.tensor(self.asked["window_left"] < 0)
-            if self.asked["causal"]:
-                seen &= distances(len(q), len(k)) <= 0
-            wide = [one.float().transpose(0, 1)[None] for one in (q, k, v)]
-            cap = self.asked["logits_soft_cap"] or 0.0
-            output = attention(wide[0], wide[1], wide[2], self.asked["sm_scale"], seen, cap=cap)
-            return output[0].transpose(0, 1).to(q.dtype)
+    class BatchDecodeWithPagedKVCacheWrapper:
+        def __init__(
+            self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_tensor_cores: bool = False
+        ) -> None:
+            assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
+            self.use_tensor_cores = use_tensor_cores
+
+        def plan(
+            self,
+            indptr: Tensor,
+            indices: Tensor,
+            last_page_len: Tensor,
+            num_qo_heads: int,
+            num_kv_heads: int,
+            head_dim: int,
+            page_size: int,
+            **asked: Any,
+        ) -> None:
+            assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
+            assert len(indices) == indptr[-1] and bool(
+                ((last_page_len > 0) & (last_page_len <= page_size)).all()
+            )
+            self.pages = [indices[slice(*pair)] for pair in itertools.pairwise(indptr.tolist())]
+            self.last, self.asked = last_page_len.tolist(), asked
+            self.query, self.page = (
+                (len(self.last), num_qo_heads, head_dim),
+                (page_size, num_kv_heads, head_dim),
+            )
+
+        def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+            assert tuple(q.shape) == self.query and q.dtype == self.asked["q_data_type"]
+            assert all(tuple(one.shape[1:]) == self.page for one in paged_kv_cache)
+            found = []
+            for query, pages, last in zip(q, self.pages, self.last, strict=True):
+                n_k = (len(pages) - 1) * self.page[0] + last
+                k, v = (one[pages].flatten(0, 1)[:n_k] for one in paged_kv_cache)
+                found.append(sequence(query[None], k, v, self.asked))
+            return torch.cat(found)
 
     return module(
         "flashinfer",
         __version__="0.6.1",
+        BatchDecodeWithPagedKVCacheWrapper=BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithRaggedKVCacheWrapper=BatchPrefillWithRaggedKVCacheWrapper,
     )
 

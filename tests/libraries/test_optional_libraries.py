@@ -32,9 +32,11 @@ KERNELS = ("flash_attn", "flashinfer", "sageattention", "xformers")
 #: what each attests of a plain call
 ATTESTED = {
     "ggml_flash": "FLASH_ATTN_EXT of f32 f32 f32, ",
+    "ggml_unfused": "MUL_MAT of f32 f32, SOFT_MAX of f32, MUL_MAT of f32 f32, ",
     "numba_fused": "threads of Numba's",
     "onnxruntime": "CPUExecutionProvider: Attention",
     "onnxruntime_contrib": "CPUExecutionProvider: MultiHeadAttention",
+    "onnxruntime_unfused": "CPUExecutionProvider: FusedMatMul + MatMul + Softmax",
     "openvino": "_f32, allowed f32",
     "jax_xla": "XLA cpu: ",
     "mlx": "Matmul, Softmax",
@@ -111,6 +113,8 @@ def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str
         ("ggml_flash", {"bias": "normal"}, "would round one in float32"),
         ("ggml_flash", {"softcap": 2.0, "queries": 64, "keys": 100}, "got 100 keys"),
         ("onnxruntime_contrib", {"dtype": "float16"}, "float32 only on the CPU"),
+        ("onnxruntime_unfused", {"dtype": "float16"}, "it rounds the scale"),
+        ("ggml_unfused", {"dtype": "float16"}, "rounds the weights to float16"),
         ("executorch", {"key_lengths": (3, 9)}, "one mask for all batch elements and heads"),
         ("executorch", {"keys": 9}, "got 33 queries and 9 keys"),
         ("vllm_cpu", {"head_dim": 48, "value_dim": 48}, "not for 48"),

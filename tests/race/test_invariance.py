@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.backend.contender import parse_all
-from attnlab.problem.result import SAME_BITS, Invariance
+from attnlab.problem.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.race.conductor import Conductor
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
@@ -62,9 +62,37 @@ def asked(folder: Path, condition: str, dtypes: tuple[str, ...] = ("float32",)) 
 def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ: set[str]) -> None:
     """And a second entry of a contender is not asked."""
     (found,) = asked(tmp_path, condition)
-    assert set(found.same) == set(SAME_BITS)
+    assert set(found.same) == {*SAME_BITS} - {GRADIENTS_AGAIN}  # NumPy gives none
     assert {name for name, same in found.same.items() if not same} == differ
     assert (found.contender, found.dtype, found.reason) == ("mine[threads=2]", "float32", None)
+
+
+#: right, and its gradients are the same in the first two calls alone
+MOVING = """
+import torch
+from attnlab.implementations.torch_eager import attend as right
+LIBRARY = "torch"
+class Way(torch.autograd.Function):
+    calls = 0
+    @staticmethod
+    def forward(ctx, array):
+        return array.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        Way.calls += 1
+        return gradient * (1 + 2.0**-22 * ({moves} and Way.calls % 3 == 0))
+def attend(query, key, value, *, causal, scale):
+    return Way.apply(right(query, key, value, causal=causal, scale=scale))
+"""
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_whether_gradients_are_the_same_again_is_found(tmp_path: Path, moves: bool) -> None:
+    """Beside an output that is."""
+    (tmp_path / "mine.py").write_text(MOVING.format(moves=moves), encoding="utf-8")
+    with Conductor(parse_all(["mine"]), folders=[str(tmp_path)]) as conductor:
+        (found,) = conductor.invariance(["mine"], ("float32",), "cpu")
+    assert found.same["again"] and found.same[GRADIENTS_AGAIN] is not moves
 
 
 def test_what_it_raises_is_told(tmp_path: Path) -> None:
