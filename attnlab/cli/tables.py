@@ -106,7 +106,7 @@ def check_table(found: Sequence[Checked]) -> Table:
                 word if dtype in of else "none" if one.passed else ""
                 for of in (checked.gradients, checked.log_sums)
             ]
-            why = one.reason or (lacks if one.passed else "")
+            why, lacks = (lacks, "") if one.passed else (one.reason, lacks)
             rows.append((checked.name, dtype, word, *counts, *further, why))
     return table(headers.split(" | "), rows)
 
