@@ -190,7 +190,7 @@ def check_table(found: Sequence[Checked]) -> Fitted:
                 word if dtype in of else "none" if one.passed else ""
                 for of in (checked.gradients, checked.log_sums)
             ]
-            why = one.reason or (lacks if one.passed else "")
+            why, lacks = (lacks, "") if one.passed else (one.reason, lacks)
             rows.append((checked.name, dtype, word, *counts, *further, why))
     spare = ("reason", "gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
     return Fitted(headers.split(" | "), rows, prose=("result", "gradients", "ln Z", "reason"), spare=spare)
