@@ -20,8 +20,8 @@ from attnlab.text import bytes_text, seconds_text
 
 #: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7
-#: seconds that a call may take anyhow; longer ones are left out where they would take more than a race has
-CALL = 0.25
+#: seconds that a call may take, and the rounds beyond their time: a race at each length is to be short
+_CALL, _EXTRA = 0.25, 5.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def predicted(
     for one in contenders:
         one.require(how.get("folders", ()))
     spent, count = seconds or SECONDS * len(contenders), min(PROCESSES, processes)
-    limits = Limits(workload_seconds=spent, call_seconds=CALL, processes=count, most_processes=count)
+    brief: dict[str, Any] = {"call_seconds": _CALL, "extra_seconds": _EXTRA}
+    limits = Limits(workload_seconds=spent, processes=count, most_processes=count, **brief)
     with Conductor(contenders, limits=limits, **how) as conductor:
         for rung in rungs:
             found += conductor.race(rung)
