@@ -98,7 +98,7 @@ def attend(
     if _wrapper == "prefill":
         output: Tensor = _planned(form).run(q, k, v)
     else:
-        output = _planned(form).run(q, tuple(one.unflatten(0, (-1, _page(form))) for one in (k, v)))
+        output = _planned(form).run(q, tuple(one.view(-1, _page(form), *one.shape[1:]) for one in (k, v)))
     return output.view(form.batch, form.queries, form.heads, form.value_dim).transpose(1, 2)
 
 
@@ -163,12 +163,13 @@ def _planned_decoding(form: Form) -> Any:
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
         _workspace(form.device), kv_layout="NHD", use_tensor_cores=_wrapper == "decode_tensor_cores"
     )
-    page, made = _page(form), {"dtype": torch.int32, "device": form.device}
+    page = _page(form)
+    made = functools.partial(torch.arange, dtype=torch.int32, device=form.device)
     pages = form.sides.keys // page
     wrapper.plan(
-        torch.arange(form.batch + 1, **made) * pages,
-        torch.arange(form.batch * pages, **made),
-        torch.full((form.batch,), page, **made),
+        made(form.batch + 1) * pages,
+        made(form.batch * pages),
+        torch.full((form.batch,), page, dtype=torch.int32, device=form.device),
         form.heads,
         form.kv_heads,
         form.head_dim,
