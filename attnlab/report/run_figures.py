@@ -159,13 +159,16 @@ def _square(axes: Axes, group: Group, one: Cell, ground: str, name: str, below: 
             below = below.replace(line, line.replace(sign, after, 1))
     lines = 1 + below.count("\n")
     up, size = min(0.1 * lines, 0.29), figures.SIZE - (2.5 if lines < 3 else 3.5)
-    axes.text(x, y - up, name, fontsize=_fitting(name, figures.SIZE - 0.5), fontweight="bold", **style)
+    axes.text(x, y - up, name, fontsize=_fitting(name, figures.SIZE - 0.5, 0.88), fontweight="bold", **style)
     axes.text(x, y + 0.28 - 0.45 * up, below, fontsize=_fitting(below, size), **style)
 
 
-def _fitting(text: str, most: float) -> float:
-    """The size of letters, in points and at most so many, at which the longest line of `text` fits into a cell."""
-    return min(most, _LETTERS * (figures.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
+def _fitting(text: str, most: float, room: float = 1.0) -> float:
+    """The size of letters, in points and at most `most`, at which the longest line of `text` fits into a cell.
+
+    room : the part of a cell's letters that fit; bold ones are wider.
+    """
+    return min(most, room * _LETTERS * (figures.SIZE - 2.5) / max(1, *map(len, text.splitlines())))
 
 
 # -- how far the others trail ------------------------------------------------------------------------
