@@ -21,6 +21,7 @@ import pandas as pd
 from common import HOME, Store, command_line, publish, table
 
 from attnlab.backend.side import setting_of
+from attnlab.environment import environment
 from attnlab.judge.verdicts import LOOK_ALPHA, half_width
 from attnlab.problem.workload import Workload
 from attnlab.race.regression import STATUS, Kinds, Margins, gate
@@ -72,7 +73,9 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
             (line,) = found.lines
             known = {name: value if value == value else None for name, value in vars(line).items()}
             told = {name: known[name] for name in ("why", "ratio", "low", "high")}
-            store.add(**key, status=STATUS[found.found], seconds=found.seconds, **told)
+            store.add(
+                **key, cpu=environment()["cpu"], status=STATUS[found.found], seconds=found.seconds, **told
+            )
 
 
 def timed(store: Store) -> None:
@@ -135,16 +138,16 @@ def _race(generator: np.random.Generator, spread: float, margins: Margins, pairs
 
 def told(store: Store) -> Iterator[str]:
     """All that is stored."""
-    columns = ["section", "beside", "status", "ratio", "high", "seconds"]
+    columns = ["section", "beside", "cpu", "status", "ratio", "high", "seconds"]
     rows = [row for row in store.rows if row["section"] not in ("simulated", "timed")]
     yield f"One kernel in PyTorch at {WORKLOAD.label}, from two commits; the default margin of 3 %."
     cells = []
-    for (section, beside), some in pd.DataFrame(rows, columns=columns).groupby(columns[:2], sort=False):
+    for where, some in pd.DataFrame(rows, columns=columns).groupby(columns[:3], sort=False):
         counts = [int((some.status == status).sum()) for status in (0, 1, 3)]
         seen = f"{some.high[some.status == 0].median() - 1:.1%}" if counts[0] else "–"
         ratio = f"{some.ratio.median():.3f}"
-        cells.append((section, beside, len(some), *counts, ratio, seen, f"{some.seconds.median():.0f}"))
-    head = ("HEAD", "condition", "gates", "passed", "regression", "no verdict", "ratio, median")
+        cells.append((*where, len(some), *counts, ratio, seen, f"{some.seconds.median():.0f}"))
+    head = ("HEAD", "condition", "machine", "gates", "passed", "regression", "no verdict", "ratio, median")
     yield table((*head, "none above, median", "seconds, median"), cells)
     for row in store.rows:
         if row["section"] == "simulated":

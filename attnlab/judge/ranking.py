@@ -75,13 +75,11 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Everyone measured on one workload: the best, then by median. `disturbed` of all their `turns` do not count."""
+    """Everyone measured on one workload: the best, then by median."""
 
     workload: Workload
     standings: tuple[Standing, ...]
     baseline: str | None
-    turns: int
-    disturbed: int
 
     @property
     def best(self) -> Standing:
@@ -159,27 +157,20 @@ def rank(
     if baseline != best and baseline in against_best:  # one comparison has one interval
         against_baseline[best] = against_best[baseline].turned
     order = sorted(times, key=lambda name: (name != best, medians[name]))
-    turns = sum(len(one.samples) for one in times.values())
-    kept = {name: len(set(one.by_round()) - one.disturbed_rounds) for name, one in times.items()}
     standings = tuple(
         Standing(
             contender=name,
             implementation=implementation_of(results[name]),
             seconds=medians[name],
-            rounds=kept[name],
+            rounds=len(set(times[name].by_round()) - times[name].disturbed_rounds),
             speeds=speeds(times[name]),
             against_best=against_best.get(name),
             against_baseline=against_baseline.get(name),
         )
         for name in order
     )
-    return Ranking(
-        next(iter(results.values())).workload,
-        standings,
-        baseline if baseline in times else None,
-        turns,
-        turns - sum(kept.values()),
-    )
+    workload = next(iter(results.values())).workload
+    return Ranking(workload, standings, baseline if baseline in times else None)
 
 
 def decidable(

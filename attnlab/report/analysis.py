@@ -47,10 +47,9 @@ class Analysis(judge.Analysis):
 
     @cached_property
     def turns(self) -> tuple[int, int]:
-        """How many turns do not count, as other programs disturbed them, and how many there were."""
-        rankings = [cell.ranking for cell in self.cells if cell.ranking is not None]
-        lost = sum(len(one.latency.samples) for one in self.uncounted if one.latency)
-        return lost + sum(one.disturbed for one in rankings), lost + sum(one.turns for one in rankings)
+        """How many turns of all contenders do not count, as other programs disturbed them, and how many there were."""
+        timed = [one.latency for one in self.run.results if one.latency]
+        return sum(len(one.disturbed_rounds) for one in timed), sum(len(one.samples) for one in timed)
 
     @cached_property
     def uncounted(self) -> list[Result]:
