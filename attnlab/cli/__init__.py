@@ -62,5 +62,8 @@ class _Group(click.Group):
 def app() -> None:
     """Which attention should I run here, how fast, how big, and is it right?
 
-    For completion in a shell, in ~/.bashrc: eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"; zsh and fish alike.
+    For completion in a shell, in ~/.bashrc (zsh and fish alike):
+
+    \b
+    eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"
     """

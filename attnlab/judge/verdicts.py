@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from attnlab.problem.result import Measurement, Result
-from attnlab.text import StrEnum
+from attnlab.text import StrEnum, ratio_text
 
 #: chance that any interval of one workload misses its true ratio
 ALPHA = 0.05
@@ -266,28 +266,30 @@ def sentence(
     precision : what is said of the two where they do not compute in the same, see `precision_apart`.
     """
     pairs = f"{verdict.processes} pairs of processes"
-    span = f"95 % interval {verdict.low:.3g} to {verdict.high:.3g}, {verdict.rounds} rounds in {pairs}"
+    low, ratio, high = map(ratio_text, (verdict.low, verdict.ratio, verdict.high))
+    span = f"95 % interval {low} to {high}, {verdict.rounds} rounds in {pairs}"
     if verdict.kind is Kind.FASTER:
-        times = 1 / verdict.ratio
-        return f"{name} is {times:.3g} times as fast as {baseline}{precision} (time ratio {verdict.ratio:.3g}, {span})."
+        times = f"{name} is {ratio_text(1 / verdict.ratio)} times as fast as {baseline}"
+        return f"{times}{precision} (time ratio {ratio}, {span})."
     if verdict.kind is Kind.SLOWER:
-        return f"{name} takes {verdict.ratio:.3g} times as long as {baseline}{precision} ({span})."
+        return f"{name} takes {ratio} times as long as {baseline}{precision} ({span})."
     if verdict.kind is Kind.EQUIVALENT:
         within = f"{name} and {baseline} are equally fast to within {margin * 100:.3g} %"
-        return f"{within}{precision} (time ratio {verdict.ratio:.3g}, {span})."
+        return f"{within}{precision} (time ratio {ratio}, {span})."
     if verdict.no_interval:
         busy = verdict.disturbed >= verdict.rounds
+        advice = "it may be theirs, so repeat it when nothing else runs" if busy else "allow more processes"
         return (
-            f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, without an interval, as "
-            f"{verdict.no_interval}; {'repeat it when nothing else runs' if busy else 'allow more processes'}."
+            f"{name} against {baseline} is undecided: time ratio {ratio}, without an interval, as "
+            f"{verdict.no_interval}; {advice}."
         )
     if verdict.close:
         within = f"{name} and {baseline} are at most {verdict.apart:.1%} apart{precision}"
-        return f"{within} (time ratio {verdict.ratio:.3g}, {span})."
+        return f"{within} (time ratio {ratio}, {span})."
     more = (
         f"; about {verdict.processes_needed} pairs would likely decide it" if verdict.processes_needed else ""
     )
-    return f"{name} against {baseline} is undecided: time ratio {verdict.ratio:.3g}, {span}{more}."
+    return f"{name} against {baseline} is undecided: time ratio {ratio}, {span}{more}."
 
 
 def precision_apart(one: Result, baseline: Result) -> str:

@@ -159,7 +159,7 @@ class Comparison:
         others = facts.get("others")
         if others:
             said.append(
-                f"Other programs took {others} meanwhile: turns that had to wait for a core do not count."
+                f"Meanwhile other programs took {others}: turns that had to wait for a core do not count."
             )
         if self.unseen:
             said.append(f"This system does not tell the {' nor the '.join(self.unseen)}: it goes unseen.")

@@ -36,7 +36,10 @@ class Series:
             some = tuple(replace(next(every), contender=one) for one in contenders)
             against = verdicts_against(some, contenders[0])
             parts[value] = replace(found, baseline=contenders[0], results=some, verdicts=against)
-        return cls("threads", parts, found.sentences())
+        # those at the first value stand in the table, against its first contender as all others do
+        once = {one.contender for one in found.results[: len(contenders)]}
+        other = {name: one for name, one in found.verdicts.items() if name not in once}
+        return cls("threads", parts, replace(found, verdicts=other).sentences())
 
     @cached_property
     def won(self) -> dict[str, Winner]:
@@ -86,5 +89,5 @@ def _way(one: Lead, last: Lead) -> str:
     grows = one.high is not None and last.low is not None and last.low > one.high
     falls = one.low is not None and last.high is not None and last.high < one.low
     if not (grows or falls):
-        return f"does not clearly change ({one.ratio:.3g} and {last.ratio:.3g})"
-    return f"{'grows' if grows else 'falls'} from {one.ratio:.3g} to {last.ratio:.3g}"
+        return f"does not clearly change ({ratio_text(one.ratio)} and {ratio_text(last.ratio)})"
+    return f"{'grows' if grows else 'falls'} from {ratio_text(one.ratio)} to {ratio_text(last.ratio)}"

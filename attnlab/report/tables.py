@@ -38,7 +38,7 @@ MARKS = {Sure.DECIDED: "●", Sure.CLOSE: "≈", Sure.TIE: "≟", Sure.NO_INTERV
 _LEGEND = {
     Sure.DECIDED: "● decidedly the fastest",
     Sure.CLOSE: "≈ those named are at most 5 % apart",
-    Sure.TIE: "≟ this run cannot tell those named apart: race them alone",
+    Sure.TIE: "≟ this run cannot tell those named apart directly: race them alone",
     Sure.NO_INTERVAL: "? too few undisturbed processes to tell",
     Sure.ALONE: "· nothing else was measured",
 }

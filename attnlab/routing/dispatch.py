@@ -94,6 +94,9 @@ class Fastest:
         if self._not_here:
             warnings.warn(f"{self._not_here}: every call goes to PyTorch's own", stacklevel=3)
 
+    def __repr__(self) -> str:
+        return f"attnlab.fastest({str(self._run.folder)!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Made anew where it is loaded, which may be another machine."""
         return self._again, (self._run,)

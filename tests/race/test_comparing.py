@@ -123,11 +123,11 @@ def test_who_computes_in_less_is_told_with_both_errors() -> None:
         (said,) = found.sentences()
         if baseline == "plain":
             assert said.startswith(
-                "quick is 2 times as fast as plain, in bfloat16: relative error 3.1e-03 against 2.3e-07 (time ratio"
+                "quick is 2.00 times as fast as plain, in bfloat16: relative error 3.1e-03 against 2.3e-07 (time ratio"
             )
         else:
             assert said.startswith(
-                "plain takes 2 times as long as quick, which computes in bfloat16: "
+                "plain takes 2.00 times as long as quick, which computes in bfloat16: "
                 "relative error 2.3e-07 against 3.1e-03"
             )
         told = {one["name"]: one["computes_in"] for one in found.to_json()["contenders"]}
