@@ -15,7 +15,7 @@ _CALLS = 5
 #: what limits may be at most, where that is not `MOST`
 UTMOST = {"processes": UTMOST_PROCESSES, "most_processes": UTMOST_PROCESSES}
 _MAY_BE_0 = frozenset(
-    {"further_above", "extra_seconds", "settle_seconds", "settle_below_seconds", "run_delay", "noise_margin"}
+    "further_above extra_seconds settle_seconds settle_below_seconds run_delay noise_margin narrow".split()
 )
 
 
@@ -24,18 +24,19 @@ class Limits:
     """When to stop measuring. Seconds throughout.
 
     A workload is raced in `processes` processes of each contender, one in each set of processes, and in more, up to
-    `most_processes` if these are more, where those leave something undecided: with `further_above` 0 a verdict against
-    the baseline, else the lead of the fastest over the next implementation that may be as fast, where it is of more
-    than that part. It has at least `min_rounds` rounds in all and at most `max_rounds`, shared by the planned
-    processes, but no more than fit into `workload_seconds`; where that leaves less than two rounds a process, up to
-    `extra_seconds` more. Who takes over `far_behind` times as long as the fastest has one round in three of the sets,
-    beside that time. A contender whose call is predicted to take over `longest_call` is not tried: over
-    `call_seconds`, or more where the time of a workload has room for that. One whose answer does not come within
-    `deadline_seconds` is killed, and one whose process has not loaded its backend within `start_seconds`.
-    A turn is timed for at least `turn_seconds` and two calls, after untimed calls for `settle_seconds`; a call of over
-    `settle_below_seconds` does without these, and is timed alone. Calls whose threads waited for a core for more than
-    the part `run_delay` of their time do not count; a turn of such calls alone is taken again. Differences up to
-    `noise_margin` count as none. Raises ValueError for what is no such number.
+    `most_processes` if these are more, where those leave something undecided: with `further_above` 0 a verdict
+    against the baseline, else the lead of the fastest over the next implementation that may be as fast, where it is
+    of more than that part. It has at least `min_rounds` rounds in all and at most `max_rounds`, shared by the planned
+    processes, but no more than fit into `workload_seconds`, and no more once every interval that is asked for reaches
+    no further than `narrow`; where that leaves less than two rounds a process, up to `extra_seconds` more. Who takes
+    over `far_behind` times as long as the fastest has one round in three of the sets, beside that time. A contender
+    whose call is predicted to take over `longest_call` is not tried: over `call_seconds`, or more where the time of a
+    workload has room for that. One whose answer does not come within `deadline_seconds` is killed, and one whose
+    process has not loaded its backend within `start_seconds`. A turn is timed for at least `turn_seconds` and two
+    calls, after untimed calls for `settle_seconds`; a call of over `settle_below_seconds` does without these, and is
+    timed alone. Calls whose threads waited for a core for more than the part `run_delay` of their time do not count;
+    a turn of such calls alone is taken again. Differences up to `noise_margin` count as none. Raises ValueError for
+    what is no such number.
     """
 
     processes: int = 5
@@ -54,6 +55,7 @@ class Limits:
     settle_below_seconds: float = 0.1
     run_delay: float = 0.02
     noise_margin: float = MARGIN
+    narrow: float = 0.03
 
     def __post_init__(self) -> None:
         for one in fields(self):

@@ -43,8 +43,6 @@ FAR_ROUNDS, FAR_SETS = 1, 3
 _SURE_SECONDS = 5e-3
 #: the rounds of a set at which verdicts are looked at
 _LOOKS = (6, 12, 24, 48)
-#: an interval of a ratio that reaches no further than this is narrow enough
-_NARROW = 0.03
 #: rounds that a placement of the arrays is raced for, at least; and turns of so many times the seconds that it cost
 _PLACED_FOR, _PLACED_WORTH = 4, 2.0
 #: calls of a turn that others came before, at least: half of what such a turn takes would else be untimed
@@ -136,7 +134,7 @@ class Race:
             over = bool(count) and elapsed + latest > share
             if not racing or (over and (count >= LEAST_ROUNDS or self.spent > limits.utmost_seconds)):
                 break
-            if count >= least and count in _LOOKS and last and not self._still_open(_NARROW):
+            if count >= least and count in _LOOKS and last and not self._still_open(limits.narrow):
                 break
             before = self.spent
             for number in numbers:
@@ -419,7 +417,7 @@ class Race:
             return False
         wide = [math.sqrt(rivals[name].high / rivals[name].low) - 1 for name in wanted if rivals[name].low]
         if len(wide) == len(wanted):
-            self._widest = f"intervals up to ± {max(wide):.0%}, ± {_NARROW:.0%} is enough, "
+            self._widest = f"intervals up to ± {max(wide):.0%}, ± {self.limits.narrow:.0%} is enough, "
         for one in running:
             one.racing = one.racing and (one is base or one.name in wanted or one.name in names)
         return True

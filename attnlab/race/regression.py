@@ -27,8 +27,8 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.text import bytes_text, counted, one_line, seconds_text
 
-#: rounds of a workload take so long, in so many processes of each of the three contenders
-LIMITS = Limits(workload_seconds=3.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
+#: rounds of a workload take so long at most, in so many processes of each of the three contenders
+LIMITS = Limits(workload_seconds=8.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
 _LEAST_BYTES, _LEAST_SECONDS = 2**20, 0.05
 
@@ -56,7 +56,7 @@ class Margins:
     slower: float = 0.03
     memory: float = 0.05
     setup: float = 0.5
-    unseen: float = 0.10
+    unseen: float = 0.05
     kernel_may_change: bool = False
 
 
@@ -186,10 +186,12 @@ def gate(
 ) -> Gate:
     """Race HEAD against BASE, each of `backends` at each of `workloads`.
 
-    base, head : a setting that says where a side runs, ("ref", "main"), as `attnlab.backend.side` knows it. limits : of
-    each race, with the margins' own for what counts as none. Raises ValueError for a backend that is not known.
+    base, head : a setting that says where a side runs, ("ref", "main"), as `attnlab.backend.side` knows it. limits :
+    of each race; it goes on until the intervals reach no further than a third of the margin, or the time is spent.
+    Raises ValueError for a backend that is not known.
     """
     margins, started = margins or Margins(), time.monotonic()
+    limits = replace(limits, narrow=margins.slower / 3, noise_margin=margins.slower / 2)
     lines: list[Line] = []
     versions: dict[str, dict[str, str]] = {}
     for backend in backends:
