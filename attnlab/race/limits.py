@@ -15,7 +15,15 @@ _CALLS = 5
 #: what limits may be at most, where that is not `MOST`
 UTMOST = {"processes": UTMOST_PROCESSES, "most_processes": UTMOST_PROCESSES}
 _MAY_BE_0 = frozenset(
-    "further_above extra_seconds settle_seconds settle_below_seconds run_delay noise_margin narrow".split()
+    [
+        "further_above",
+        "extra_seconds",
+        "settle_seconds",
+        "settle_below_seconds",
+        "run_delay",
+        "noise_margin",
+        "narrow",
+    ]
 )
 
 
