@@ -22,6 +22,7 @@ from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import SETTING, chosen, load
 from attnlab.backend.keywords import FORMS
 from attnlab.backend.library import huge_page_variables, thread_variables
+from attnlab.plain import suggestion
 from attnlab.problem.problem import PROJECTIONS
 from attnlab.subprocesses import without_own
 
@@ -170,7 +171,10 @@ class Contender:
             chosen(self.backend, folders, dict(self.settings))
         except ValueError as fault:
             said = str(fault)
-            raise ValueError(f"{said}; {_FOR_ALL}" if "no setting" in said else said) from None
+            slip = re.search(r"has no setting '(\w+)'", said)
+            raise ValueError(
+                f"{said}; {suggestion(slip[1], _SETTINGS, _FOR_ALL)}" if slip else said
+            ) from None
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables that its process is started with, the `inherited` ones included.

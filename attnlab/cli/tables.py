@@ -65,7 +65,7 @@ class Fitted:
 
     Headers, and columns of `prose`, end their lines between words. What does not fit: of the columns `spare` as many
     as need be are left out, the last first, and named below; all else stands in further blocks, each with the first
-    column again. A spare column in which nothing stands is left out too. `note` is a line below.
+    `keys` columns again. A spare column in which nothing stands is left out too. `note` holds lines below.
     """
 
     headers: Sequence[str]
@@ -75,6 +75,7 @@ class Fitted:
     spare: Sequence[str] = ()
     note: str = ""
     lines: bool = False
+    keys: int = 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The title, a block of columns or several, and what is not shown."""
@@ -97,10 +98,10 @@ class Fitted:
             if at in shown and room(shown) < 0:
                 shown.remove(at)
                 missing.insert(0, self.headers[at])
-        blocks = [shown[:1]]
-        for at in shown[1:]:
-            if len(blocks[-1]) > 1 and room([*blocks[-1], at]) < 0:
-                blocks.append(shown[:1])
+        blocks = [shown[: self.keys]]
+        for at in shown[self.keys :]:
+            if len(blocks[-1]) > self.keys and room([*blocks[-1], at]) < 0:
+                blocks.append(shown[: self.keys])
             blocks[-1].append(at)
         if self.title:
             yield Text(self.title, style="bold")
@@ -179,21 +180,31 @@ def medians(found: Comparison) -> str:
 
 
 def check_table(found: Sequence[Checked]) -> Fitted:
-    """A row a backend and number format: right or not, and why; one a backend of which none was asked."""
-    headers = "backend | dtype | result | asked | declined | too slow | not compiled for | gradients | ln Z | reason"
-    rows = []
+    """A row a backend and number format: right or not; one a backend of which none was asked; the reasons below."""
+    headers = "backend | dtype | result | asked | declined | too slow | not compiled for | gradients | ln Z"
+    rows, reasons = [], dict[str, list[str]]()
     for checked in found:
-        lacks = f"no gradients: {checked.no_gradients}" if checked.passed and checked.no_gradients else ""
+        if checked.passed and checked.no_gradients:
+            reasons[f"{checked.name} has no gradients: {_own_words(checked, checked.no_gradients)}."] = []
         for dtype, word, one in checked.lines:
             counts = (one.asked, one.declined, one.left_out, one.uncompiled) if dtype else [""] * 4
             further = [
                 word if dtype in of else "none" if one.passed else ""
                 for of in (checked.gradients, checked.log_sums)
             ]
-            why, lacks = (lacks, "") if one.passed else (one.reason, lacks)
-            rows.append((checked.name, dtype, word, *counts, *further, why))
-    spare = ("reason", "gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
-    return Fitted(headers.split(" | "), rows, prose=("result", "gradients", "ln Z", "reason"), spare=spare)
+            rows.append((checked.name, dtype, word, *counts, *further))
+            if one.reason and not one.passed:
+                why = f"{checked.name}{{}}: {word}. {_own_words(checked, one.reason)}."
+                reasons.setdefault(why, []).extend(filter(None, [dtype]))
+    note = "\n".join(why.format("".join(f", {one}" for one in dtypes)) for why, dtypes in reasons.items())
+    spare = ("gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
+    prose = ("result", "gradients", "ln Z")
+    return Fitted(headers.split(" | "), rows, prose=prose, spare=spare, note=note, keys=2)
+
+
+def _own_words(checked: Checked, reason: str) -> str:
+    """The reason without who declines which workload: that stands beside it."""
+    return re.sub(rf"^{re.escape(checked.name)} declines [^:]*: ", "", reason)
 
 
 def precision_table(found: Sequence[Checked]) -> Fitted:
@@ -219,7 +230,7 @@ def precision_table(found: Sequence[Checked]) -> Fitted:
         if dtype in answers
     ]
     headers = ["backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"]
-    return Fitted(headers, rows, title, prose=("dtype", "class"), spare=("ulp", "bias"))
+    return Fitted(headers, rows, title, prose=("dtype", "class"), spare=("ulp", "bias"), keys=2)
 
 
 def same_bits_table(found: Sequence[Checked]) -> Fitted:
@@ -232,7 +243,7 @@ def same_bits_table(found: Sequence[Checked]) -> Fitted:
     ]
     title = "the same bits again, and when a part is computed by itself"
     headers, reason = ("backend", "dtype", *SAME_BITS, "reason"), ("reason",)
-    return Fitted(headers, rows, title, prose=reason, spare=reason)
+    return Fitted(headers, rows, title, prose=reason, spare=reason, keys=2)
 
 
 def backend_table(device: str, found: Sequence[Listed]) -> Fitted:
@@ -308,7 +319,7 @@ def ledger_table(found: Ledger) -> Fitted:
 # -- a race ------------------------------------------------------------------------------------------
 
 #: columns of the table of a race; from the third on, what is left out where there is no room, the last first
-_COLUMNS = ("workload", "first", "time", "next takes", "peak", "next", "no speed", "open", "rel. error")
+_COLUMNS = ("workload", "first", "time", "next takes ×", "next", "peak", "no speed", "open", "rel. error")
 
 
 def undecided(cell: Cell) -> tuple[int, int]:
@@ -340,9 +351,9 @@ def _row(cell: Cell) -> list[str]:
     return [
         f"{MARKS[cell.won.sure]} {', '.join(cell.won.first)}",
         seconds_text(cell.won.seconds),
-        "" if lead is None else f"{ratio_text(lead.ratio)}{span} ×",
-        "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
+        "" if lead is None else f"{ratio_text(lead.ratio)}{span}",
         "" if lead is None else lead.over,
+        "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
         f"{still} of {of}" if still else "",
         "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
     ]

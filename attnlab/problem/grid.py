@@ -210,8 +210,8 @@ def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...
     found = {name: values for name, values in given.items() if len(values) > 1}
     if len(found) > 1:
         raise ValueError(
-            f"several values are compared of one option, got them of {' and '.join(map(option, found))}: "
-            "attnlab run measures all combinations of --lengths, --heads and --dtypes"
+            f"one option may have several values, got them of {' and '.join(map(option, found))}: "
+            "all combinations of --lengths, --heads and --dtypes are for attnlab run"
         )
     return next(iter(found.items()), None)
 

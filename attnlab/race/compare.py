@@ -190,7 +190,7 @@ def compare(
     words : that say the workload on the command line, where these are not its own options.
 
     Raises ValueError for a number of no use, fewer than two contenders, broken notation, an unknown backend, an unknown
-    field, and as `Workload` does.
+    field, and as `Workload` does; Unavailable where the backends of fewer than two contenders load here.
     """
     workload = _workload(workload, fields)
     places = [str(folder) for folder in folders]
@@ -211,6 +211,7 @@ def compare(
     )
     started = time.monotonic()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
+        conductor.require_two()
         results = tuple(conductor.race(workload))
         elapsed = time.monotonic() - started
         some_elsewhere = any(one.elsewhere for one in raced)

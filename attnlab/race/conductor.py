@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from attnlab import system
 from attnlab.backend.contender import Contender
 from attnlab.backend.discovery import require
-from attnlab.errors import Declined
+from attnlab.errors import Declined, Unavailable
 from attnlab.gate import race_check
 from attnlab.judge.ranking import is_second_entry
 from attnlab.problem.result import SAME_BITS, Invariance, Outcome, Result
@@ -101,6 +101,13 @@ class Conductor:
 
     def __exit__(self, *_: object) -> None:
         self.sets.end()
+
+    def require_two(self) -> None:
+        """Raises Unavailable where the backends of fewer than two contenders load: there is nothing to compare."""
+        absent = self.sets.absent
+        if absent and len(self.sets.running(0)) - len(absent) < 2:
+            said = "; ".join(f"{name} is {outcome}: {why}" for name, (outcome, why) in absent.items())
+            raise Unavailable(f"nothing to compare: {said}")
 
     def race(self, workload: Workload) -> list[Result]:
         """One result a contender, in the order they were given."""

@@ -133,8 +133,10 @@ def ladder(workload: Workload) -> Iterator[Workload]:
             f"{len(lengths)}: measure it, without --predict"
         )
     for one in lengths:
+        rung = shortened(workload, one)
         sizes = {name: getattr(workload, name) for name in ("batch", "heads", "kv_heads")}
-        yield shortened(workload, one).with_(**sizes)
+        kept = [max(1, each * rung.keys // workload.keys) for each in workload.key_lengths or ()]
+        yield rung.with_(**sizes, key_lengths=tuple(kept) or None)
 
 
 def _length(one: Workload) -> int:

@@ -214,6 +214,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     )
     done_before = {one.experiment for one in record.findings}
     wanted = [one for one in plan.experiments if one not in done_before]
+    if not wanted:
+        return
     progress.stage(f"numerics: {', '.join(wanted).replace('_', ' ')}", done=total, total=total)
     with accounted(record, "numerics"):  # nothing is timed there: side by side, in one thread each
         for at in range(0, len(wanted), cores()):

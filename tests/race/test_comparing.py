@@ -60,6 +60,16 @@ def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Pat
     )
 
 
+def test_where_one_alone_is_left_nothing_is_raced(tmp_path: Path) -> None:
+    (tmp_path / "absent.py").write_text(
+        'LIBRARY = "numpy"\nimport absent_library\ndef attend(q, k, v): return v\n'
+    )
+    heard: list[str] = []
+    with pytest.raises(Unavailable, match=r"nothing to compare: absent is .*absent_library"):
+        compare("numpy_vectorized", "absent", length=16, folders=[str(tmp_path)], on_event=heard.append)
+    assert not [one for one in heard if "round" in one or "checking" in one]
+
+
 def measured(name: str, seconds: float, error: float, **more: Any) -> Result:
     """A contender with this time in five processes, and this relative error."""
     accuracy = Accuracy(error, 1.0, error, 16, 16, passed=True)

@@ -24,6 +24,7 @@ def test_a_setting_is_held_against_the_backends_file() -> None:
     Contender.parse("openvino[precision=bf16]").require()
     for text, message in {
         "openvino[precison=f32]": r"openvino has no setting 'precison'; its own are precision=f32\|bf16\|f16; settings",
+        "torch_sdpa[threds=1]": r"torch_sdpa has no setting 'threds'; it has none of its own; did you mean threads\?$",
         "openvino[precision=f8]": "openvino: precision must be f32 or bf16 or f16, got 'f8'$",
         "nobody[precision=f8]": "no backend is called 'nobody'",
     }.items():

@@ -135,6 +135,8 @@ def test_one_side_that_stays_is_not_scaled() -> None:
     assert {(one.batch, one.heads, one.kv_heads, one.queries) for one in rungs} == {(2, 8, 2, 1)}
     crossed = list(ladder(Workload(queries=77, keys=4096)))
     assert {one.queries for one in crossed} == {77} and crossed[0].keys == 96
+    padded = ladder(Workload(batch=2, queries=4096, keys=4096, key_lengths=(4096, 1024)))
+    assert {one.keys // min(one.key_lengths or (1,)) for one in padded} == {4}
 
 
 @pytest.mark.parametrize("words", [["--length", "16,32"], ["--threads", "1,2", "--length", "16"]])
