@@ -131,6 +131,8 @@ class Worker:
         #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
         self.calling: Calling | None = None
         self.other: Problem | None = None
+        #: whether the library may have taken the arrays of `problem` over as they lie: it has to stay as it is
+        self.lent = False
         #: by what its inputs are changed now; the seconds that changing them took, about, and those of all turns
         self.seed: int | None = None
         self.changing, self.turning = 0.0, 0.0
@@ -210,8 +212,7 @@ class Worker:
         backend, library = _there(self.backend, "load"), self.library(workload.device)
         backend.require(workload, self.projection)
         changeable = problem is not None and library.refill is not None
-        # a library may take an array over as it lies, and the problem has to stay as it is
-        arrays, left = backend.arrays(workload, _copied(problem) if problem and changeable else problem)
+        arrays, left = backend.arrays(workload, problem)
         calling = Calling(backend, workload, left, library)
         library.finish()
         started = time.perf_counter()
@@ -219,6 +220,7 @@ class Worker:
         library.finish()
         self.bound_seconds = time.perf_counter() - started
         self.calling, self.seed = calling if changeable and calling.held else None, None
+        self.lent = True
         return self._slowed(call, library)
 
     def _slowed(self, call: Callable[[], Any], library: Library) -> Callable[[], Any]:
@@ -227,6 +229,8 @@ class Worker:
 
     def _change(self, calling: Calling, last: _Last, seed: int) -> None:
         """Write inputs changed by `seed` into the arrays that the last call reads, or elsewhere if they are so."""
+        if self.lent:
+            self.problem, self.lent = _copied(_there(self.problem, "prepare")), False
         problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
         if asked is not calling.workload:
             self.other = self.other or problem_of(asked)
