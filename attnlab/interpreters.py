@@ -22,7 +22,7 @@ from pathlib import Path
 from attnlab.errors import Unavailable
 from attnlab.remembered import cache_folder
 from attnlab.subprocesses import Interpreter, without_own
-from attnlab.text import one_line
+from attnlab.text import bytes_text, one_line
 
 #: the first version and the one after the last that attnlab's workers run in
 VERSIONS = ((3, 10), (3, 15))
@@ -30,6 +30,8 @@ VERSIONS = ((3, 10), (3, 15))
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
 #: seconds that an interpreter has to say what it is
 _PATIENCE = 60.0
+#: bytes that are left on a disk that is as good as full
+_LITTLE = 2**26
 _LOOK = (
     "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
     "[one for one in sys.argv[1:] if importlib.util.find_spec(one) is None]]))"
@@ -148,6 +150,12 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
     except OSError as fault:
         if not folder.exists():  # or somebody else has made it in between
             raise Unavailable(f"{folder} could not be made: {fault.strerror or fault}") from None
+    except Unavailable as fault:
+        left = shutil.disk_usage(fresh).free
+        if left > _LITTLE:
+            raise
+        said = f"the disk of {folder.parent} has {bytes_text(left)} left: make room, or set ATTNLAB_CACHE"
+        raise Unavailable(f"{said}. {fault}") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

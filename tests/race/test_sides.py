@@ -9,6 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -19,7 +20,7 @@ from attnlab.backend.contender import Contender
 from attnlab.backend.side import require_two, setting_of, side_of
 from attnlab.cli import app
 from attnlab.errors import Unavailable
-from attnlab.interpreters import environment_of, interpreter
+from attnlab.interpreters import environment_of, interpreter, made_whole
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison, compare
 
@@ -156,6 +157,18 @@ def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch
     assert len(environments) == 2
     environment_of(["attnlab-demo==1.0"])
     assert environments == {one.name: one.stat().st_mtime_ns for one in (cache / "environments").iterdir()}
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever ran out of it says less."""
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+
+    def make(folder: Path) -> None:
+        raise Unavailable("-m venv failed: exit status 1")
+
+    with pytest.raises(Unavailable, match=r"has 0 B left: make room, or set ATTNLAB_CACHE\. -m venv failed"):
+        made_whole(tmp_path / "environment", make)
+    assert not list(tmp_path.iterdir())
 
 
 def test_two_commits_race(commit: Commit) -> None:
