@@ -151,10 +151,10 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
         if not folder.exists():  # or somebody else has made it in between
             raise Unavailable(f"{folder} could not be made: {fault.strerror or fault}") from None
     except Unavailable as fault:
-        left = shutil.disk_usage(fresh).free
-        if left > _LITTLE:
+        room = shutil.disk_usage(fresh).free
+        if room > _LITTLE:
             raise
-        said = f"the disk of {folder.parent} has {bytes_text(left)} left: make room, or set ATTNLAB_CACHE"
+        said = f"the disk of {folder.parent} has {bytes_text(room)} left: make room, or set ATTNLAB_CACHE"
         raise Unavailable(f"{said}. {fault}") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
