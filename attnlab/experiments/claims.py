@@ -347,7 +347,7 @@ CLAIMS = (
         says="The output is Σ_j s_ij v_j: the values times their scores.",
         truth="It is Σ_j p_ij v_j, the scores after the softmax. Scores as they are have both signs and no fixed sum: "
         "of standard normal inputs their combination has a root mean square of √n, and the output one of √(E "
-        "Σp²), about √(e/n) for many keys.",
+        "Σp²), about √(e/n) for many keys and a large d_k.",
         claimed=(Test("rms of Σ s v / rms of Σ p v", "=", 1),),
     ),
     Claim(
@@ -417,10 +417,11 @@ CLAIMS = (
         reference="Blanchard, Higham, Higham 2021; Milakov, Gimelshein 2018",
         says="The softmax can be computed as exp(s)/Σ exp(s).",
         truth="That overflows. The sum of n equal exponentials does so above a logit of ln(max) − ln n, and the "
-        "weights are then 0 without a warning: at n = 1024 from 4.16 on in float16, 81.79 in float32, 702.85 in "
+        "weights are then 0 without an error: at n = 1024 from 4.16 on in float16, 81.79 in float32, 702.85 in "
         "float64. Above ln(max) each exponential does, and the weights are NaN: 11.09, 88.72, 709.78. They are NaN too "
         "where all logits are so negative that every exponential is 0: in float32 at −110. Subtracting the row's "
-        "largest logit first changes nothing else and cures all three.",
+        "largest logit first changes nothing else and cures all three, where n itself does not exceed max (65,504 in "
+        "float16) or the sum is kept in a wider format.",
         claimed=(Test("unshifted softmax overflows above", "=", math.inf),),
         right=(
             Test("share of unshifted weights that are 0"),

@@ -201,7 +201,8 @@ EXPERIMENT = Experiment(
     theory="e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above "
     "ln(max) − ln n: exp(s)/Σ exp(s) then gives 1/∞ = 0 for every key, above ln(max) ∞/∞ and, where all logits are "
     "very negative (−110 in float32), 0/0, a NaN. A softmax that first subtracts the row's largest logit has a "
-    "largest exponent of 0 and meets neither. A single weight still underflows: a key whose logit lies Δ below n − "
+    "largest exponent of 0 and meets neither, unless n itself exceeds the largest number of its sum's format, 65,504 "
+    "in float16. A single weight still underflows: a key whose logit lies Δ below n − "
     "1 equal ones has the weight e^{−Δ}/(n − 1), which is rounded to 0 below half the smallest subnormal number. A "
     "kernel that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below about the smallest normal one, "
     "where it flushes the exponential, or the weight itself, where it flushes that.",
@@ -211,8 +212,8 @@ EXPERIMENT = Experiment(
     caption="A row of n keys, of which one lies Δ below all others: the Δ at which its weight becomes 0, "
     "for each format and backend. Broad lines are predicted for subnormal numbers kept, dotted ones for "
     "flushed; dashed ones show where e^x itself overflows. Two keys are left to the scalar remainder of "
-    "vectorised code and 64 are not, so that one kernel may do both. Without a mark: a backend that has not "
-    "the format.",
+    "vectorised code and 64 are not, so that one kernel may do both. Without a mark: not asked in that format; "
+    "where the list below does not say why, the backend has not the format.",
     lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit "
     "of 4.16, with zeros instead of an error, and with NaN below −17.33. Keep scores of float16 inputs in float32: "
     "q·k can pass 65504 while the scaled logit is harmless, and then no subtraction helps.",

@@ -184,10 +184,13 @@ def self_test_summary(analysis: Analysis) -> str:
         return f"No contender was measured twice, so there is no self-test. {left_out}"
     worst = max(tested.twins, key=lambda one: one.deviation)
     failed = f"{len(tested.failures)}" if tested.failures else "none"
+    told = [one for one in tested.twins if one.verdict.low > 0]
+    without = len(tested.twins) - len(told)
+    none = f" ({without} more {'has' if without == 1 else 'have'} no interval)" if without else ""
     text = (
         f"`{worst.contender}` was entered twice. Its two entries differed by more than "
         f"±{percent(tested.margin)}, with the whole interval, on {failed} of "
-        f"{counted(len(tested.twins), 'workload')}; the largest difference of the estimates was "
+        f"{counted(len(told), 'workload')}{none}; the largest difference of the estimates was "
         f"{percent(worst.deviation)}."
     )
     if tested.between is not None:
