@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from process_sets import PLACED_FOR, ROUNDS, in_sets
+from process_sets import PLACED_FOR, ROUNDS, in_sets, measured
 
 from attnlab.judge.replication import speeds
 from attnlab.judge.verdicts import ALPHA, MARGIN, Kind, Verdict, compare, verdicts_against
-from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders in so many rounds, so many of them in each process
@@ -156,11 +154,6 @@ def test_all_verdicts_of_one_workload_err_together_less_often_than_their_level(
     assert missed / trials <= allowed(2 * ALPHA, trials), (
         "each by itself misses in 5 % at most, not all together"
     )
-
-
-def measured(name: str, latency: Measurement) -> Result:
-    """A result of these seconds a call."""
-    return Result(name, Workload(heads=1, queries=4, keys=4), Outcome.MEASURED, measurements=(latency,))
 
 
 def test_a_difference_far_above_the_noise_is_always_told() -> None:
