@@ -168,11 +168,8 @@ class FakeWorker:
         if LOG_SUM in shaped:  # without the axis that its reference has for components
             shaped[LOG_SUM] = shaped[LOG_SUM][..., 0]
         answers = {name: factor * shaped[name] for name in names}
-        return {
-            "answers": [answers] * calls,
-            "first_call_s": self.first_call(self.process),
-            "last_call_s": seconds,
-        }
+        first = self.first_call(self.process)
+        return {"answers": [answers] * calls, "first_call_s": first, "last_call_s": seconds}
 
     def begin(self, op: str, **arguments: Any) -> Callable[[], Any]:
         return lambda: self.ask(op, **arguments)

@@ -155,6 +155,8 @@ def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
         assert one.latency is not None
         turns = zip(one.latency.columns["round"], one.latency.columns["process"], strict=True)
         flags = tuple(float(when(one.workload.keys, *turn)) for turn in turns)
+        if not any(flags):
+            return one
         columns = {**one.latency.columns, "disturbed": flags}
         facts = {**one.latency.facts, "others": "1.5 cores, most of it rustc"}
         return replace(one, measurements=(replace(one.latency, columns=columns, facts=facts),))
