@@ -83,14 +83,14 @@ def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
     asked, results = Workload(queries=8192, keys=8192), []
     for one in ladder(asked):
         n = one.keys
-        peak = Measurement("peak_memory", "B", (1000.0 + 2048 * n,))
+        peak = Measurement("peak_memory", "B", (1000.0 + 4096 * n,))
         few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s")
         results.append(measured("a", 1e-5 + 1e-9 * n**2, peak, workload=one))
         results.append(measured("b", 1e-3 * n, workload=one) if n <= 128 else few)
     assert [one.workload.keys for one in (*results[:6:2], results[-1])] == [64, 96, 128, 4096]
     found = carried_on(results, asked)
     assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
-    assert found.peak_bytes["a"].value == pytest.approx(1000 + 2048 * 8192, rel=1e-3)
+    assert found.peak_bytes["a"].value == pytest.approx(1000 + 4096 * 8192, rel=1e-3)
     assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
     assert "b is not predicted: 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
     far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))
