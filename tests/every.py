@@ -15,6 +15,9 @@ from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import backends, load, on_request
 from attnlab.backend.library import libraries
 from attnlab.errors import Unavailable
+from attnlab.gate import race_check
+from attnlab.problem.result import Accuracy
+from attnlab.problem.workload import Workload
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"
@@ -40,6 +43,13 @@ def here(name: str, **options: Any) -> Backend:
         return load(name, **options)
     except Unavailable as missing:
         pytest.skip(str(missing))
+
+
+def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
+    """Its answer before the clock, as a race judges it."""
+    rows, answers = race_check.sampled_rows(workload), one.named(workload, one.bind(workload, **how)())
+    rows_of = {name: workload.cut(name, answer, rows) for name, answer in answers.items()}
+    return race_check.judge(workload, rows, rows_of, one.computes_in)
 
 
 def library_of(name: str) -> str:

@@ -41,7 +41,7 @@ def test_the_instruments_import_nothing_heavy() -> None:
     assert heavy_after("import attnlab; attnlab.load('torch_eager')") >= {"torch"}, "the check can fail"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["no-such-command"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["no-such-command"]])
 def test_the_list_of_commands_imports_none_of_them(words: list[str]) -> None:
     """Nor NumPy: Python and click are all that it takes."""
     run = "import sys; from attnlab.__main__ import main\ntry: main({})\nexcept SystemExit: pass\n"

@@ -18,7 +18,6 @@ from rich.cells import cell_len
 from rich.console import Console
 from typed import status
 
-from attnlab.cli import app
 from attnlab.cli.tables import Fitted, comparison_table, costs_tables, presets_table, race_table
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.mask_kinds import Given, Part
@@ -105,11 +104,6 @@ def test_nobody_needs_to_read_to_the_end(words: str) -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_help_is_whole_sentences_under_headings(screen: Callable[[str], list[str]]) -> None:
-    listed = "\n".join(screen("--help")).partition("Commands:\n")[2].splitlines()
-    assert len(listed) == len(app.commands) and all(re.search(r"\w[.?]$", one) for one in listed)
-    page = screen("compare --help")
-    headings = [one for one in page if re.fullmatch(r"\w.*:", one)]
-    assert headings == ["Options:", "Shape:", "Mask and scores:", "What is measured:", "How long:", "Output:"]
-    of_masks = "\n".join(page).partition("--mask")[2].partition("--bias")[0]
+def test_the_help_of_a_race_names_every_mask(screen: Callable[[str], list[str]]) -> None:
+    of_masks = "\n".join(screen("compare --help")).partition("--mask")[2].partition("--bias")[0]
     assert all(f"{kind}(" in of_masks for kind in {*Part.kinds} - {Given.kind})

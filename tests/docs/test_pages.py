@@ -59,20 +59,16 @@ def test_the_reference_has_all_that_attnlab_offers() -> None:
     missing = [one for one in attnlab.__all__ if f"::: attnlab.{one}\n" not in page]
     assert missing == ["theory"]  # which has a page of its own
     page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
-    public = [
-        name for name, one in vars(attnlab.theory).items() if not (name.startswith("_") or ismodule(one))
-    ]
+    names = vars(attnlab.theory).items()
+    public = [name for name, one in names if not (name.startswith("_") or ismodule(one))]
     assert public and [one for one in public if one not in page] == []
 
 
 def test_the_workflow_runs_every_python_that_is_promised() -> None:
     """Each in an environment of tox of its own."""
-    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "classifiers"
-    ]
-    promised = {one.rpartition(" ")[2] for one in classifiers if re.search(r":: 3\.\d+$", one)}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = {one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)}
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
     jobs = workflow["jobs"]["tox"]["strategy"]["matrix"]["include"]
-    assert promised == {
-        job["python"] for job in jobs if job["environment"] == f"py{job['python'].replace('.', '')}"
-    }
+    named = {job["python"]: f"py{job['python'].replace('.', '')}" for job in jobs}
+    assert promised == {job["python"] for job in jobs if job["environment"] == named[job["python"]]}

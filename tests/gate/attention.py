@@ -25,12 +25,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "alibi": {"bias": Alibi.of_heads(4)},
     "soft cap": {"softcap": 2.0},
     "sinks": {"sinks": np.linspace(1, 3, 4)},
-    "all": {
-        "softcap": 3.0,
-        "sinks": np.ones(4),
-        "bias": "normal",
-        "window": (20, 5),
-    },
+    "all": {"softcap": 3.0, "sinks": np.ones(4), "bias": "normal", "window": (20, 5)},
 }
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from every import judged
 
 from attnlab.backend.discovery import load
-from attnlab.gate import race_check
 from attnlab.problem.workload import Workload
 
 torch = pytest.importorskip("torch")
@@ -54,8 +54,6 @@ def test_the_fast_path_is_attested_where_it_ran() -> None:
 def test_it_is_right_with_every_mask_that_it_takes(asked: dict[str, Any], fastpath: str) -> None:
     """True hides in the module and shows everywhere else."""
     backend, workload = load("torch_mha", settings={"fastpath": fastpath}), SELF.with_(**asked)
-    rows = list(range(10))
     assert backend.declines(workload) is None
-    answer = backend.named(workload, backend.bind(workload)())["output"]
-    judged = race_check.judge(workload, rows, answer)
-    assert judged.passed, judged.reason
+    found = judged(backend, workload)
+    assert found.passed, found.reason

@@ -1,13 +1,18 @@
-"""Latencies as a race stores them: rounds in several processes, each with a few placements of its arrays."""
+"""Races that are made up: rounds in several processes, each with a few placements of its arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from attnlab.problem.result import Measurement
+from attnlab.judge.verdicts import verdicts_against
+from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.workload import Workload
+from attnlab.race.compare import Comparison
 
 #: rounds of a process, and of a placement within it
 ROUNDS, PLACED_FOR = 6, 3
+TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 
 
 def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ()) -> Measurement:
@@ -31,3 +36,19 @@ def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ())
 def in_sets(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
     """The samples of one race, so many rounds to a process."""
     return latency([samples[at : at + rounds] for at in range(0, len(samples), rounds)])
+
+
+def measured(
+    name: str, seconds: float | Measurement, *further: Measurement, error: float = 1e-7, **more: Any
+) -> Result:
+    """A right contender with these times, or with this one in all rounds of five processes, on `TINY`."""
+    times = seconds if isinstance(seconds, Measurement) else latency([[seconds] * ROUNDS] * 5)
+    right = Accuracy(error, 1.0, error, 16, 16, passed=True)
+    fields = {"workload": TINY, "accuracy": right, "measurements": (times, *further), **more}
+    return Result(name, outcome=Outcome.MEASURED, **fields)
+
+
+def compared(*results: Result) -> Comparison:
+    """Their race, the first of them its baseline."""
+    one = results[0]
+    return Comparison(one.workload, one.contender, results, verdicts_against(results, one.contender), 5)

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from process_sets import PLACED_FOR, ROUNDS, in_sets
+from process_sets import PLACED_FOR, ROUNDS, in_sets, measured
 
 from attnlab.judge.replication import speeds
 from attnlab.judge.verdicts import ALPHA, MARGIN, Kind, Verdict, compare, verdicts_against
-from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders in so many rounds, so many of them in each process
@@ -146,21 +144,13 @@ def test_all_verdicts_of_one_workload_err_together_less_often_than_their_level(
             for name, log in {"base": 0.0, **logs}.items()
         ]
         found = verdicts_against(results, "base")
-        true = {
-            name: Kind.SLOWER if log > math.log1p(MARGIN) else Kind.EQUIVALENT for name, log in logs.items()
-        }
+        kinds = (Kind.EQUIVALENT, Kind.SLOWER)
+        true = {name: kinds[log > math.log1p(MARGIN)] for name, log in logs.items()}
         false += any(one.kind not in (true[name], Kind.UNDECIDED) for name, one in found.items())
         missed += any(not one.low <= math.exp(logs[name]) <= one.high for name, one in found.items())
         assert all(one.kind is Kind.SLOWER for name, one in found.items() if logs[name] >= 1)
     assert false / trials <= allowed(ALPHA, trials)
-    assert missed / trials <= allowed(2 * ALPHA, trials), (
-        "each by itself misses in 5 % at most, not all together"
-    )
-
-
-def measured(name: str, latency: Measurement) -> Result:
-    """A result of these seconds a call."""
-    return Result(name, Workload(heads=1, queries=4, keys=4), Outcome.MEASURED, measurements=(latency,))
+    assert missed / trials <= allowed(2 * ALPHA, trials)  # each by itself misses in 5 %, not all together
 
 
 def test_a_difference_far_above_the_noise_is_always_told() -> None:

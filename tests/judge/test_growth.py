@@ -88,10 +88,7 @@ def test_intervals_hold_the_scatter_between_processes():
     assert covered >= 50
 
 
-@given(
-    st.lists(st.floats(1e-6, 1e-1), min_size=4, max_size=8),
-    st.floats(1e-3, 1e3),
-)
+@given(st.lists(st.floats(1e-6, 1e-1), min_size=4, max_size=8), st.floats(1e-3, 1e3))
 def test_whatever_the_times_no_term_is_negative_and_the_unit_does_not_matter(times, unit):
     samples = {64 * 2**i: [[time]] for i, time in enumerate(times)}
     found = fitted(samples)

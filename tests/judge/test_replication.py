@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from process_sets import PLACED_FOR, latency
 
-from attnlab.judge.replication import (
-    speeds,
-)
+from attnlab.judge.replication import speeds
 from attnlab.problem.result import Measurement
 
 

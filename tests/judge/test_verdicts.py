@@ -11,16 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from process_sets import in_sets, latency
 
-from attnlab.judge.verdicts import (
-    ALPHA,
-    CLOSE,
-    LOOK_ALPHA,
-    MARGIN,
-    Kind,
-    Verdict,
-    compare,
-    half_width,
-)
+from attnlab.judge.verdicts import ALPHA, CLOSE, LOOK_ALPHA, MARGIN, Kind, Verdict, compare, half_width
 from attnlab.problem.result import Measurement
 
 #: one contender's seconds and another's, by process and round
@@ -72,12 +63,7 @@ def test_the_interval_is_students_over_the_medians_of_the_pairs() -> None:
     figures = [0.02, 0.05, 0.01, 0.04]
     other = [[math.exp(figure - 0.3), math.exp(figure), math.exp(figure + 0.7)] for figure in figures]
     verdict = compare(latency([[1.0] * 3] * 4), latency(other), comparisons=3)
-    low, high = t.interval(
-        1 - LOOK_ALPHA / 3,
-        3,
-        statistics.fmean(figures),
-        statistics.stdev(figures) / 2,
-    )
+    low, high = t.interval(1 - LOOK_ALPHA / 3, 3, statistics.fmean(figures), statistics.stdev(figures) / 2)
     assert (verdict.low, verdict.high) == pytest.approx((math.exp(low), math.exp(high)))
     assert verdict.ratio == pytest.approx(math.exp(0.03))
     assert verdict.spread == pytest.approx(statistics.stdev(figures))
@@ -86,12 +72,7 @@ def test_the_interval_is_students_over_the_medians_of_the_pairs() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "kind"),
-    [
-        (1.0101, Kind.SLOWER),
-        (1.0099, Kind.EQUIVALENT),
-        (0.991, Kind.EQUIVALENT),
-        (0.99, Kind.FASTER),
-    ],
+    [(1.0101, Kind.SLOWER), (1.0099, Kind.EQUIVALENT), (0.991, Kind.EQUIVALENT), (0.99, Kind.FASTER)],
 )
 def test_a_sharp_ratio_is_judged_by_the_margin(ratio: float, kind: Kind) -> None:
     """1 % either way is equivalent; the lower edge is 1/1.01."""

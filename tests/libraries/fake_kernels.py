@@ -6,7 +6,7 @@ import itertools
 import math
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -83,11 +83,8 @@ def flash_attn() -> ModuleType:
             assert alibi_slopes.dtype == torch.float32 and alibi_slopes.shape == (q.shape[2],)
             bias = -alibi_slopes[:, None, None] * distances(n_q, n_k).abs()
         wide = [one.float().transpose(1, 2) for one in (q, k, v)]
-        return (
-            attention(wide[0], wide[1], wide[2], softmax_scale, seen, bias, softcap)
-            .transpose(1, 2)
-            .to(q.dtype)
-        )
+        output = attention(wide[0], wide[1], wide[2], softmax_scale, seen, bias, softcap)
+        return output.transpose(1, 2).to(q.dtype)
 
     def flash_attn_with_kvcache(
         q: Tensor, k_cache: Tensor, v_cache: Tensor, *, cache_seqlens: Tensor, **asked: Any
@@ -158,49 +155,38 @@ def flashinfer() -> ModuleType:
             assert qo_indptr.dtype == kv_indptr.dtype == torch.int32
             assert asked["q_data_type"] == asked["kv_data_type"] and asked["q_data_type"] in HALVES
             self.starts, self.asked = (qo_indptr.tolist(), kv_indptr.tolist()), asked
-            self.shapes = (
-                (num_qo_heads, head_dim_qk),
-                (num_kv_heads, head_dim_qk),
-                (num_kv_heads, head_dim_vo),
-            )
+            heads, dims = (num_qo_heads, num_kv_heads, num_kv_heads), (head_dim_qk, head_dim_qk, head_dim_vo)
+            self.shapes = tuple(zip(heads, dims, strict=True))
 
         def run(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             rows = (self.starts[0][-1], self.starts[1][-1], self.starts[1][-1])
             for array, shape, count in zip((q, k, v), self.shapes, rows, strict=True):
                 assert tuple(array.shape) == (count, *shape) and array.dtype == self.asked["q_data_type"]
             of_q, of_k = ([slice(*pair) for pair in itertools.pairwise(one)] for one in self.starts)
-            return torch.cat(
-                [sequence(q[a], k[b], v[b], self.asked) for a, b in zip(of_q, of_k, strict=True)]
-            )
+            parts = zip(of_q, of_k, strict=True)
+            return torch.cat([sequence(q[a], k[b], v[b], self.asked) for a, b in parts])
 
     class BatchDecodeWithPagedKVCacheWrapper:
+        made: ClassVar[list[Any]] = []
+
         def __init__(
             self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_tensor_cores: bool = False
         ) -> None:
             assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
             self.use_tensor_cores = use_tensor_cores
+            self.made.append(self)
 
         def plan(
-            self,
-            indptr: Tensor,
-            indices: Tensor,
-            last_page_len: Tensor,
-            num_qo_heads: int,
-            num_kv_heads: int,
-            head_dim: int,
-            page_size: int,
-            **asked: Any,
+            self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *sizes: int, **asked: Any
         ) -> None:
+            num_qo_heads, num_kv_heads, head_dim, page_size = sizes
             assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
-            assert len(indices) == indptr[-1] and bool(
-                ((last_page_len > 0) & (last_page_len <= page_size)).all()
-            )
+            assert len(indices) == indptr[-1]
             self.pages = [indices[slice(*pair)] for pair in itertools.pairwise(indptr.tolist())]
             self.last, self.asked = last_page_len.tolist(), asked
-            self.query, self.page = (
-                (len(self.last), num_qo_heads, head_dim),
-                (page_size, num_kv_heads, head_dim),
-            )
+            assert all(0 < last <= page_size for last in self.last)
+            self.query = (len(self.last), num_qo_heads, head_dim)
+            self.page = (page_size, num_kv_heads, head_dim)
 
         def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
             assert tuple(q.shape) == self.query and q.dtype == self.asked["q_data_type"]

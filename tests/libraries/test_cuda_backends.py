@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import fake_kernels
 import pytest
 import torch
+from every import judged
 
 from attnlab.backend.backend import Backend
 from attnlab.backend.discovery import load
-from attnlab.gate import race_check
-from attnlab.gate.gate import Answers, examine
-from attnlab.gate.questions import Question
+from attnlab.gate.gate import examine
 from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
 
@@ -71,14 +71,7 @@ def test_all_that_it_does_not_decline_passes_the_gate(
     if name == "flashinfer":
         monkeypatch.setattr(file, "_DIMS", Everything())
     probe = Probe(on_the_cpu(backend, file))
-
-    def ask(question: Question) -> Answers:
-        workload = Workload.of_problem(
-            question.problem, direction="training" if question.backward else "forward"
-        )
-        return probe.answer(question.problem, workload, *question.layouts)
-
-    found = examine(ask, dtype, seed=0)
+    found = examine(lambda one: probe.answer(one.problem, one.workload(), *one.layouts), dtype, seed=0)
     assert found.fault is None
     if dtype == "float32" and name != "xformers":
         assert not found.asked and "computes in float16 and bfloat16 only" in found.refusal["forward"]
@@ -89,22 +82,16 @@ def test_all_that_it_does_not_decline_passes_the_gate(
 @pytest.mark.parametrize("fields", [{}, {"batch": 3, "keys": 300}, {"keys": 7, "window": None}])
 @pytest.mark.parametrize("wrapper", ["decode", "decode_tensor_cores"])
 def test_flashinfer_decodes_by_the_wrapper_that_is_asked_for(
-    wrapper: str, fields: dict[str, Any], loaded: Loaded, monkeypatch: pytest.MonkeyPatch
+    wrapper: str, fields: dict[str, Any], loaded: Loaded
 ) -> None:
     """Grouped heads, a window and a soft cap, the keys in whole pages; more queries are for the other wrapper."""
     backend, file = loaded("flashinfer")
     file.configure(wrapper)
-    made: list[Any] = []
-    stand_in = file.flashinfer.BatchDecodeWithPagedKVCacheWrapper
-    monkeypatch.setattr(
-        file.flashinfer, stand_in.__name__, lambda *a, **b: made.append(stand_in(*a, **b)) or made[-1]
-    )
     grouped = HALF.with_(kv_heads=2, keys=512, window=(40, 0), softcap=4.0, causal="bottom_right")
     workload = grouped.with_(**{"queries": 1, **fields})
-    one, on_host = on_the_cpu(backend, file), workload.with_(device="cpu")
-    found = race_check.judge(on_host, [0], one.named(on_host, one.bind(on_host)()))
+    found = judged(on_the_cpu(backend, file), workload.with_(device="cpu"))
     assert found.passed, found.reason
-    (planned,) = made  # once, before the clock
+    (planned,) = file.flashinfer.BatchDecodeWithPagedKVCacheWrapper.made  # once, before the clock
     assert planned.use_tensor_cores is (wrapper == "decode_tensor_cores")
     assert "one query" in str(file.declines(workload.with_(queries=2)))
 
@@ -114,13 +101,11 @@ def test_flash_attn_is_as_deterministic_as_pytorch_is_told_to_be(
     wanted: bool, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend, file = loaded("flash_attn")
-    real, told = file.flash_attn.flash_attn_func, []
-    monkeypatch.setattr(
-        file.flash_attn, "flash_attn_func", lambda *a, **b: told.append(b["deterministic"]) or real(*a, **b)
-    )
+    called = Mock(side_effect=file.flash_attn.flash_attn_func)
+    monkeypatch.setattr(file.flash_attn, "flash_attn_func", called)
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: wanted)
     on_the_cpu(backend, file).bind(HALF.with_(device="cpu"))()
-    assert told == [wanted]
+    assert called.call_args.kwargs["deterministic"] is wanted
 
 
 @pytest.mark.parametrize("name", NAMES)

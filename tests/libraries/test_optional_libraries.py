@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from every import here
+from every import here, judged
 
 from attnlab.backend.discovery import load
 from attnlab.backend.library import open_library
 from attnlab.errors import Unavailable
-from attnlab.gate import race_check
 from attnlab.libraries import host
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
@@ -174,11 +173,9 @@ def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(
 ) -> None:
     backend, workload = here("openvino", settings={"precision": precision}), SMALL.with_(causal="top_left")
     assert backend.computes_in == format
-    rows, call = race_check.sampled_rows(workload), backend.bind(workload)
-    answer = backend.named(workload, call())["output"][:, :, rows]
-    found = race_check.judge(workload, rows, answer, backend.computes_in)
+    found = judged(backend, workload)
     assert found.passed, found.reason
-    assert f"allowed {precision}" in backend.open("cpu").attest(call)
+    assert f"allowed {precision}" in backend.open("cpu").attest(backend.bind(workload))
 
 
 def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:

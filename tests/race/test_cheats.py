@@ -40,9 +40,8 @@ FEW = (
 
 def _race(folder: Path, names: list[str], library: str) -> None:
     contenders = cheats.write(folder, names, library)
-    found = compare(
-        *contenders, workload=cheats.workload_for(names[0]), folders=[folder], limits=cheats.LIMITS
-    )
+    workload = cheats.workload_for(names[0])
+    found = compare(*contenders, workload=workload, folders=[folder], limits=cheats.LIMITS)
     assert not cheats.gains(found.results), found.sentences()
 
 

@@ -43,6 +43,7 @@ def test_a_setting_is_held_against_the_backends_file() -> None:
         ("a[threads=²]", "got '²'"),
         ("a[threads=99999999999]", "threads must be a whole number from 1 to 4,096"),
         ("a[Mixed=1]", "'Mixed' is no setting; settings of all contenders are threads, pages, slowed"),
+        ("a[mask=off]", "mask must be array or none, got 'off'"),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[slowed=-1]", "slowed must be a percentage from 0 to 1000, got '-1'"),
         ("a[slowed=nan]", "got 'nan'"),

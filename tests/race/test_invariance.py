@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_workers import MOVING
 
 from attnlab.backend.contender import parse_all
 from attnlab.problem.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
@@ -67,29 +68,11 @@ def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ
     assert (found.contender, found.dtype, found.reason) == ("mine[threads=2]", "float32", None)
 
 
-#: right, and its gradients are the same in the first two calls alone
-MOVING = """
-import torch
-from attnlab.implementations.torch_eager import attend as right
-LIBRARY = "torch"
-class Way(torch.autograd.Function):
-    calls = 0
-    @staticmethod
-    def forward(ctx, array):
-        return array.clone()
-    @staticmethod
-    def backward(ctx, gradient):
-        Way.calls += 1
-        return gradient * (1 + 2.0**-22 * ({moves} and Way.calls % 3 == 0))
-def attend(query, key, value, *, causal, scale):
-    return Way.apply(right(query, key, value, causal=causal, scale=scale))
-"""
-
-
 @pytest.mark.parametrize("moves", [False, True])
 def test_whether_gradients_are_the_same_again_is_found(tmp_path: Path, moves: bool) -> None:
-    """Beside an output that is."""
-    (tmp_path / "mine.py").write_text(MOVING.format(moves=moves), encoding="utf-8")
+    """Beside an output that is; they are the same in the first two calls."""
+    how = "output.requires_grad and output.register_hook(moved)" if moves else "pass"
+    (tmp_path / "mine.py").write_text(MOVING.format(turns=3, how=how), encoding="utf-8")
     with Conductor(parse_all(["mine"]), folders=[str(tmp_path)]) as conductor:
         (found,) = conductor.invariance(["mine"], ("float32",), "cpu")
     assert found.same["again"] and found.same[GRADIENTS_AGAIN] is not moves

@@ -5,39 +5,26 @@ from __future__ import annotations
 import json
 
 import pytest
-from process_sets import latency
+from process_sets import TINY, compared, measured
 from typed import status
 
-from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.grid import several_values
-from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
+from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.workload import Workload
-from attnlab.race.compare import Comparison
 from attnlab.race.prediction import carried_on, ladder
 from attnlab.race.series import Series
-
-TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
-RIGHT = Accuracy(1e-7, 1.0, 1e-7, 16, 16, passed=True)
-
-
-def measured(name: str, seconds: float, workload: Workload, peak: float = 1.0) -> Result:
-    """Five processes of six rounds, which scatter by 0.1 %."""
-    samples = [[seconds * (1 + 1e-3 * ((at + turn) % 3)) for turn in range(6)] for at in range(5)]
-    memory = Measurement("peak_memory", "B", (peak,))
-    return Result(name, workload, Outcome.MEASURED, None, RIGHT, None, (latency(samples), memory))
 
 
 def series(**times: tuple[float, ...]) -> Series:
     """Contenders at batch 1, 2, ..., with these seconds; 0 stands for one that declines."""
-    found = {}
+    races = {}
     for at, row in enumerate(zip(*times.values(), strict=True), 1):
-        results = tuple(
-            measured(name, one, TINY) if one else Result(name, TINY, Outcome.DECLINED, "no", None, None)
+        results = (
+            measured(name, one) if one else Result(name, TINY, Outcome.DECLINED, "no")
             for name, one in zip(times, row, strict=True)
         )
-        baseline = results[0].contender
-        found[str(at)] = Comparison(TINY, baseline, results, verdicts_against(results, baseline), 5)
-    return Series.of_races("batch", found)
+        races[str(at)] = compared(*results)
+    return Series.of_races("batch", races)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +32,6 @@ def series(**times: tuple[float, ...]) -> Series:
     [
         ({"batch": "1,4, 16", "heads": "8"}, ("batch", ("1", "4", "16"))),
         ({"length": "256,1024,256"}, ("length", ("256", "1024"))),
-        ({"dtype": "float32,bfloat16"}, ("dtype", ("float32", "bfloat16"))),
         ({"causal": "false,bottom_right"}, ("causal", ("false", "bottom_right"))),
         ({"threads": "1,2", "batch": None}, ("threads", ("1", "2"))),
         ({"window": "256,0", "key_lengths": "512,300", "mask": "random(0.5,1)"}, None),
@@ -57,57 +43,39 @@ def test_values_are_parted_where_a_comma_is_no_part_of_one(
     assert several_values(texts) == found
 
 
-def test_several_values_are_of_one_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """All combinations are what a run measures; and what cannot be is told before a race."""
-    for words, told in {
-        "--batch 1,2 --length 64,128": "attnlab run",
-        "--threads 1,2 --length 64,128": "--length and --threads",
-        "--batch 1,x": "--batch must be a whole number",
-        "--predict --length 1024,2048": "--predict takes one workload",
-        "--predict --length 256": "measure it, without --predict",
-    }.items():
-        code = status("compare", "torch_sdpa", "numpy_vectorized", *words.split())
-        err = capsys.readouterr().err
-        assert code == 2 and told in err and len(err.splitlines()) == 1, err
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ((1e-3, 1e-3), (1.3e-3, 2.1e-3), "one is first at both; the lead grows from 1.300 to 2.10."),
+        ((1e-3, 1e-3), (2.1e-3, 1.3e-3), "falls from 2.10 to 1.300"),
+        ((1e-3, 1e-3), (2e-3, 2e-3), "does not clearly change"),
+        ((1e-3, 3e-3), (2e-3, 1e-3), "one is first at batch 1; other is first at batch 2."),
+        ((1e-3, 1e-3), (2e-3, 1e-3), "not decided at 2"),
+    ],
+)
+def test_who_is_first_and_how_the_lead_goes(
+    one: tuple[float, ...], other: tuple[float, ...], said: str
+) -> None:
+    """It grows or falls only where its intervals lie apart."""
+    assert said in series(one=one, other=other).sentences()[0]
 
 
-def test_a_lead_grows_only_where_its_intervals_lie_apart() -> None:
-    grows = series(quick=(1e-3, 1e-3, 1e-3), slow=(1.3e-3, 1.7e-3, 2.1e-3))
-    assert grows.sentences()[0] == "quick is first at all 3; the lead grows from 1.300 to 2.10."
-    assert grows.table()[1][0][:4] == ["1", "1.00 ms", "1.30 ms", "quick"]
-    assert "falls from 2.10 to 1.300" in series(quick=(1e-3, 1e-3), slow=(2.1e-3, 1.3e-3)).sentences()[0]
-    assert (
-        "does not clearly change (2.00 and 2.00)"
-        in series(quick=(1e-3, 1e-3), slow=(2e-3, 2e-3)).sentences()[0]
-    )
-
-
-def test_who_is_first_changes_is_tied_or_alone() -> None:
-    turns = series(one=(1e-3, 3e-3), other=(2e-3, 1e-3))
-    assert turns.sentences()[0] == "one is first at batch 1; other is first at batch 2."
-    assert "not decided at 2" in series(one=(1e-3, 1e-3), other=(2e-3, 1e-3)).sentences()[0]
+def test_who_declines_has_no_time_and_nobody_is_first_of_one() -> None:
     declined = series(one=(1e-3, 1e-3), other=(2e-3, 0))
     assert "batch 2: other: declined. no." in declined.sentences() and declined.table()[1][1][2] == "declined"
-    assert json.loads(json.dumps(declined.to_json(), allow_nan=False))["option"] == "batch"
-    alone = series(one=(1e-3, 1e-3))
-    assert alone.sentences() == [], "nobody is first of one"
+    assert series(one=(1e-3, 1e-3)).sentences() == []
 
 
 def test_threads_are_raced_together_and_told_apart() -> None:
-    """The rows are the values, the columns the contenders as they were typed."""
+    """The rows are the values, the columns the contenders as they were typed; what they say is not said again."""
     names = [f"{one}[threads={count}]" for count in (1, 2) for one in "ab"]
-    results = tuple(measured(name, at * 1e-3, TINY) for at, name in enumerate(names, 1))
-    whole = Comparison(TINY, names[0], results, verdicts_against(results, names[0]), 5)
+    whole = compared(*(measured(name, at * 1e-3) for at, name in enumerate(names, 1)))
     found = Series.of_threads(("1", "2"), ("a", "b"), whole)
-    assert [row[:4] for row in found.table()[1]] == [
-        ["1", "1.00 ms", "2.00 ms", "a"],
-        ["2", "3.00 ms", "4.00 ms", "a"],
-    ]
-    assert found.sentences()[0].startswith("a is first at both; the lead falls from 2.00 to 1.333")
-    told = found.sentences()[1:]
-    assert told == [one for one in whole.sentences() if not one.startswith("b[threads=1]")], (
-        "the table has it"
-    )
+    rows = [" ".join(row[:4]) for row in found.table()[1]]
+    assert rows == ["1 1.00 ms 2.00 ms a", "2 3.00 ms 4.00 ms a"]
+    first, *further = found.sentences()
+    assert first.startswith("a is first at both; the lead falls from 2.00 to 1.333")
+    assert further == [one for one in whole.sentences() if not one.startswith("b[threads=1]")]
 
 
 def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
@@ -115,14 +83,14 @@ def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
     asked, results = Workload(queries=8192, keys=8192), []
     for one in ladder(asked):
         n = one.keys
-        few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s", None, None)
-        results.append(measured("a", 1e-5 + 1e-9 * n**2, one, peak=1000 + 2048 * n))
-        results.append(measured("b", 1e-3 * n, one) if n <= 128 else few)
-    assert [one.workload.keys for one in results[:6:2]] == [64, 96, 128]
-    assert results[-1].workload.keys == 4096 and results[-1].workload.heads == asked.heads
+        peak = Measurement("peak_memory", "B", (1000.0 + 4096 * n,))
+        few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s")
+        results.append(measured("a", 1e-5 + 1e-9 * n**2, peak, workload=one))
+        results.append(measured("b", 1e-3 * n, workload=one) if n <= 128 else few)
+    assert [one.workload.keys for one in (*results[:6:2], results[-1])] == [64, 96, 128, 4096]
     found = carried_on(results, asked)
     assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
-    assert found.peak_bytes["a"].value == pytest.approx(1000 + 2048 * 8192, rel=1e-3)
+    assert found.peak_bytes["a"].value == pytest.approx(1000 + 4096 * 8192, rel=1e-3)
     assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
     assert "b is not predicted: 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
     far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))

@@ -8,16 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from process_sets import latency
+from process_sets import TINY, measured
 
 from attnlab.cli import app
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race import selftest as module
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import IDLE, LOADS, background_load
-
-TINY = Workload(heads=1, queries=8, keys=8, head_dim=4)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +30,7 @@ def test_a_slow_down_must_be_found_where_it_can_and_never_have_the_wrong_sign(
     monkeypatch: pytest.MonkeyPatch, found: float, condition: str, percent: float, passed: bool | None
 ) -> None:
     """Five per cent and more, on an idle machine."""
-    times = {name: (latency([[seconds] * 10] * 5),) for name, seconds in (("a", 1.0), ("slowed", found))}
-    results = [Result(name, TINY, Outcome.MEASURED, measurements=one) for name, one in times.items()]
+    results = [measured("a", 1.0), measured("slowed", found)]
     monkeypatch.setattr(module._Bench, "race", lambda self, texts, condition, **rest: results)
     trial = module._Bench(TINY, Limits(), lambda text: None).slowed("a", percent, condition)
     assert trial.passed is passed and trial.truth == pytest.approx(1 + percent / 100)
@@ -56,9 +51,8 @@ def test_the_command_writes_its_page_and_its_figures(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "SLOWED", (10.0,))
     monkeypatch.setattr(module, "TWINS", 1)
     monkeypatch.setattr(module, "_REPEATS", 1)
-    monkeypatch.setattr(
-        module, "Limits", lambda **given: Limits(**given | {"processes": 2, "most_processes": 2})
-    )
+    few = {"processes": 2, "most_processes": 2}
+    monkeypatch.setattr(module, "Limits", lambda **given: Limits(**given | few))
     where = tmp_path / "deep" / "er"
     words = ["selftest", "--backends", "numpy_vectorized", "--conditions", "idle", "--seconds", "0.01"]
     done = CliRunner().invoke(app, [*words, "--out", str(where), "--json"], standalone_mode=False)

@@ -13,12 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from fake_workers import QUICK
+from typed import status
 
 from attnlab.backend.contender import Contender
 from attnlab.backend.side import require_two, setting_of, side_of
-from attnlab.cli import app
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole
 from attnlab.problem.workload import Workload
@@ -26,17 +25,12 @@ from attnlab.race.compare import Comparison, compare
 
 SMALL = Workload(heads=1, queries=8, keys=8, head_dim=4)
 KERNEL = """
-import numpy as np
-
-LIBRARY = "numpy"
-
-
+from attnlab.implementations.numpy_vectorized import attend as right
+LIBRARY, FACTOR = "numpy", 1
 def attend(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
+    return right(query, key, value, causal=causal, scale=scale) * FACTOR
 """
-WRONG = KERNEL.replace("@ value", "@ value * 2")
+WRONG = KERNEL.replace('FACTOR = "numpy", 1', 'FACTOR = "numpy", 2')
 
 Commit = Callable[[str, str], None]
 
@@ -147,7 +141,7 @@ def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch
         _wheel(wheels, version)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    text = KERNEL.replace("@ value", "@ value * (2 if attnlab_demo.VERSION == '2.0' else 1)")
+    text = KERNEL.replace("* FACTOR", "* (2 if attnlab_demo.VERSION == '2.0' else 1)")
     (folder / "versioned.py").write_text(f"import attnlab_demo\n{text}")
     texts = [f"versioned[with=attnlab-demo=={one}]" for one in ("1.0", "2.0", "3.0")]
     found = raced(*texts, folders=(str(folder),))
@@ -184,28 +178,22 @@ def test_two_commits_race(commit: Commit) -> None:
 def test_a_package_of_the_repository_is_that_of_the_commit(commit: Commit) -> None:
     """Backend files import it from the folder that is raced."""
     Path("helper.py").write_text("FACTOR = 1\n")
-    commit(
-        KERNEL.replace("@ value", "@ value * helper.FACTOR").replace(
-            "import numpy", "import helper\nimport numpy"
-        ),
-        "a",
-    )
+    commit("import helper" + KERNEL.replace("* FACTOR", "* helper.FACTOR"), "a")
     Path("helper.py").write_text("FACTOR = 2\n")
     found = raced("mine[ref=a]", "mine[ref=.]", folders=("kernels",))
     assert outcomes(found) == ["measured", "wrong"], found.sentences()
 
 
-def test_a_gate_of_two_commits_answers_by_its_exit_status(commit: Commit, tmp_path: Path) -> None:
+def test_a_gate_of_two_commits_answers_by_its_exit_status(
+    commit: Commit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of which one is wrong."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
     words = ["--implementations", "kernels", "--lengths", "16", "--heads", "1", "--seconds", "0.2", "-q"]
     summary = tmp_path / "summary.md"
-    found = CliRunner().invoke(
-        app, ["gate", "right", "wrong", *words, "--summary", str(summary)], standalone_mode=False
-    )
-    assert (found.return_value, found.exception) == (1, None)
-    assert "HEAD is wrong" in found.output
+    assert status("gate", "right", "wrong", *words, "--summary", str(summary)) == 1
+    assert "HEAD is wrong" in capsys.readouterr().out
     assert "Regression" in summary.read_text().splitlines()[0]
 
 
@@ -266,9 +254,8 @@ def test_the_action_passes_on_what_the_gate_says(
     given = {name: inputs[one] for name, one in named.items()}
     files = {name: str(tmp_path / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-e", "-c", step["run"]], env={**os.environ, **given, **files, "PATH": path}
-    )
+    there = {**os.environ, **given, **files, "PATH": path}
+    done = subprocess.run(["bash", "-e", "-c", step["run"]], env=there)
     asked = (tmp_path / "asked").read_text().split()
     assert (done.returncode, asked[:5]) == (ends, ["gate", "main", "HEAD", "--implementations", "kernels"])
     told = Path(files["GITHUB_OUTPUT"])

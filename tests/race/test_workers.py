@@ -32,15 +32,10 @@ OTHER = SMALL.with_(queries=16, keys=16)
 BACKEND = """
 import ctypes, os, signal, sys
 import numpy as np
+from attnlab.implementations.numpy_vectorized import attend as right
 
 LIBRARY = "numpy"
 calls = 0
-
-
-def right(query, key, value, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
 
 
 def attend(query, key, value, *, causal, scale):
@@ -48,13 +43,13 @@ def attend(query, key, value, *, causal, scale):
     calls += 1
     {body}
 """
-RIGHT = "return right(query, key, value, scale)"
+RIGHT = "return right(query, key, value, causal=causal, scale=scale)"
 BODIES = {
     "good": RIGHT,
     "scaled": RIGHT + " * np.float32(1.001)",
     "nan": RIGHT + " * np.float32('nan')",
     "shape": RIGHT + "[..., :2]",
-    "spoils": "answer = right(query, key, value, scale); query *= 2; return answer",
+    "spoils": "answer = right(query, key, value, causal=causal, scale=scale); query *= 2; return answer",
     "leaves_one": "os.fork() or signal.pause(); os._exit(3)",
     "once": "if query.shape[2] == 8: os._exit(3)\n    " + RIGHT,
 }
@@ -291,9 +286,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
         conductor.communicate()
     _, alive = psutil.wait_procs([*workers, *guards], timeout=30)
     assert not any(place.exists() for place in places)
-    assert all(worker.status() == psutil.STATUS_ZOMBIE for worker in alive), (
-        "an orphan stays stopped for ever"
-    )
+    assert all(one.status() == psutil.STATUS_ZOMBIE for one in alive), "an orphan stays stopped for ever"
 
 
 def test_nothing_is_left_of_a_parent_whose_conductor_is_killed(folder: Path, tmp_path: Path) -> None:

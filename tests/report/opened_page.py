@@ -47,9 +47,8 @@ class Opened:
         """Tick a filter's value, or take the tick away; unfold it where it is folded away."""
         self.page.locator("#controls details").evaluate_all("all => all.forEach((one) => (one.open = true))")
         name = self.page.get_by_text(label, exact=True)
-        self.page.locator(f'[data-field="{field_name}"] label').filter(has=name).locator("input").set_checked(
-            on
-        )
+        found = self.page.locator(f'[data-field="{field_name}"] label').filter(has=name)
+        found.locator("input").set_checked(on)
 
     def pick(self, label: str, value: str) -> None:
         """Choose in the view's select of that label."""

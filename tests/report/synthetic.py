@@ -148,17 +148,26 @@ def synthetic(
     return run
 
 
-def alone_in_process_0(run: Run, keys: int) -> Run:
-    """The run, with every turn at this length disturbed but those of one process: times, and no intervals."""
+def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
+    """The run, with those turns disturbed of which `when` says so: by length, number of the round, and process."""
 
     def flagged(one: Result) -> Result:
         assert one.latency is not None
-        flags = tuple(float(process > 0) for process in one.latency.columns["process"])
-        latency = replace(one.latency, columns={**one.latency.columns, "disturbed": flags})
-        return replace(one, measurements=(latency,))
+        turns = zip(one.latency.columns["round"], one.latency.columns["process"], strict=True)
+        flags = tuple(float(when(one.workload.keys, *turn)) for turn in turns)
+        if not any(flags):
+            return one
+        columns = {**one.latency.columns, "disturbed": flags}
+        facts = {**one.latency.facts, "others": "1.5 cores, most of it rustc"}
+        return replace(one, measurements=(replace(one.latency, columns=columns, facts=facts),))
 
-    run.results = [flagged(one) if one.workload.keys == keys else one for one in run.results]
+    run.results = [flagged(one) for one in run.results]
     return run
+
+
+def alone_in_process_0(run: Run, keys: int) -> Run:
+    """The run, with every turn at this length disturbed but those of one process: times, and no intervals."""
+    return disturbed(run, lambda n, turn, process: n == keys and process > 0)
 
 
 @cache

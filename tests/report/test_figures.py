@@ -11,7 +11,7 @@ from attnlab import figures
 from attnlab.report.analysis import analyse
 from attnlab.report.run_figures import heat_maps, latency, trailing
 
-SAME = {"a": lambda w: 1e-4, "b": lambda w: 1e-4}
+SAME = dict.fromkeys("ab", lambda w: 1e-4)
 
 
 @pytest.mark.parametrize("colour", [*figures.COLOURS.values(), *figures.OTHERS, figures.BLUE])
@@ -45,10 +45,9 @@ def test_a_line_joins_each_label_to_the_end_of_its_curve(made):
 
 def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_another_size_is_named(made):
     """The longest length has no interval: the figure shows the one before, and its title says so."""
-    wide = made(costs={"a": SAME["a"], "b": SAME["b"]}, noise=0.5, processes=2, heads=(1,), lengths=(64, 256))
+    wide = made(costs=SAME, noise=0.5, processes=2, heads=(1,), lengths=(64, 256))
     figure = trailing(analyse(alone_in_process_0(wide, 256))).figure
     figures.lay_out(figure)
-    assert "1 head at n = 64, not compared at longer ones" in figure.axes[0].get_title("left").replace(
-        "\n", " "
-    )
+    title = figure.axes[0].get_title("left").replace("\n", " ")
+    assert "1 head at n = 64, not compared at longer ones" in title
     assert {"<", ">"} & {one.get_marker() for one in figure.axes[0].lines}

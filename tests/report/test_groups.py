@@ -21,11 +21,7 @@ MIXED: tuple[dict[str, Any], ...] = (
     {"causal": "bottom_right", "window": (63, 0)},
     {"direction": "backward"},
 )
-NAMES = [
-    "not causal, no window, forward",
-    "causal=bottom_right, window=63,0, forward",
-    "backward",
-]
+NAMES = ["not causal, no window, forward", "causal=bottom_right, window=63,0, forward", "backward"]
 
 
 def test_a_mixed_run_names_and_ranks_every_group_by_itself(made):

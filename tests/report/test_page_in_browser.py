@@ -45,9 +45,8 @@ def test_every_view_is_drawn_on_any_screen(options: dict[str, Any], made: Make, 
 def test_what_the_page_does_not_bring_is_refused(made: Make, opened: Open) -> None:
     """A script that is not its own; and a browser that cannot unpack its data is told so."""
     found = opened(made(heads=(1,)))
-    found.page.evaluate(
-        "document.body.append(Object.assign(document.createElement('script'), {text: 'ran = 1'}))"
-    )
+    own = "Object.assign(document.createElement('script'), {text: 'ran = 1'})"
+    found.page.evaluate(f"document.body.append({own})")
     assert found.page.evaluate("window.ran ?? 0") == 0
     assert "Content Security Policy" in found.complaints.pop()
     old = opened(made(heads=(1,)), lacking="DecompressionStream")

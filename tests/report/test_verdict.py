@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from synthetic import disturbed
 
 from attnlab.judge.ranking import Sure
 from attnlab.report import verdict_text
@@ -76,46 +77,30 @@ def test_the_longest_of_five_lengths_is_held_out_from_every_fit(made, lengths):
     assert (met if len(lengths) > 4 else "with fewer than five lengths none could be held out") in text
 
 
-def disturbed(run, part):
-    """The run, with every turn flagged in which the round is within this part of all."""
-
-    def flagged(one):
-        count = len(one.latency.samples)
-        flags = tuple(float(index < part * count) for index in range(count))
-        columns = {**one.latency.columns, "disturbed": flags}
-        facts = {**one.latency.facts, "others": "1.5 cores, most of it rustc"}
-        return replace(one, measurements=(replace(one.latency, columns=columns, facts=facts),))
-
-    run.results = [flagged(one) for one in run.results]
-    return run
-
-
 def test_rounds_that_other_programs_disturbed_give_no_verdict_and_a_warning(made):
     small = {"lengths": (64,), "heads": (1,), "rounds": 30}
-    run = disturbed(made(costs=B_WINS, **small), 0.9)
+    run = disturbed(made(costs=B_WINS, **small), lambda n, turn, process: turn < 27)
     text = verdict_text(run)
     assert any("other programs used the cores; repeat the run" in one for one in said(run))
     assert "Warning: Other programs used this machine's cores: 54 of 60 turns had to wait" in text
-    assert "Warning" not in verdict_text(disturbed(made(costs=B_WINS, **small), 0.1))
+    seldom = disturbed(made(costs=B_WINS, **small), lambda n, turn, process: turn < 3)
+    assert "Warning" not in verdict_text(seldom)
 
 
 def test_a_run_of_which_no_turn_counts_says_that_alone(made):
     """No contender, no ratio and no time, in words, tables and figures; memory and precision stay as measured."""
     costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
-    run = disturbed(made(costs=costs, contenders=("a", "a#2", "slow"), **SIZES), 1.0)
+    run = disturbed(made(costs=costs, contenders=("a", "a#2", "slow"), **SIZES), lambda *turn: True)
     line, *further = said(run)
     assert line.startswith("**No verdict: no turn counts.**") and not further and not run.judged().won
     content, told = content_of(run), verdict_text(run)
     found = dict(content.tables())
-    assert (
-        "Warning" not in told
-        and not {"winners", "measurements", "growth", "self_test", "setup"} & found.keys()
-    )
+    assert "Warning" not in told
+    assert not {"winners", "measurements", "growth", "self_test", "setup"} & found.keys()
     assert {row["outcome"] for row in found["results"]} == {"failed measurement"}
     assert not any(row["median_s"] or row["over_fastest"] or row["flops_per_s"] for row in found["results"])
-    assert not re.search(
-        r"times as|leave out|\d (s|ms|µs|ns)\b", render(content, {}).partition("## Numer")[0], re.I
-    )
+    text = render(content, {}).partition("## Numer")[0]
+    assert not re.search(r"times as|leave out|\d (s|ms|µs|ns)\b", text, re.I)
     assert not {"latency", "trailing", "ceiling", "winners"} & draw(content.analysis).keys()
 
 
@@ -123,8 +108,8 @@ def test_who_has_no_turn_that_counts_has_no_place_and_others_keep_theirs(made):
     """Not the fastest by turns that do not count, though all of its median is: it is left out, and that is said."""
     costs = {"a": SLOW, "b": FAST, "c": lambda w: 3 * SLOW(w)}
     run = made(costs=costs, noise=0.001, **SIZES)
-    lost = disturbed(replace(run, results=[one for one in run.results if one.contender == "b"]), 1.0).results
-    run.results = [one for one in run.results if one.contender != "b"] + lost
+    mine, others = ([one for one in run.results if (one.contender == "b") is its] for its in (True, False))
+    run.results = others + disturbed(replace(run, results=mine), lambda *turn: True).results
     content = content_of(run)
     assert said(run)[0].startswith("**Use `a`**") and not any("`b`" in one for one in said(run))
     assert "Of 8 measurements no turn counts" in verdict_text(run)

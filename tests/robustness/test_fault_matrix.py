@@ -5,18 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from matrix import (
-    FAULTS,
-    GOOD,
-    MEASURED,
-    PATIENT,
-    PHASES,
-    QUICK,
-    contender,
-    expected,
-    race_all,
-    race_killed,
-)
+from matrix import FAULTS, GOOD, MEASURED, PATIENT, PHASES, QUICK, contender, expected, race_all, race_killed
 
 #: a fault in one phase, by turns in all of them, is asked in every run of the tests where it ends by itself: what hangs
 #: has to be waited for, and all faults in all phases take minutes
