@@ -94,8 +94,8 @@ print(found.passed, "|", found.reason)
 # ## 3. A mistake that only some inputs show
 #
 # A softmax without subtracting the largest score is right as long as no exponential and no sum of them or of their
-# products with values overflows, and neither the largest exponential nor its product with a value is subnormal; a causal
-# mask that is off by one is wrong at once.
+# products with values overflows, and neither the largest exponential nor its product with a value is subnormal; a
+# causal mask that is off by one is wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(
