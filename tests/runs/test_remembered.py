@@ -51,7 +51,7 @@ def damaged(folder: Path, old: str, new: str) -> None:
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "version": lambda patch, folder: (folder / "x-2.dist-info").mkdir() or patch.syspath_prepend(folder),
     "boot": lambda patch, folder: patch.setattr(remembered, "_BOOT", folder / "cache" / "remembered.json"),
-    "setting": lambda patch, folder: patch.setenv("OPENBLAS_CORETYPE", "Haswell"),
+    "setting": lambda patch, folder: patch.setenv("OPENBLAS_CORETYPE", "another than here"),
     "a month later": lambda patch, folder: patch.setattr(remembered, "_LONGEST", timedelta(0)),
     "cut off": lambda patch, folder: damaged(folder, "{", ""),
     "too deep": lambda patch, folder: damaged(folder, "{", "[" * 100_000),
