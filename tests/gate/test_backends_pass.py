@@ -51,7 +51,10 @@ def test_no_false_alarm(name: str, dtype: str, slow: bool) -> None:
     if not found.asked:
         assert found.refusal[FORWARD] and found.declined > 50
         return
-    assert found.asked > 30 and all(one.ratio <= 1.25 for one in found.precision.values())
+    # who compiles for every question, and has no gradients, is asked what there is time for
+    assert found.asked > (15 if library_of(name) in COMPILERS else 30) and all(
+        one.ratio <= 1.25 for one in found.precision.values()
+    )
     if probe.backend.attend_with_log_sum is None:
         assert found.refusal[LOG_SUM]
     if not differentiates:
