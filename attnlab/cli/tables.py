@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
+from textwrap import fill
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -56,7 +57,18 @@ def show(*things: Fitted | str) -> None:
     for at, one in enumerate(told):
         if at:
             console.print()
-        console.print(Text(one) if isinstance(one, str) else one, soft_wrap=isinstance(one, str) and not here)
+        if isinstance(one, str):
+            console.print(Text(_wrapped(one, console.width) if here else one), soft_wrap=True)
+        else:
+            console.print(one)
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Its lines, none longer than `width`: none ends within a percentage or an interval."""
+    kept = re.sub(r"(?<=\d) (?=%)|(?<=,) (?=[\d.e+-]+\])", "\u00a0", text)
+    kept = re.sub(r"(?<=\d) to (?=\d)", "\u00a0to\u00a0", kept)
+    lines = (fill(one, width, break_on_hyphens=False) for one in kept.split("\n"))
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 @dataclass
@@ -119,7 +131,7 @@ class Fitted:
             yield from ([""] if block is not blocks[0] else [])
             yield made
         if self.note:
-            yield Text(self.note)
+            yield Text(_wrapped(self.note, options.max_width))
         if missing:
             yield Text(f"Not shown for want of room: {', '.join(missing)}; a pipe (| cat) has room.")
 

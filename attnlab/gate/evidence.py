@@ -277,8 +277,10 @@ def _lined_up(along: Sequence[tuple[Direction, str, str]], least_z: float, hones
     return None
 
 
-# -- lower number formats
+# -- other scales and lower number formats
 
+#: an answer is another question's where its error there is so small a part of that in its own
+_NEARER = 0.1
 #: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
 _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
 #: standard errors: another fault passes them once in a thousand, as of `DIRECTED`
@@ -290,12 +292,19 @@ def explained(
 ) -> str:
     """The `fault` of an answer to `problem`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
+    Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.
     exact : the problem's own reference at the query rows `rows`. A format explains the answer where that is right for
     inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
     rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
     """
     if problem.block is not None or not np.isfinite(answer).all():
         return fault
+    for other in (problem.query.shape[3] ** -0.5, 1.0, 1 / problem.query.shape[3]):
+        reference = refer(problem.with_(scale=other, output_gradient=None), rows)[OUTPUT]
+        # where the scale hardly matters, both are as near
+        nearer = np.abs(answer - reference.output).max() < _NEARER * np.abs(answer - exact.output).max()
+        if nearer and weigh(reference, answer).passed:
+            return f"it is right for a scale of {other:.3g}, where {problem.scale:.3g} was asked for"
     for dtype, said in _FORMATS.items():
         if lower(problem.dtype, dtype) is None:
             continue

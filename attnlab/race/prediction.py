@@ -20,6 +20,8 @@ from attnlab.text import bytes_text, seconds_text
 
 #: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7
+#: a time whose interval is wider than by this factor is none
+_WIDE = 30.0
 #: seconds that a call may take, and the rounds beyond their time: a race at each length is to be short
 _CALL, _EXTRA = 0.25, 5.0
 
@@ -107,11 +109,15 @@ def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
             if one.peak_bytes
         }
         of_time, of_memory = predict(times, length, kept or None), predict(beside, length)
+        if of_time and of_time.high > _WIDE * of_time.low:
+            span = f"{seconds_text(of_time.low)} to {seconds_text(of_time.high)}"
+            said = f"from lengths up to {of_time.longest} nothing closer follows than {span}; measure longer ones"
+            found.reasons[name], of_time = said, None
         if of_time:
             found.seconds[name] = of_time
         if of_memory:
             found.peak_bytes[name] = of_memory.plus(workload.output_bytes)
-        if not (of_time and of_memory):
+        if not (of_time and of_memory) and name not in found.reasons:
             few = f"{len(times)} lengths were measured, of {_LEAST} that it takes"
             found.reasons[name] = next((f"{few}; {one.reason}" for one in mine if one.reason), few)
     return found

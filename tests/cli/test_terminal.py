@@ -14,11 +14,13 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 from typed import status
 
-from attnlab.cli.tables import Fitted, comparison_table, costs_tables, presets_table, race_table
+from attnlab.cli.tables import Fitted, _wrapped, comparison_table, costs_tables, presets_table, race_table
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.mask_kinds import Given, Part
 from attnlab.race.compare import Comparison
@@ -81,6 +83,17 @@ def test_the_answer_is_first_and_lines_are_few(screen: Callable[[str], list[str]
     assert lines[0].startswith("Use torch_sdpa") and len(lines) <= 2 * len(CELLS) + 10
     assert "\n".join(lines).count("16 unavailable") == 1
     assert len(screen("plans")) < sum(map(len, PARTS.values()))
+
+
+@given(st.integers(30, 120))
+def test_no_line_ends_within_a_figure(width: int) -> None:
+    text = (
+        "It takes 1.304 times as long [1.295, 1.313] (95 % interval 1.184 to 1.233), too large by 5 %. " * 3
+    )
+    lines = _wrapped(text, width).splitlines()
+    assert " ".join(lines) == text.strip() and max(map(len, lines)) <= width
+    for figure in ("[1.295, 1.313]", "95 %", "1.184 to 1.233", "5 %."):
+        assert "\n".join(lines).count(figure) == text.count(figure)
 
 
 def test_a_pipe_has_one_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,6 +141,13 @@ def test_one_that_declines_all_is_neither_right_nor_wrong_and_an_unknown_one_a_m
         check("torch_sdqa")
 
 
+def test_a_scale_that_is_left_out_is_named(tmp_path: Path) -> None:
+    """The first mistake of many a kernel; its weights sum to 1."""
+    (tmp_path / "mine.py").write_text(NUMPY.format(scale="1.0", extra="pass"))
+    found = check("mine", [str(tmp_path)], dtypes=("float32",), processes=1)
+    assert "it is right for a scale of 1, where 0." in (found.reason or "")
+
+
 def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> None:
     """Right all the same, and the table says what it lacks."""
     text = NUMPY.replace("np.float64", "np.float32").format(scale="np.float32(scale)", extra="pass")

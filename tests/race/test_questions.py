@@ -97,6 +97,14 @@ def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
     assert "a was measured up to 1536 alone" in "".join(far.sentences())
 
 
+def test_what_follows_no_law_is_not_predicted() -> None:
+    asked = Workload(queries=65536, keys=65536)
+    lengths = [one for one in ladder(asked) if one.keys <= 1024]
+    told = [measured("a", 1e-5 * one.keys * (1, 9)[at % 2], workload=one) for at, one in enumerate(lengths)]
+    found = carried_on(told, asked)
+    assert not found.seconds and "measure longer ones" in found.reasons["a"]
+
+
 def test_one_side_that_stays_is_not_scaled() -> None:
     """Decoding: one query, and the cache is the length."""
     rungs = list(ladder(Workload(batch=2, heads=8, kv_heads=2, queries=1, keys=4096)))
