@@ -277,7 +277,8 @@ EXPERIMENT = Experiment(
     "fixed β/β_c, a few keys keep a share of the weight that no longer falls with their number once it is large. "
     "At a fixed β they lose it again as n grows, since β_c grows. The tails of the logits decide this: components of "
     "±1, whose products have shorter ones, freeze at d_k = 3.05 ln n. Curves are exact integrals at this n, but for "
-    "the frozen limit, of n → ∞; at any finite n the transition is a gradual one.",
+    "the limits: hot rows to first order, and frozen ones by the law of n → ∞ with b_n, the level that the largest of "
+    "n logits reaches (3.12 at n = 1024), in place of β_c. At any finite n the transition is a gradual one.",
     measure=measure,
     conclusion=conclusion,
     draw=draw,
@@ -285,7 +286,8 @@ EXPERIMENT = Experiment(
     "scaled; lines are exact, marks are measured through each backend. Bottom left: measured largest weight "
     "of unscaled attention over n and d_k, with the freezing line. Bottom middle and right: rows whose "
     "logits have standard deviation β, against the temperature T = 1/β in units of T_c = 1/β_c; the dashed "
-    "line is the limit of cold rows, which are frozen, the dotted one of hot rows; bars are five standard errors.",
+    "line is the limit of cold rows, which are frozen, with b_n for β_c, the dotted one of hot rows; bars are five "
+    "standard errors.",
     lesson="For components of mean 0 and unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). "
     "In this model it is the standard deviation of a row's logits that decides, against √(2 ln n), and d_k enters "
     "through it alone. Nothing here was trained: `attnlab numerics training` asks whether a model needs the factor.",
