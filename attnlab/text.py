@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
+from textwrap import fill
 
 if sys.version_info >= (3, 11):  # noqa: UP036 (workers run in 3.10 too)
     from enum import StrEnum as StrEnum
@@ -48,6 +49,14 @@ def read_text(file: Path, most: int) -> str:
     if len(data) > most:
         raise ValueError(f"it holds more than the {most:,} bytes that one may have")
     return data.decode()
+
+
+def wrapped(text: str, width: int) -> str:
+    """Its lines, none longer than `width`: none ends within a percentage or an interval."""
+    kept = re.sub(r"(?<=\d) (?=%)|(?<=,) (?=[\d.e+-]+\])", "\u00a0", text)
+    kept = re.sub(r"(?<=\d) to (?=\d)", "\u00a0to\u00a0", kept)
+    lines = (fill(one, width, break_on_hyphens=False) for one in kept.split("\n"))
+    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def one_line(text: str, most: int = MOST) -> str:

@@ -156,6 +156,11 @@ def told(store: Store) -> Iterator[str]:
         cells.append((*where, len(some), *counts, ratio, seen, f"{some.seconds.median():.0f}"))
     head = ("HEAD", "condition", "machine", "gates", "passed", "regression", "no verdict", "ratio, median")
     yield table((*head, "none above, median", "seconds, median"), cells)
+    whole = [
+        f"{row['seconds']:.0f} s (exit {row['status']})" for row in store.rows if row["section"] == "timed"
+    ]
+    if whole:
+        yield f"Two backends at three sizes, sides alike: {', '.join(whole)}."
     for row in store.rows:
         if row["section"] == "simulated":
             counts = {int(status): count for status, count in row["counts"].items()}
@@ -163,8 +168,6 @@ def told(store: Store) -> Iterator[str]:
                 f"Simulated gates of identical sides, whose pairs scatter as those above (median {row['spread']:.1%}), "
                 f"heavy-tailed: {counts.get(1, 0)} of {sum(counts.values()):,} exits with 1, {counts.get(3, 0)} with 3."
             )
-        if row["section"] == "timed":
-            yield f"Two backends at three sizes, sides alike: {row['seconds']:.0f} s, exit {row['status']}."
 
 
 def main() -> None:

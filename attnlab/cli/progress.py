@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from textwrap import fill
 from typing import TYPE_CHECKING
 
 from attnlab.race.disturbance import Notice
 from attnlab.runs.execute import Progress
-from attnlab.text import one_line
+from attnlab.text import one_line, wrapped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -172,7 +171,7 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
         nonlocal noticed
         if isinstance(text, Notice) and not noticed:
             noticed = True
-            kept = f"\r{' ' * width}\r{fill(text, width)}" if width else text
+            kept = f"\r{' ' * width}\r{wrapped(text, width)}" if width else text
             print(kept, file=sys.stderr, flush=True)
         elif width:
             print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from textwrap import fill
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -32,7 +31,7 @@ from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
-from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text
+from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text, wrapped
 
 if TYPE_CHECKING:
     from attnlab.experiments.claims import Ledger
@@ -58,17 +57,9 @@ def show(*things: Fitted | str) -> None:
         if at:
             console.print()
         if isinstance(one, str):
-            console.print(Text(_wrapped(one, console.width) if here else one), soft_wrap=True)
+            console.print(Text(wrapped(one, console.width) if here else one), soft_wrap=True)
         else:
             console.print(one)
-
-
-def _wrapped(text: str, width: int) -> str:
-    """Its lines, none longer than `width`: none ends within a percentage or an interval."""
-    kept = re.sub(r"(?<=\d) (?=%)|(?<=,) (?=[\d.e+-]+\])", "\u00a0", text)
-    kept = re.sub(r"(?<=\d) to (?=\d)", "\u00a0to\u00a0", kept)
-    lines = (fill(one, width, break_on_hyphens=False) for one in kept.split("\n"))
-    return "\n".join(lines).replace("\u00a0", " ")
 
 
 @dataclass
@@ -131,7 +122,7 @@ class Fitted:
             yield from ([""] if block is not blocks[0] else [])
             yield made
         if self.note:
-            yield Text(_wrapped(self.note, options.max_width))
+            yield Text(wrapped(self.note, options.max_width))
         if missing:
             yield Text(f"Not shown for want of room: {', '.join(missing)}; a pipe (| cat) has room.")
 
@@ -194,10 +185,10 @@ def medians(found: Comparison) -> str:
 def check_table(found: Sequence[Checked]) -> Fitted:
     """A row a backend and number format: right or not; one a backend of which none was asked; the reasons below."""
     headers = "backend | dtype | result | asked | declined | too slow | not compiled for | gradients | ln Z"
-    rows, reasons = [], dict[str, list[str]]()
+    rows, reasons = [], dict[tuple[str, str], list[str]]()
     for checked in found:
         if checked.passed and checked.no_gradients:
-            reasons[f"{checked.name} has no gradients: {_own_words(checked, checked.no_gradients)}."] = []
+            reasons[checked.name, f"no gradients. {_own_words(checked, checked.no_gradients)}"] = []
         for dtype, word, one in checked.lines:
             counts = (one.asked, one.declined, one.left_out, one.uncompiled) if dtype else [""] * 4
             further = [
@@ -206,9 +197,9 @@ def check_table(found: Sequence[Checked]) -> Fitted:
             ]
             rows.append((checked.name, dtype, word, *counts, *further))
             if one.reason and not one.passed:
-                why = f"{checked.name}{{}}: {word}. {_own_words(checked, one.reason)}."
-                reasons.setdefault(why, []).extend(filter(None, [dtype]))
-    note = "\n".join(why.format("".join(f", {one}" for one in dtypes)) for why, dtypes in reasons.items())
+                why = f"{word}. {_own_words(checked, one.reason)}"
+                reasons.setdefault((checked.name, why), []).extend(filter(None, [dtype]))
+    note = "\n".join(f"{', '.join([name, *dtypes])}: {why}." for (name, why), dtypes in reasons.items())
     spare = ("gradients", "ln Z", "asked", "declined", "too slow", "not compiled for")
     prose = ("result", "gradients", "ln Z")
     return Fitted(headers.split(" | "), rows, prose=prose, spare=spare, note=note, keys=2)

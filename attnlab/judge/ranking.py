@@ -352,6 +352,11 @@ class SelfTest:
         """Twins that differ from each other though they are one contender."""
         return tuple(one for one in self.twins if one.differs)
 
+    @property
+    def judged(self) -> tuple[Twin, ...]:
+        """Twins that have an interval."""
+        return tuple(one for one in self.twins if one.verdict.low > 0)
+
     def floor(self, workload: Workload) -> float:
         """The smallest relative difference to believe on `workload`, as a fraction.
 

@@ -111,8 +111,8 @@ def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
         of_time, of_memory = predict(times, length, kept or None), predict(beside, length)
         if of_time and of_time.high > _WIDE * of_time.low:
             span = f"{seconds_text(of_time.low)} to {seconds_text(of_time.high)}"
-            said = f"from lengths up to {of_time.longest} nothing closer follows than {span}; measure longer ones"
-            found.reasons[name], of_time = said, None
+            said = f"from lengths up to {of_time.longest} nothing closer follows than {span}"
+            found.reasons[name], of_time = f"{said}; ask for a shorter one, or measure it", None
         if of_time:
             found.seconds[name] = of_time
         if of_memory:

@@ -391,7 +391,8 @@ def _draw(
         early |= any(max(curve) < lengths[-1] for curve in curves.values())
     left_out = f" (the first {len(chosen)} of {len(every)} panels)" if len(every) > len(chosen) else ""
     dotted = " (dotted: no value at these lengths)" if early else ""
-    figure.suptitle(title + left_out + dotted, fontsize=figures.SIZE + 2)
+    whole = textwrap.fill(title + left_out + dotted, int(figure.get_figwidth() / 0.12))
+    figure.suptitle(whole, fontsize=figures.SIZE + 2)
     figures.settle(figure, labels)
     return Drawn(figure, _says(title, chosen, written))
 

@@ -107,7 +107,7 @@ def warnings(analysis: Analysis) -> list[str]:
     if tested.failures:
         text = (
             f"The self-test failed on {len(tested.failures)} of "
-            f"{counted(len(tested.twins), 'workload')}: one contender, entered twice, differed from itself by "
+            f"{counted(len(tested.judged), 'workload')}: one contender, entered twice, differed from itself by "
             f"up to {percent(max(one.deviation for one in tested.failures))}. **Smaller differences on these "
             "workloads count as none below**"
         )
@@ -184,13 +184,12 @@ def self_test_summary(analysis: Analysis) -> str:
         return f"No contender was measured twice, so there is no self-test. {left_out}"
     worst = max(tested.twins, key=lambda one: one.deviation)
     failed = f"{len(tested.failures)}" if tested.failures else "none"
-    told = [one for one in tested.twins if one.verdict.low > 0]
-    without = len(tested.twins) - len(told)
+    without = len(tested.twins) - len(tested.judged)
     none = f" ({without} more {'has' if without == 1 else 'have'} no interval)" if without else ""
     text = (
         f"`{worst.contender}` was entered twice. Its two entries differed by more than "
         f"±{percent(tested.margin)}, with the whole interval, on {failed} of "
-        f"{counted(len(told), 'workload')}{none}; the largest difference of the estimates was "
+        f"{counted(len(tested.judged), 'workload')}{none}; the largest difference of the estimates was "
         f"{percent(worst.deviation)}."
     )
     if tested.between is not None:

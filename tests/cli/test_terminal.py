@@ -20,13 +20,14 @@ from rich.cells import cell_len
 from rich.console import Console
 from typed import status
 
-from attnlab.cli.tables import Fitted, _wrapped, comparison_table, costs_tables, presets_table, race_table
+from attnlab.cli.tables import Fitted, comparison_table, costs_tables, presets_table, race_table
 from attnlab.judge.verdicts import verdicts_against
 from attnlab.problem.mask_kinds import Given, Part
 from attnlab.race.compare import Comparison
 from attnlab.report import content_of
 from attnlab.runs.presets import presets
 from attnlab.runs.store import read_run
+from attnlab.text import wrapped
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 CELLS = content_of(read_run(REFERENCE)).analysis.cells
@@ -90,7 +91,7 @@ def test_no_line_ends_within_a_figure(width: int) -> None:
     text = (
         "It takes 1.304 times as long [1.295, 1.313] (95 % interval 1.184 to 1.233), too large by 5 %. " * 3
     )
-    lines = _wrapped(text, width).splitlines()
+    lines = wrapped(text, width).splitlines()
     assert " ".join(lines) == text.strip() and max(map(len, lines)) <= width
     for figure in ("[1.295, 1.313]", "95 %", "1.184 to 1.233", "5 %."):
         assert "\n".join(lines).count(figure) == text.count(figure)

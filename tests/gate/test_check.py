@@ -134,9 +134,9 @@ def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
 def test_one_that_declines_all_is_neither_right_nor_wrong_and_an_unknown_one_a_mistake(
     tmp_path: Path,
 ) -> None:
-    found = held(tmp_path, more="\ndef declines(workload):\n    return 'not today'\n", dtypes=("float32",))
+    found = held(tmp_path, more="\ndef declines(workload):\n    return 'not {today}'\n", dtypes=("float32",))
     assert found.passed is None and "declines every workload that was asked" in (found.reason or "")
-    assert "not today" in (found.reason or "")
+    assert "not {today}" in (found.reason or "") and "not {today}" in check_table([found]).note
     with pytest.raises(ValueError, match="no backend is called"):
         check("torch_sdqa")
 

@@ -9,7 +9,7 @@ from synthetic import alone_in_process_0
 
 from attnlab import figures
 from attnlab.report.analysis import analyse
-from attnlab.report.run_figures import heat_maps, latency, trailing
+from attnlab.report.run_figures import ceiling, heat_maps, latency, trailing
 
 SAME = dict.fromkeys("ab", lambda w: 1e-4)
 
@@ -51,3 +51,11 @@ def test_an_interval_that_leaves_the_axis_ends_in_an_arrow_and_another_size_is_n
     title = figure.axes[0].get_title("left").replace("\n", " ")
     assert "1 head at n = 64, not compared at longer ones" in title
     assert {"<", ">"} & {one.get_marker() for one in figure.axes[0].lines}
+
+
+def test_a_long_title_of_one_narrow_panel_stays_within_the_figure(made):
+    costs = {"a": lambda w: 1e-4 * w.keys, "b": lambda w: 1e-4 * w.keys if w.keys < 1024 else 9.0}
+    figure = ceiling(analyse(made(costs=costs, heads=(1,)))).figure
+    figure.canvas.draw()
+    within, title = figure.bbox, figure._suptitle.get_window_extent()
+    assert "dotted" in figure.get_suptitle() and within.x0 <= title.x0 and title.x1 <= within.x1
