@@ -50,7 +50,7 @@ def interpreter(path: str) -> Interpreter:
     if (executable / "bin" / "python").exists():
         executable = executable / "bin" / "python"
     _require(str(executable))
-    return Interpreter(str(executable), (str(_own_code()),))
+    return Interpreter(str(executable), (str(own_code()),))
 
 
 @functools.cache
@@ -161,7 +161,7 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 @functools.cache
-def _own_code() -> Path:
+def own_code() -> Path:
     """A folder in which another interpreter finds this attnlab, and nothing else that is installed beside it."""
     import attnlab
 

@@ -23,7 +23,8 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from multiprocessing.connection import wait
 from typing import IO, Any, Generic, TypeVar
 
@@ -147,14 +148,17 @@ def _left(deadline: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python: that of this process where `executable` is None. It searches `paths` for modules before all others."""
+    """A Python: that of this process where `executable` is None. It searches `paths` for modules before all others, and
+    then `own`: processes that differ in these alone may be forked from one.
+    """
 
     executable: str | None = None
     paths: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
 
     def command(self, code: str) -> list[str]:
         """That runs `code`; words that follow are its arguments. The folder it is started in is not searched."""
-        first = f"import sys; sys.path[:] = [*{list(self.paths)!r}, *filter(None, sys.path)]; "
+        first = f"import sys; sys.path[:] = [*{[*self.paths, *self.own]!r}, *filter(None, sys.path)]; "
         return [self.executable or sys.executable, "-c", first + code]
 
 
@@ -273,8 +277,9 @@ class Siblings:
     """Processes that are forked, one for each of `outputs`, from a fresh interpreter that has imported `modules`.
 
     That interpreter computes nothing, and ends when all are `born`. Each of them calls `target` as a `Subprocess` does,
-    in a group of its own, prints to its output, and is a child of this process. To be made and `born` within
-    `attnlab.system.adopting`; `environment` and `interpreter` are as of a `Subprocess`.
+    in a group of its own, prints to its output, and is a child of this process; one of `interpreters` is for each of
+    them, which differ in their `own` paths at most. To be made and `born` within `attnlab.system.adopting`;
+    `environment` is as of a `Subprocess`.
     """
 
     def __init__(
@@ -283,8 +288,9 @@ class Siblings:
         modules: Sequence[str],
         outputs: Sequence[IO[bytes]],
         environment: Mapping[str, str],
-        interpreter: Interpreter = Interpreter(),
+        interpreters: Sequence[Interpreter] = (),
     ) -> None:
+        interpreters = interpreters or [Interpreter()] * len(outputs)
         self._channels: list[Channel] = []
         self._parent: Subprocess | None = None
         self._count, self._how = len(outputs), ""
@@ -298,9 +304,10 @@ class Siblings:
                 "attnlab.subprocesses:_fork",
                 environment=environment,
                 output=subprocess.DEVNULL,
-                interpreter=interpreter,
+                interpreter=replace(interpreters[0], own=()),
             )
-            self._parent.channel.send((os.getpid(), target, tuple(modules), 2 * self._count))
+            own = [one.own for one in interpreters]
+            self._parent.channel.send((os.getpid(), target, tuple(modules), own))
             # they wait until it has imported: what starts meanwhile would hold them open
             files = [one.fileno() for both in zip(ends, outputs, strict=True) for one in both]
             self._parent.channel.send_files(files)
@@ -314,10 +321,11 @@ class Siblings:
 
         Where the interpreter itself fails, or is not ready at the deadline, none could.
         """
-        found: list[Subprocess | None] = [None] * self._count
+        found: list[Subprocess | str | None] = [None] * self._count
         for at, channel in enumerate(self._channels):
             try:
-                found[at] = Subprocess.forked(channel.receive(deadline), channel)
+                told = channel.receive(deadline)
+                found[at] = told if isinstance(told, str) else Subprocess.forked(told, channel)
             except (Closed, Garbled, Late, psutil.Error):
                 channel.close()
         if self._parent is not None:
@@ -364,21 +372,21 @@ def _function(target: str) -> Callable[..., None]:
 def _fork(channel: Channel) -> None:
     """In the interpreter of `Siblings`: import, and fork. What hinders it is told, in words."""
     die_with_parent()
-    guardian, target, modules, count = channel.receive()
+    guardian, target, modules, own = channel.receive()
     try:
         function = _function(target)
         for module in modules:
             importlib.import_module(module)
-        files = channel.receive_files(count)
+        files = channel.receive_files(2 * len(own))
         gc.collect()
         gc.freeze()  # collecting would copy the pages that all share
-        own = next((at for at in range(0, count, 2) if _forked()), None)
+        at = next((at for at in range(len(own)) if _forked()), None)
     except Exception as fault:
         channel.send(f"raised {type(fault).__name__}: {fault}")
         os._exit(1)
-    if own is None:
+    if at is None:
         os._exit(0)  # at once: this is waited for
-    _run_forked(guardian, function, files, own)
+    _run_forked(guardian, function, files, 2 * at, own[at])
 
 
 def _forked() -> bool:
@@ -397,8 +405,12 @@ def _forked() -> bool:
     return True
 
 
-def _run_forked(guardian: int, function: Callable[[Channel], None], files: Sequence[int], at: int) -> None:
-    """In a forked process: call `function`. What it raises ends the process as it ends a fresh one."""
+def _run_forked(
+    guardian: int, function: Callable[[Channel], None], files: Sequence[int], at: int, paths: Sequence[str]
+) -> None:
+    """In a forked process: call `function`, which finds modules in `paths` too; not where one of those is imported
+    already from elsewhere. What it raises ends the process as it ends a fresh one.
+    """
     os.setsid()
     own, output = files[at : at + 2]
     sys.argv[1] = str(own)
@@ -412,8 +424,19 @@ def _run_forked(guardian: int, function: Callable[[Channel], None], files: Seque
     die_with_parent()
     if os.getppid() == guardian:  # else it has gone meanwhile
         channel = _own_channel(own)
-        channel.send(os.getpid())
-        function(channel)
+        sys.path[:0] = paths
+        elsewhere = _imported_elsewhere(paths)
+        channel.send(elsewhere or os.getpid())
+        if not elsewhere:
+            function(channel)
+
+
+def _imported_elsewhere(paths: Sequence[str]) -> str | None:
+    """What a fresh interpreter would have imported from `paths`, and this one has from another place, in words."""
+    for name in sys.modules.keys() - {"__main__", "attnlab"} if paths else ():
+        if "." not in name and (found := PathFinder.find_spec(name, list(paths))) and found.loader:
+            return f"its module {name} is {found.origin}"
+    return None
 
 
 class Aside(Generic[Found]):

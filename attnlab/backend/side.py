@@ -18,7 +18,7 @@ from pathlib import Path
 
 from attnlab.backend.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.interpreters import environment_of, interpreter, made_whole
+from attnlab.interpreters import environment_of, interpreter, made_whole, own_code
 from attnlab.remembered import cache_folder
 from attnlab.subprocesses import Interpreter
 from attnlab.text import counted
@@ -58,9 +58,9 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
         root / Path(one).relative_to(top) if Path(one).is_relative_to(top) else Path(one) for one in there
     )
     # a folder that this state does not have holds no backend either
-    return Side(
-        Interpreter(found.executable, found.paths + paths), tuple(str(one) for one in moved if one.is_dir())
-    )
+    there = tuple(str(one) for one in moved if one.is_dir())
+    # this attnlab's code comes first: that state may be of attnlab itself
+    return Side(Interpreter(found.executable, found.paths or (str(own_code()),), paths), there)
 
 
 def repository() -> Path:

@@ -48,7 +48,7 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--setup-margin", type=_Percent(), default="50%", help="A longer set-up is a regression.")
 @click.option("--unseen", type=_Percent(), default="5%", help="No verdict where more may go unseen.")
 @click.option("--allow-kernel-change", is_flag=True, help="Another kernel is no regression.")
-@click.option("--seconds", type=options.AMOUNT, default=8.0, help="Time for the rounds of one race, at most.")
+@click.option("--seconds", type=options.AMOUNT, default=5.0, help="Time for the rounds of one race, at most.")
 @click.option("--processes", type=options.PROCESSES, metavar="N", default=8, help="Of each side, at most.")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json

@@ -80,7 +80,7 @@ class Conductor:
         make = partial(WorkerProcess, start_seconds=self.limits.start_seconds)
         self._on_event = Lookout(on_event, self._numbers, Watch)
         self.sets = ProcessSets(contenders, folders, self._on_event, make)
-        self.baseline = baseline or contenders[0].name
+        self._contenders, self.baseline = tuple(contenders), baseline or contenders[0].name
         self.memory, self.instruments = memory, tuple(instruments)
         self.account: dict[str, float] = defaultdict(float)
         self._folders = tuple(folders)
@@ -109,36 +109,40 @@ class Conductor:
             said = "; ".join(f"{name} is {outcome}: {why}" for name, (outcome, why) in absent.items())
             raise Unavailable(f"nothing to compare: {said}")
 
-    def race(self, workload: Workload) -> list[Result]:
-        """One result a contender, in the order they were given."""
+    def race(self, workload: Workload, names: Sequence[str] | None = None) -> list[Result]:
+        """One result a contender, in the order they were given: of those called `names`, where only some are to race.
+
+        The baseline is then the first of them, where it is not one of them.
+        """
         started, before = time.monotonic(), sum(self.account.values())
         try:
-            results = self._race(workload)
+            results = self._race(workload, names or [one.name for one in self._contenders])
         finally:
             seconds = time.monotonic() - started
             self.account["conducting"] += seconds - (sum(self.account.values()) - before)
         return [replace(one, race_seconds=seconds) for one in results]
 
-    def _race(self, workload: Workload) -> list[Result]:
+    def _race(self, workload: Workload, names: Sequence[str]) -> list[Result]:
         with self._activity("start-up"):
-            first = self.sets.running(0)
+            first = self.sets.running(0, names)
         watch = Watch()
-        there = max(1, len(first) - len(self.sets.absent))
+        there = max(1, len(set(names) - set(self.sets.absent)))
         deadline = max(self.limits.deadline(there), drawing_seconds(workload))
         self._there, self._prepared = there, 0
-        participants = [Participant(worker, workload, deadline) for worker in first.values()]
+        participants = [
+            Participant(worker, workload, deadline) for name, worker in first.items() if name in names
+        ]
+        baseline = self.baseline if self.baseline in names else names[0]
         race = Race(
             participants=participants,
-            baseline=self.baseline,
+            baseline=baseline,
             limits=self.limits,
             account=self.account,
             others=partial(self._others, watch),
             on_event=self._on_event,
         )
         # whose memory counts first: the baseline's, and that of a second entry last
-        for one in sorted(
-            participants, key=lambda one: (is_second_entry(one.name), one.name != self.baseline)
-        ):
+        for one in sorted(participants, key=lambda one: (is_second_entry(one.name), one.name != baseline)):
             self._on_event(f"{workload.label}: checking {one.name}")
             self._attempt(one, self._admit, 0)
         race.see_who_is_far()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from attnlab import system as memory
@@ -72,7 +73,7 @@ class ProcessSets:
                     if number == 0 and name in self.absent:
                         continue
                     environment = tuple(sorted(worker.contender.environment({}).items()))
-                    own = name if modules is None else (environment, worker.interpreter)
+                    own = name if modules is None else (environment, replace(worker.interpreter, own=()))
                     families.setdefault((number, modules, own), []).append(worker)
         waiting = list(families.items())
         while waiting:  # whole sets, and enough of them for all cores: those that hang do not add up
@@ -108,7 +109,7 @@ class ProcessSets:
         self, family: Sequence[WorkerProcess], number: int, modules: tuple[str, ...] | None
     ) -> Siblings | None:
         """Start processes of one library and environment: to be forked from one that imports it, or each by itself."""
-        outputs, environment = [], dict[str, str]()
+        outputs, interpreters, environment = [], [], dict[str, str]()
         for worker in family:
             self._on_event(f"starting {worker.contender.name}")
             with self._noting(worker, number):
@@ -116,10 +117,12 @@ class ProcessSets:
                     worker.start()
                 else:
                     environment = worker.open()
-                    outputs += [worker.log] if worker.log else []
+                    if worker.log:
+                        outputs.append(worker.log)
+                        interpreters.append(worker.interpreter)
         if modules is None or not outputs:
             return None
-        return Siblings(SERVE, modules, outputs, environment, family[0].interpreter)
+        return Siblings(SERVE, modules, outputs, environment, interpreters)
 
     @contextlib.contextmanager
     def _noting(self, worker: WorkerProcess, number: int) -> Iterator[None]:

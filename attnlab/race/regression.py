@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import partial
+from itertools import chain, product
 from typing import Any
 
 from attnlab.backend.contender import parse_all, with_setting
@@ -28,7 +29,7 @@ from attnlab.race.limits import Limits
 from attnlab.text import bytes_text, counted, one_line, seconds_text
 
 #: rounds of a workload take so long at most, in so many processes of each of the three contenders
-LIMITS = Limits(workload_seconds=8.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
+LIMITS = Limits(workload_seconds=5.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
 _LEAST_BYTES, _LEAST_SECONDS = 2**20, 0.05
 
@@ -192,26 +193,27 @@ def gate(
     """
     margins, started = margins or Margins(), time.monotonic()
     limits = replace(limits, narrow=margins.slower / 3, noise_margin=margins.slower / 2)
-    lines: list[Line] = []
+    entered = {one: parse_all([with_setting(one, *side) for side in (base, base, head)]) for one in backends}
+    for contender in chain(*entered.values()):
+        contender.require(folders)
+    found: dict[tuple[str, Workload], Line] = {}
     versions: dict[str, dict[str, str]] = {}
-    for backend in backends:
-        names = [with_setting(backend, *side) for side in (base, base, head)]
-        contenders = parse_all(names)
-        for one in contenders:
-            one.require(folders)
-        found: dict[Workload, Line] = {}
-        for again in (False, True):
-            asked = [one for one in workloads if not again or found[one].found is not Kinds.PASSED]
-            if not asked:
-                break
-            with conductor(contenders, folders=folders, limits=limits, on_event=on_event) as racing:
-                for workload in asked:
-                    line = judged(backend, racing.race(workload), margins)
-                    found[workload] = agreed(found[workload], line) if again else line
-                versions |= versions_of(racing.facts(workloads[0].device))
-        lines += found.values()
+    for again in (False, True):
+        asked = [
+            key for key in product(backends, workloads) if not again or found[key].found is not Kinds.PASSED
+        ]
+        if not asked:
+            break
+        racing = [
+            one for backend, there in entered.items() if any(backend in key for key in asked) for one in there
+        ]
+        with conductor(racing, folders=folders, limits=limits, on_event=on_event) as raced:
+            for backend, workload in asked:
+                line = judged(backend, raced.race(workload, [one.name for one in entered[backend]]), margins)
+                found[backend, workload] = agreed(found[backend, workload], line) if again else line
+            versions |= versions_of(raced.facts(workloads[0].device))
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
-    return Gate(base[1], head[1], margins, tuple(lines), shown, time.monotonic() - started)
+    return Gate(base[1], head[1], margins, tuple(found.values()), shown, time.monotonic() - started)
 
 
 def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
