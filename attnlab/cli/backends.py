@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnlab.cli import options
 from attnlab.problem.vocabulary import DTYPES
+from attnlab.text import counted, listed
+
+if TYPE_CHECKING:
+    from attnlab.runs.check import Checked
 
 
 @click.command()
@@ -32,7 +37,8 @@ def backends(
     from attnlab.cli.progress import note
     from attnlab.cli.tables import backend_table, show
     from attnlab.report.support_page import page
-    from attnlab.runs.support import listed, support
+    from attnlab.runs.support import listed as found_here
+    from attnlab.runs.support import support
 
     for name in names:
         require(name, folders)
@@ -40,7 +46,8 @@ def backends(
         if matrix:
             found = [support(one, device, folders, on_event=on_event) for one in names or there(folders)]
         else:
-            here = listed(device, folders, names, on_event=on_event)
+            here = found_here(device, folders, names, on_event=on_event)
+            here.sort(key=lambda one: bool(one.reason))
     if not matrix:
         if as_json:
             click.echo(json.dumps([asdict(one) for one in here], ensure_ascii=False))
@@ -94,5 +101,18 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
                 if each.passed is one.passed:
                     click.echo(f"{' '.join(filter(None, (one.name, dtype)))}: {word}. {each.reason}")
     else:
-        show(check_table(found), precision_table(found), same_bits_table(found))
+        show(_answer(found, bool(names)), check_table(found), precision_table(found), same_bits_table(found))
     return 1 if failed else 0
+
+
+def _answer(found: Sequence[Checked], named: bool) -> str:
+    """Who is right, and who is not or was not asked, in one sentence."""
+    unasked = "named, but could not be asked" if named else "could not be asked here"
+    others = {
+        "wrong": [one.name for one in found if one.passed is False],
+        "cannot be loaded": [one.name for one in found if not one.loaded],
+        unasked: [one.name for one in found if one.loaded and one.passed is None],
+    }
+    right = sum(one.passed is True for one in found)
+    said = [f"{right} of {counted(len(found), 'backend')} {'is' if right == 1 else 'are'} right"]
+    return "; ".join([*said, *(f"{what}: {listed(names)}" for what, names in others.items() if names)]) + "."

@@ -51,7 +51,7 @@ class _Timed(Progress):
         self._done, self._total = done, total
 
     def times(self) -> str:
-        """How long it took so far, and the rest if every workload takes as long as those since the start."""
+        """How long it took so far, and what is left where the others take as long as those since the start."""
         took, before = (
             self._clock() - self._started,
             self._before or 0,
@@ -59,7 +59,7 @@ class _Timed(Progress):
         told = f"{_clock_text(took)} so far"
         if before < self._done < self._total:
             left = took / (self._done - before) * (self._total - self._done)
-            told += f", about {_clock_text(left)} left"
+            told += f", {_clock_text(left)} left if the others take as long"
         return told
 
 

@@ -209,7 +209,7 @@ def _estimated(
     """Print what the plan will take."""
     from attnlab.runs.sweep_cutting import cut
     from attnlab.runs.sweep_folder import duration
-    from attnlab.text import counted
+    from attnlab.text import counted, percent
 
     taken, cuts = dict(zip(plan.workloads, seconds, strict=True)), cut(plan, shards, seconds)
     parts = [costs.overhead + sum(taken[one] for one in part.workloads) for part in cuts]
@@ -225,7 +225,7 @@ def _estimated(
         f"{_sizes([len(part.workloads) for part in cuts])}: {hours:.3g} machine hours{money}; "
         f"on {counted(machines, 'machine')} of that kind about {duration(wall)}\n"
         f"Starts and calls added up, as measured on {' and '.join(costs.machines)}; half of the races measured there "
-        f"come out to within {costs.off:.0%}. A shard takes {costs.overhead:.0f} s beside its races."
+        f"come out to within {percent(costs.off)}. A shard takes {costs.overhead:.0f} s beside its races."
     )
     return 0
 

@@ -61,9 +61,9 @@ class Share:
         took, on_clock, part = map(statistics.median, (self.seconds, self.seconds_on_clock, self.attention))
         gains = [f"{one:g} times as fast, {ratio_text(self.gain(one))} times" for one in FACTORS]
         return [
-            f"{self.model} spends {share} of a forward pass in attention: {seconds_text(part)} of "
-            f"{seconds_text(took)}, in {counted(self.calls, 'call')} "
-            f"({low} to {high} in the middle half of {len(self.seconds)} passes).",
+            f"{self.model} spends {share} of a forward pass in attention, in {counted(self.calls, 'call')} ({low} to "
+            f"{high} in the middle half of {len(self.seconds)} passes). Attention takes {seconds_text(part)} and a "
+            f"pass {seconds_text(took)}, each the median by itself.",
             "Counted is what a backend computes, from query, key and value to the output of the heads, without "
             f"projections; with that on the clock a pass took {ratio_text(on_clock / took)} times as long.",
             f"The whole becomes faster where attention is {'; '.join(gains)}; "

@@ -23,6 +23,7 @@ from attnlab.problem.inputs import checked_problem
 from attnlab.problem.result import Accuracy
 from attnlab.problem.vocabulary import LOG_SUM, OF_QUERIES, OUTPUT, lower
 from attnlab.problem.workload import Workload
+from attnlab.text import percent
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
@@ -126,7 +127,7 @@ def _another(
     # a key that none of `rows` sees may have a gradient all the same
     most = _NEAR * (workload.queries / len(rows)) ** 0.5 * np.maximum(rms, np.median(rms[rms > 0]))
     part = np.mean(np.abs(np.subtract(answer, timed, dtype=np.float64)) > most)
-    return f"{exact.of}: {part:.0%} of it differ from a call's before" if part > _FURTHER else None
+    return f"{exact.of}: {percent(part)} of it differ from a call's before" if part > _FURTHER else None
 
 
 def _judged(

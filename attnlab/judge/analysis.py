@@ -28,6 +28,7 @@ from attnlab.judge.verdicts import MARGIN, latencies
 from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.problem.vocabulary import lower
 from attnlab.problem.workload import Workload
+from attnlab.text import percent
 
 #: a workload's place in its group: (heads, length), the length being that of the keys
 At = tuple[int, int]
@@ -76,9 +77,9 @@ class Rate:
     def fault(self) -> str | None:
         """Why the time cannot be believed, or None."""
         if self.compute > BELIEVED[self.device]:
-            return f"{self.compute:.0%} of the best matrix-multiply rate: a failed measurement, not a speed"
+            return f"{percent(self.compute, 3)} of the best matrix-multiply rate: a failed measurement, not a speed"
         if self.memory_bound_believed and self.bandwidth > _BELIEVED_COPY:
-            return f"{self.bandwidth:.0%} of the copy bandwidth: a failed measurement, not a speed"
+            return f"{percent(self.bandwidth, 3)} of the copy bandwidth: a failed measurement, not a speed"
         return None
 
 

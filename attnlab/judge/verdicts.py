@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from attnlab.problem.result import Measurement, Result
-from attnlab.text import StrEnum, ratio_text
+from attnlab.text import StrEnum, percent, ratio_text
 
 #: chance that any interval of one workload misses its true ratio
 ALPHA = 0.05
@@ -284,7 +284,7 @@ def sentence(
             f"{verdict.no_interval}; {advice}."
         )
     if verdict.close:
-        within = f"{name} and {baseline} are at most {verdict.apart:.1%} apart{precision}"
+        within = f"{name} and {baseline} are at most {percent(verdict.apart)} apart{precision}"
         return f"{within} (time ratio {ratio}, {span})."
     more = (
         f"; about {verdict.processes_needed} pairs would likely decide it" if verdict.processes_needed else ""

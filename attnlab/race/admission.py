@@ -20,7 +20,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.worker_process import Ended, Refused
-from attnlab.text import bytes_text
+from attnlab.text import bytes_text, percent
 
 #: of the memory that is free, this share may be planned with
 USABLE = 0.85
@@ -62,7 +62,7 @@ class Admission:
         free = participant.ask("free_bytes", device=workload.device)
         if needed > free * USABLE:
             said = f"it needs {bytes_text(needed)}, its inputs alone {bytes_text(held)}; {bytes_text(free)} are free, "
-            said += f"{USABLE:.0%} of it may be used"
+            said += f"{percent(USABLE)} of it may be used"
             if prepared:
                 held *= prepared
                 said += f"; the {prepared} before it in the race hold {bytes_text(held)}: race fewer together"

@@ -146,7 +146,11 @@ class Comparison:
         needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
         if needed:
             seconds = max(needed) * self.set_seconds
-            said.append(f"Likely to decide all of it: --processes {max(needed)}, about {seconds:.0f} s.")
+            said.append(
+                f"Likely to decide all of it: --processes {max(needed)}, about {seconds:.0f} s."
+                if max(needed) > self.sets
+                else "Another race like this one is likely to decide all of it."
+            )
         for result in self.results:
             found = speeds(result.latency) if result.latency else ()
             if len(found) > 1:

@@ -34,7 +34,7 @@ from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.race.participant import Participant
 from attnlab.race.variation import posed, restored
 from attnlab.race.worker_process import Ended
-from attnlab.text import seconds_text
+from attnlab.text import percent, seconds_text
 
 T = TypeVar("T")
 #: who is far behind has so many rounds, in so many sets
@@ -142,8 +142,8 @@ class Race:
                     break
                 left = max(0.0, share - elapsed)
                 self.on_event(
-                    f"{racing[0].workload.label}: round {count + 1}, process {number + 1}; {self._widest}at most "
-                    f"{left:.0f} s more"
+                    f"{racing[0].workload.label}: round {count + 1}, process {number + 1}; {self._widest}"
+                    f"{left:.0f} s of rounds left"
                 )
                 self._round(number, count)
             latest = self.spent - before
@@ -417,7 +417,9 @@ class Race:
             return False
         wide = [math.sqrt(rivals[name].high / rivals[name].low) - 1 for name in wanted if rivals[name].low]
         if len(wide) == len(wanted):
-            self._widest = f"intervals up to ± {max(wide):.0%}, ± {self.limits.narrow:.0%} is enough, "
+            self._widest = (
+                f"intervals up to ± {percent(max(wide))}, ± {percent(self.limits.narrow)} is enough, "
+            )
         for one in running:
             one.racing = one.racing and (one is base or one.name in wanted or one.name in names)
         return True

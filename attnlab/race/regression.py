@@ -26,7 +26,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.text import bytes_text, counted, one_line, seconds_text
+from attnlab.text import bytes_text, counted, one_line, percent, seconds_text
 
 #: rounds of a workload take so long at most, in so many processes of each of the three contenders
 LIMITS = Limits(workload_seconds=5.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
@@ -107,7 +107,7 @@ class Gate:
         counts = {kind: sum(one.found is kind for one in self.lines) for kind in Kinds}
         races = counted(len(self.lines), "race")
         if self.found is Kinds.PASSED:
-            seen = "no time was compared" if math.isnan(self.unseen) else f"none above {self.unseen:.1%}"
+            seen = "no time was compared" if math.isnan(self.unseen) else f"none above {percent(self.unseen)}"
             said = f"No regression in {races} of {self.head} against {self.base}: slow-downs, {seen}."
         elif self.found is Kinds.REGRESSION:
             said = (
@@ -248,14 +248,14 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
             said = f"HEAD takes {verdict.ratio:.3f} times as long [{verdict.low:.3f}, {verdict.high:.3f}]"
             worse = {"time": said, **worse}
         elif verdict.high > 1 + margins.unseen:
-            said = f"a slow-down of up to {verdict.high - 1:.0%} would not have been seen"
+            said = f"a slow-down of up to {percent(verdict.high - 1)} would not have been seen"
             no_verdict = f"{said}: repeat it on a quieter machine, or with more --seconds"
     if worse:
         return line(Kinds.REGRESSION, "; ".join(worse.values()), tuple(worse))
     if no_verdict:
         return line(Kinds.NO_VERDICT, no_verdict)
     assert verdict is not None, "else there is no verdict"
-    return line(Kinds.PASSED, f"no slow-down above {max(0.0, verdict.high - 1):.1%}")
+    return line(Kinds.PASSED, f"no slow-down above {percent(max(0.0, verdict.high - 1))}")
 
 
 def _beside_time(base: Result, head: Result, margins: Margins) -> Iterator[tuple[str, str]]:

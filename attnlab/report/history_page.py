@@ -18,7 +18,7 @@ from attnlab.judge.change_points import ALPHA, FEWEST, LEAST
 from attnlab.problem.workload import Workload
 from attnlab.report.layout import Picture, Writing, evenly, markdown, shortened
 from attnlab.runs.history import SMALLEST, History, Series
-from attnlab.text import counted, number_text, seconds_text
+from attnlab.text import counted, number_text, percent, seconds_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,9 +47,9 @@ def write(found: Sequence[History], out: Path) -> Path:
 # -- the page ----------------------------------------------------------------------------------------
 
 
-_NOTE = f"""A time is the median of a run's rounds. Of histories in which nothing changed {ALPHA:.1%} show a change
+_NOTE = f"""A time is the median of a run's rounds. Of histories in which nothing changed {percent(ALPHA)} show a change
 point; a level lasts {LEAST} runs at least, and of fewer than {FEWEST} runs none can be told, nor below
-{SMALLEST:.0%}. *Relative* changes were
+{percent(SMALLEST)}. *Relative* changes were
 looked for in the ratio to what the machine's other libraries did in the same run, so that its own drift cancels; where
 the seconds did not change with it, another library moved. Software beside a change need not be its cause."""
 

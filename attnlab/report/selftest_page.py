@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from attnlab.race.selftest import FIDELITY, IDLE, MUST_FIND, WORKLOAD, Report, Trial
 from attnlab.report.layout import markdown
 from attnlab.report.sentences import machine
-from attnlab.text import interval_text
+from attnlab.text import interval_text, percent
 
 _BESIDE = {
     IDLE: "on the machine as it is",
@@ -67,10 +67,10 @@ def page(found: Report) -> str:
         "# The instrument put to the test",
         f"{machine(found.environment)}, {started}; {found.seconds:.0f} s. Made by `attnlab selftest`.",
         "\n".join(f"- {one}" for one in verdict(found)),
-        f"All at {WORKLOAD.label}. A race must agree with bare processes to within {FIDELITY:.0%} (it is wrong where "
-        "all of the interval is further off), must never call a contender faster or slower than itself, and must find "
-        f"{MUST_FIND:g} % on an idle machine. `slowed=P` waits after every call for P % of its time: the true ratio is "
-        "1 + P/100, and 1 elsewhere. Undecided is never wrong; a wrong sign always is.",
+        f"All at {WORKLOAD.label}. A race must agree with bare processes to within {percent(FIDELITY)} (it is wrong "
+        "where all of the interval is further off), must never call a contender faster or slower than itself, and must "
+        f"find {MUST_FIND:g} % on an idle machine. `slowed=P` waits after every call for P % of its time: the true "
+        "ratio is 1 + P/100, and 1 elsewhere. Undecided is never wrong; a wrong sign always is.",
     ]
     for condition in dict.fromkeys(one.condition for one in found.trials):
         trials = [one for one in found.trials if one.condition == condition]

@@ -173,8 +173,8 @@ def self_test_summary(analysis: Analysis) -> str:
     disturbed, turns = analysis.turns
     left_out = (
         f"{disturbed} of {counted(turns, 'turn')} do not count: all of their calls waited for a core for more "
-        f"than {percent(analysis.run.plan.limits.run_delay)} of the time, or took fresh memory pages; of other turns the "
-        "calls that waited so are left out."
+        f"than {percent(analysis.run.plan.limits.run_delay)} of the time, or took fresh memory pages; of other "
+        "turns the calls that waited so are left out."
     )
     unseen = analysis.run.environment.get("not_seen_here")
     if unseen:

@@ -39,7 +39,7 @@ def test_every_workload_has_a_row_and_the_time_left_is_told(tmp_path: Path) -> N
         live.stage(f"workload {done + 2}", done=done + 1, total=4)
     live.detail("\x1b[31mround 3\x1b[0m, [bold]process 1\nand more")
     text = shown()
-    assert "2 of 4 workloads" in text and "2 min 0 s so far, about 2 min 0 s left" in text
+    assert "2 of 4 workloads" in text and "2 min 0 s so far, 2 min 0 s left if" in text
     rows = [line for line in text.splitlines() if line.startswith("h4 n")]
     assert len(rows) == 2 and all("torch_sdpa" in row for row in rows)
     assert "round 3, [bold]process 1 and more" in text and "\x1b" not in text

@@ -71,12 +71,12 @@ def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
     # a better kernel than the libraries' product: OpenVINO's attention ran at three times the rate of NumPy's
     assert rate(WORKLOAD, 0.16, ceiling, cold=False).fault is None
     assert rate(WORKLOAD, 0.05, ceiling, cold=False).fault.startswith(
-        "1000% of the best matrix-multiply rate"
+        "1,000 % of the best matrix-multiply rate"
     )
     on_cuda = replace(ceiling, device="cuda")
-    assert rate(WORKLOAD, 0.4, on_cuda, cold=False).fault.startswith("125% of the best matrix-multiply rate")
+    assert rate(WORKLOAD, 0.4, on_cuda, cold=False).fault.startswith("125 % of the best matrix-multiply rate")
     assert rate(WORKLOAD, 1.0, ceiling, cold=False).fault is None
-    assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200% of the copy bandwidth")
+    assert rate(WORKLOAD, 1.0, ceiling, cold=True).fault.startswith("200 % of the copy bandwidth")
 
 
 @settings(deadline=None, max_examples=80)
