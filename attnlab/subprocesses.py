@@ -325,6 +325,8 @@ class Siblings:
         for at, channel in enumerate(self._channels):
             try:
                 told = channel.receive(deadline)
+                if isinstance(told, str):
+                    channel.close()
                 found[at] = told if isinstance(told, str) else Subprocess.forked(told, channel)
             except (Closed, Garbled, Late, psutil.Error):
                 channel.close()
@@ -411,7 +413,10 @@ def _run_forked(
     """In a forked process: call `function`, which finds modules in `paths` too; not where one of those is imported
     already from elsewhere. What it raises ends the process as it ends a fresh one.
     """
-    os.setsid()
+    sys.path[:0] = paths
+    elsewhere = _imported_elsewhere(paths)
+    if not elsewhere:
+        os.setsid()  # else it ends at once, with the group of the process that forked it
     own, output = files[at : at + 2]
     sys.argv[1] = str(own)
     for number in (1, 2):
@@ -424,8 +429,6 @@ def _run_forked(
     die_with_parent()
     if os.getppid() == guardian:  # else it has gone meanwhile
         channel = _own_channel(own)
-        sys.path[:0] = paths
-        elsewhere = _imported_elsewhere(paths)
         channel.send(elsewhere or os.getpid())
         if not elsewhere:
             function(channel)

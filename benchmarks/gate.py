@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from attnlab.backend.side import setting_of
 from attnlab.environment import environment
 from attnlab.judge.verdicts import LOOK_ALPHA, half_width
 from attnlab.problem.workload import Workload
-from attnlab.race.regression import STATUS, Kinds, Margins, gate
+from attnlab.race.regression import LIMITS, STATUS, Kinds, Margins, gate
 from attnlab.race.selftest import background_load
 
 KERNEL = '''"""Attention in PyTorch, written out, and then a wait."""
@@ -80,9 +81,12 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
             (line,) = found.lines
             known = {name: value if value == value else None for name, value in vars(line).items()}
             told = {name: known[name] for name in ("why", "ratio", "low", "high")}
-            store.add(
-                **key, cpu=environment()["cpu"], status=STATUS[found.found], seconds=found.seconds, **told
-            )
+            store.add(**key, **_where(), status=STATUS[found.found], seconds=found.seconds, **told)
+
+
+def _where() -> dict[str, Any]:
+    """On what and when, and how long the rounds of a race may take."""
+    return {"cpu": environment()["cpu"], "day": str(date.today()), "rounds": LIMITS.workload_seconds}
 
 
 def timed(store: Store) -> None:
@@ -90,9 +94,8 @@ def timed(store: Store) -> None:
     sizes = [Workload(heads=8, queries=n, keys=n) for n in (128, 512, 1024)]
     found = gate(setting_of("before"), setting_of("same"), ["fused", "mine"], sizes, folders=["kernels"])
     why = [line.why for line in found.lines]
-    store.add(
-        section="timed", beside="idle", status=STATUS[found.found], seconds=found.seconds, why="; ".join(why)
-    )
+    said = {"status": STATUS[found.found], "seconds": found.seconds, "why": "; ".join(why)}
+    store.add(section="timed", beside="idle", **_where(), **said)
 
 
 def simulated(store: Store) -> None:
@@ -145,19 +148,32 @@ def _race(generator: np.random.Generator, spread: float, margins: Margins, pairs
 
 def told(store: Store) -> Iterator[str]:
     """All that is stored."""
-    columns = ["section", "beside", "cpu", "status", "ratio", "high", "seconds"]
+    columns = ["section", "beside", "cpu", "day", "rounds", "status", "ratio", "high", "seconds"]
     rows = [row for row in store.rows if row["section"] not in ("simulated", "timed")]
     yield f"One kernel in PyTorch at {WORKLOAD.label}, from two commits; the default margin of 3 %."
     cells = []
-    for where, some in pd.DataFrame(rows, columns=columns).groupby(columns[:3], sort=False):
+    for where, some in pd.DataFrame(rows, columns=columns).groupby(columns[:5], sort=False):
         counts = [int((some.status == status).sum()) for status in (0, 1, 3)]
         seen = f"{some.high[some.status == 0].median() - 1:.1%}" if counts[0] else "–"
         ratio = f"{some.ratio.median():.3f}"
         cells.append((*where, len(some), *counts, ratio, seen, f"{some.seconds.median():.0f}"))
-    head = ("HEAD", "condition", "machine", "gates", "passed", "regression", "no verdict", "ratio, median")
+    head = (
+        "HEAD",
+        "condition",
+        "machine",
+        "day",
+        "rounds, s",
+        "gates",
+        "passed",
+        "regression",
+        "no verdict",
+        "ratio, median",
+    )
     yield table((*head, "none above, median", "seconds, median"), cells)
     whole = [
-        f"{row['seconds']:.0f} s (exit {row['status']})" for row in store.rows if row["section"] == "timed"
+        f"{row['seconds']:.0f} s ({row['day']}, rounds of {row['rounds']:g} s, exit {row['status']})"
+        for row in store.rows
+        if row["section"] == "timed"
     ]
     if whole:
         yield f"Two backends at three sizes, sides alike: {', '.join(whole)}."

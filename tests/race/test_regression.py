@@ -79,6 +79,31 @@ def test_a_slow_down_that_a_second_race_does_not_show_passes(clock: Clock) -> No
     assert "not confirmed" in one.lines[0].why
 
 
+def test_all_backends_race_by_themselves_in_processes_that_start_once(clock: Clock) -> None:
+    """Three contenders a race, and one conductor for all of them; again only those that did not pass."""
+    started: list[list[str]] = []
+
+    def conductor(contenders: Sequence[Contender], **options: Any) -> Any:
+        started.append([one.name for one in contenders])
+        workers = [FakeWorker(one.name, clock, _seconds(one), noise=noise) for one in contenders]
+        for worker, contender in zip(workers, contenders, strict=True):
+            worker.contender = contender
+        return conductor_of(workers)
+
+    names = ["numpy_vectorized", "naive_loop"]
+    found = regression.gate(BASE, HEAD, names, [SMALL], conductor=conductor)
+    assert [(one.backend, one.found) for one in found.lines] == [
+        ("numpy_vectorized", Kinds.PASSED),
+        ("naive_loop", Kinds.REGRESSION),
+    ]
+    assert [len(there) for there in started] == [6, 3]
+    assert all("naive_loop" in name for name in started[1])
+
+
+def _seconds(contender: Contender) -> float:
+    return 1.2e-3 if contender.name == "naive_loop[threads=2]" else 1e-3
+
+
 def test_where_base_is_told_apart_from_itself_there_is_no_verdict(clock: Clock) -> None:
     """However slow HEAD is."""
     one = gated(clock, (1.5, {}), control=1.1)

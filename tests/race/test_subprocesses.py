@@ -13,7 +13,17 @@ from typing import Any
 import psutil
 import pytest
 
-from attnlab.subprocesses import Aside, Broken, Channel, Closed, Garbled, Late, Siblings, work_side_by_side
+from attnlab.subprocesses import (
+    Aside,
+    Broken,
+    Channel,
+    Closed,
+    Garbled,
+    Interpreter,
+    Late,
+    Siblings,
+    work_side_by_side,
+)
 from attnlab.system import adopting
 
 #: the work: calls a part with what tells, so that a part is what is done in it; mypy cannot say of what parts
@@ -63,6 +73,25 @@ def test_nothing_is_left_of_a_parent_that_forks_and_is_slow(
         (one,) = Siblings("builtins:print", ["slow_to_wait"], [log], os.environ).born(time.monotonic() + 60)
     assert one is not None
     one.end()
+    assert psutil.Process().children() == []
+
+
+def test_who_would_import_another_module_is_not_forked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parent has imported one of that name already; who finds none there is forked."""
+    for folder in ("installed", "own", "other"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / ("theirs.py" if folder == "other" else "mine.py")).touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "installed"))
+    sides = [Interpreter(own=(str(tmp_path / folder),)) for folder in ("own", "other")]
+    with adopting(), (tmp_path / "log").open("wb") as log:
+        born = Siblings("builtins:print", ["mine"], [log, log], os.environ, sides).born(time.monotonic() + 60)
+    assert [isinstance(one, str) for one in born] == [True, False], born
+    assert str(tmp_path / "own" / "mine.py") in str(born[0])
+    for one in born:
+        if not isinstance(one, str):
+            one.end()
     assert psutil.Process().children() == []
 
 
