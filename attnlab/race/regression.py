@@ -248,7 +248,10 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
             said = f"HEAD takes {verdict.ratio:.3f} times as long [{verdict.low:.3f}, {verdict.high:.3f}]"
             worse = {"time": said, **worse}
         elif verdict.high > 1 + margins.unseen:
-            said = f"a slow-down of up to {percent(verdict.high - 1)} would not have been seen"
+            most = f"of up to {percent(verdict.high - 1)}"
+            if verdict.high > 2:
+                most = f"to {min(verdict.high, 1000):.0f} times as long"
+            said = f"a slow-down {most} would not have been seen"
             no_verdict = f"{said}: repeat it on a quieter machine, or with more --seconds"
     if worse:
         return line(Kinds.REGRESSION, "; ".join(worse.values()), tuple(worse))
