@@ -82,7 +82,7 @@ def test_inputs_that_do_not_fit_are_not_even_drawn(clock: Clock) -> None:
     worker = FakeWorker("any", clock, by_flops(1e18), free=2**20)
     (result,), _ = race([worker], BIG)
     assert result.outcome is Outcome.OVER_BUDGET
-    assert "are free, 85% of it may be used" in (result.reason or "")
+    assert "are free, 85 % of it may be used" in (result.reason or "")
     assert worker.tried == []
 
 
