@@ -52,7 +52,10 @@ def test_share_and_what_follows_from_it(clock: Hand) -> None:
     assert found.quartiles == pytest.approx([0.3] * 3)
     assert found.gain(1.4) == pytest.approx(1 / (0.7 + 0.3 / 1.4))
     assert json.loads(json.dumps(found.to_json(), allow_nan=False))["gains"]["1.4"] == found.gain(1.4)
-    assert "30 % of a forward pass" in found.sentences()[0] and "6.00 s and a pass 20.0 s" in found.sentences()[0]
+    assert (
+        "30 % of a forward pass" in found.sentences()[0]
+        and "6.00 s and a pass 20.0 s" in found.sentences()[0]
+    )
     assert "without any, 1.429 times" in found.sentences()[2]
     assert model.training and functional.scaled_dot_product_attention is capture._SDPA
 
