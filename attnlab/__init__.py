@@ -53,6 +53,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "theory":
         return importlib.import_module("attnlab.theory")
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("attnlab")
     for home, names in _HOMES.items():
         if name in names:
             return getattr(importlib.import_module(f"attnlab.{home}"), name)

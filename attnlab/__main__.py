@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 
-from attnlab.text import one_line
+from attnlab.text import one_line, wrapped
 
 #: of a mistake that is told: some name all backends
 _MOST_LETTERS = 2000
@@ -17,7 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status, mistake = _ended(arguments)
         if mistake:
-            print("attnlab: " + one_line(mistake, _MOST_LETTERS), file=sys.stderr)
+            said = "attnlab: " + one_line(mistake, _MOST_LETTERS)
+            if sys.stderr.isatty():
+                said = wrapped(said, shutil.get_terminal_size().columns)
+            print(said, file=sys.stderr)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has had enough, as `| head` has
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

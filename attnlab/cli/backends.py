@@ -107,12 +107,14 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 
 def _answer(found: Sequence[Checked], named: bool) -> str:
     """Who is right, and who is not or was not asked, in one sentence."""
-    unasked = "named, but could not be asked" if named else "could not be asked here"
+    unasked = "could not be asked" if named else "could not be asked here"
     others = {
         "wrong": [one.name for one in found if one.passed is False],
         "cannot be loaded": [one.name for one in found if not one.loaded],
         unasked: [one.name for one in found if one.loaded and one.passed is None],
     }
-    right = sum(one.passed is True for one in found)
-    said = [f"{right} of {counted(len(found), 'backend')} {'is' if right == 1 else 'are'} right"]
+    right = [one.name for one in found if one.passed]
+    said = [f"{len(right)} of {counted(len(found), 'backend')} {'is' if len(right) == 1 else 'are'} right"]
+    if len(found) == 1:
+        said = [f"{one} is right" for one in right]
     return "; ".join([*said, *(f"{what}: {listed(names)}" for what, names in others.items() if names)]) + "."

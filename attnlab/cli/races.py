@@ -210,7 +210,8 @@ def compare(
     else:
         if chosen:
             click.echo(chosen)
-        figures = medians(found) if quiet else comparison_table(found)
+        some = any(one.latency for one in found.results)
+        figures = comparison_table(found) if some and not quiet else medians(found)
         show("\n".join(found.sentences()), figures)
         if not quiet:
             click.echo(f"\nRepeat this: {found.command}")

@@ -106,6 +106,11 @@ class Fitted:
             if len(blocks[-1]) > self.keys and room([*blocks[-1], at]) < 0:
                 blocks.append(shown[: self.keys])
             blocks[-1].append(at)
+        for header in [*missing]:  # where a further block is there anyway, and has room
+            at = self.headers.index(header)
+            if len(blocks) > 1 and room([*blocks[-1], at]) >= 0:
+                blocks[-1].append(at)
+                missing.remove(header)
         if self.title:
             yield Text(self.title, style="bold")
         for block in blocks:
@@ -213,8 +218,8 @@ def _own_words(checked: Checked, reason: str) -> str:
 def precision_table(found: Sequence[Checked]) -> Fitted:
     """A row a backend, dtype and direction: how exact it is, for those that answered."""
     title = (
-        "precision: error in units of the budget of its class, largest in units in the last place, "
-        "z of the error along the result"
+        "precision: budgets, what part of its class's budget the error takes; ulp, the largest error in units in the "
+        "last place; bias, z of results that are all too large (+) or too small (-)"
     )
     rows = [
         (
@@ -233,7 +238,7 @@ def precision_table(found: Sequence[Checked]) -> Fitted:
         if dtype in answers
     ]
     headers = ["backend", "dtype", "of", "class", "relative error", "budgets", "ulp", "bias"]
-    return Fitted(headers, rows, title, prose=("dtype", "class"), spare=("ulp", "bias"), keys=2)
+    return Fitted(headers, rows, title, prose=("dtype", "class"), spare=("ulp", "bias"), keys=3)
 
 
 def same_bits_table(found: Sequence[Checked]) -> Fitted:

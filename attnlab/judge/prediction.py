@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,29 +40,30 @@ class Prediction:
         """Whether it lies so far beyond what was measured that even its interval is a guess."""
         return self.length > FAR * self.longest
 
-    def plus(self, known: float) -> Prediction:
-        """With what is known for sure added."""
-        return replace(self, value=self.value + known, low=self.low + known, high=self.high + known)
-
 
 def predict(
-    known: Mapping[int, float], length: int, kept: Mapping[int, float] | None = None
+    known: Mapping[int, float],
+    length: int,
+    kept: Mapping[int, float] | None = None,
+    sure: Mapping[int, float] | None = None,
 ) -> Prediction | None:
     """The figure at `length` from those `known`, all above 0, at shorter lengths; None where these are too few.
 
     kept : by length, `length` included, the pairs of one head that a mask keeps; where these explain the figures better
-    than n² does, they are what grows.
+    than n² does, they are what grows. sure : by length likewise, a part of the figure that is known, as is the size of
+    what is returned; the law is that of the rest.
     """
     lengths = sorted(known)
-    figures = np.array([known[one] for one in lengths])
+    sure = sure or dict.fromkeys((*lengths, length), 0.0)
+    figures = np.array([known[one] - sure[one] for one in lengths])
     missed = []  # ln(figure / foretold), for each doubling
-    for at, one in enumerate(lengths):
+    for one in lengths:
         count = sum(2 * other <= one for other in lengths)
         if count >= LEAST_LENGTHS:
             model = _model(lengths[:count], figures[:count], one, kept)
-            foretold = _at(model, lengths[:count], figures[:count], one)
+            foretold = _at(model, lengths[:count], figures[:count], one) + sure[one]
             doublings = math.log2(one / lengths[count - 1])
-            missed.append(math.log(figures[at] / max(foretold, sys.float_info.min)) / doublings)
+            missed.append(math.log(known[one] / max(foretold, sys.float_info.min)) / doublings)
     if len(missed) < _FORETOLD:
         return None
     model = _model(lengths, figures, length, kept)
@@ -76,10 +77,11 @@ def predict(
     around = law * np.exp(noise * rng.standard_normal((_DRAWS, len(lengths))))
     drift = math.sqrt(float(np.square(missed).mean())) * math.log2(length / lengths[-1])
     changed = np.exp(np.clip(drift * rng.standard_t(len(missed), _DRAWS), -50, 50))
-    value = _at(model, lengths, figures, length)
-    found = [_at(model, lengths, one, length) for one in around] * changed
+    value = _at(model, lengths, figures, length) + sure[length]
+    found = (np.array([_at(model, lengths, one, length) for one in around]) + sure[length]) * changed
     low, high = np.quantile(found, [0.025, 0.975]).tolist()
-    return Prediction(value, min(low, value), max(high, value), length, len(lengths), lengths[-1])
+    low = min(max(low, sure[length]), value)
+    return Prediction(value, low, max(high, value), length, len(lengths), lengths[-1])
 
 
 def _model(lengths: list[int], figures: Floats, length: int, kept: Mapping[int, float] | None) -> Model:

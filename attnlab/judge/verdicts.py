@@ -286,10 +286,13 @@ def sentence(
     if verdict.close:
         within = f"{name} and {baseline} are at most {percent(verdict.apart)} apart{precision}"
         return f"{within} (time ratio {ratio}, {span})."
+    needed = verdict.processes_needed
     more = (
-        f"; about {verdict.processes_needed} pairs would likely decide it" if verdict.processes_needed else ""
+        f"about {needed} pairs would likely decide it"
+        if needed
+        else f"{_MOST_PAIRS} pairs would hardly decide it"
     )
-    return f"{name} against {baseline} is undecided: time ratio {ratio}, {span}{more}."
+    return f"{name} against {baseline} is undecided: time ratio {ratio}, {span}; {more}."
 
 
 def precision_apart(one: Result, baseline: Result) -> str:

@@ -55,7 +55,12 @@ class Mask:
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
             known = match and Part.kinds.get(match[1])
             if match is None or known is None or known is Given:
-                raise ValueError(f"a mask is written as one or more of {forms()}, joined by &, got {one!r}")
+                form = (
+                    " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
+                )
+                raise ValueError(
+                    f"a mask is written as one or more of {forms()}, joined by &, got {one!r}{form}"
+                )
             arguments = [piece.strip() for piece in (match[2] or "").split(",") if piece.strip()]
             try:
                 parts.append(known.parse(*arguments))

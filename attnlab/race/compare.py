@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
 from attnlab.backend.library import huge_page_variables
 from attnlab.judge.replication import Speed, speeds
-from attnlab.judge.verdicts import Verdict, pay_off, precision_apart, sentence, verdicts_against
+from attnlab.judge.verdicts import CLOSE, Verdict, pay_off, precision_apart, sentence, verdicts_against
 from attnlab.plain import suggestion
 from attnlab.problem.declaring import UTMOST_PROCESSES, within
 from attnlab.problem.grid import choices, workloads
@@ -119,14 +119,23 @@ class Comparison:
         """One sentence a contender: what came out, and what to do where nothing did."""
         said = []
         by_name = {result.contender: result for result in self.results}
+        missing: dict[str, list[str]] = {}
         for result in self.results:
             if result.outcome is not Outcome.MEASURED:
-                said.append(f"{result.contender}: {result.outcome}. {result.reason}.")
+                missing.setdefault(f"{result.outcome}. {result.reason}", []).append(result.contender)
             elif result.contender in self.verdicts:
                 baseline = by_name.get(self.baseline)
                 precision = precision_apart(result, baseline) if baseline else ""
                 verdict = self.verdicts[result.contender]
                 said.append(sentence(result.contender, self.baseline, verdict, precision=precision))
+                medians = [one.latency.median for one in (result, baseline) if one and one.latency]
+                quotient = medians[0] / medians[-1]
+                if verdict.low and max(verdict.low / quotient, quotient / verdict.high) > 1 + CLOSE:
+                    said.append(
+                        f"Their medians' quotient is {ratio_text(quotient)}: times went up and down meanwhile, and the "
+                        "ratio is taken within rounds, where that meets both."
+                    )
+        said += [f"{listed(names)}: {why}." for why, names in missing.items()]
         for result in self.results:
             paid = pay_off(self.results, result.contender)
             if paid and result.setup_seconds:
@@ -147,7 +156,7 @@ class Comparison:
         if needed:
             seconds = max(needed) * self.set_seconds
             said.append(
-                f"Likely to decide all of it: --processes {max(needed)}, about {seconds:.0f} s."
+                f"{max(needed)} pairs take about {seconds:.0f} s: --processes {max(needed)}."
                 if max(needed) > self.sets
                 else "Another race like this one is likely to decide all of it."
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from attnlab.backend.contender import parse_all
@@ -16,51 +16,69 @@ from attnlab.race.compare import PROCESSES, SECONDS
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import free_bytes
-from attnlab.text import bytes_text, seconds_text
+from attnlab.text import bytes_text, ratio_text, seconds_text
 
 #: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7
-#: a time whose interval is wider than by this factor is none
-_WIDE = 30.0
-#: seconds that a call may take, and the rounds beyond their time: a race at each length is to be short
-_CALL, _EXTRA = 0.25, 5.0
+#: a figure whose interval is wider than by this factor is none; below this other one it is close enough
+_WIDE, _CLOSE = 30.0, 3.0
+#: a race at each length is to be short: parts of its seconds that a call may take, and the rounds beyond them
+_CALL, _EXTRA = 0.125, 2.5
 
 
 @dataclass(frozen=True)
 class Predicted:
     """What contenders would take for `workload`: seconds a call, and peak memory in bytes, output included, inputs not.
 
-    Each by contender, without those that were measured at too few lengths; `reasons` then says why.
+    Each by contender, without those that were measured at too few lengths, or of which too little follows; `reasons`
+    then says why. `race_seconds` is how long the rounds at one length were to take.
     """
 
     workload: Workload
     seconds: dict[str, Prediction]
     peak_bytes: dict[str, Prediction]
     reasons: dict[str, str]
+    race_seconds: float = 0.0
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Headers, and a row a contender."""
         rows = []
-        for name, one in self.seconds.items():
-            row = [name]
-            for each, text in ((one, seconds_text), (self.peak_bytes.get(name), bytes_text)):
+        for name in self.seconds | self.peak_bytes:
+            row, both = [name], (self.seconds.get(name), self.peak_bytes.get(name))
+            for each, text in zip(both, (seconds_text, bytes_text), strict=True):
                 row += [text(each.value), f"{text(each.low)} to {text(each.high)}"] if each else ["", ""]
-            rows.append([*row, str(one.longest)])
+            rows.append([*row, str(max(each.longest for each in both if each))])
         return ["contender", "time", "95 % interval", "peak", "95 % interval", "measured up to"], rows
 
     def sentences(self) -> list[str]:
         """What is to be known beside the figures: that it was not run, why there are none, how far they reach."""
         said = [f"{self.workload.label} was not run: these are predictions."]
-        said += [f"{name} is not predicted: {why}." for name, why in self.reasons.items()]
+        said += [f"{name}: {why}." for name, why in self.reasons.items()]
+        first = min(self.seconds, key=lambda name: self.seconds[name].value, default="")
+        for name, one in self.seconds.items():
+            least = one.low / self.seconds[first].high
+            if least > 1:
+                said.append(f"{name} would take at least {ratio_text(least)} times as long as {first}.")
+            elif name != first:
+                said.append(f"Whether {first} or {name} is faster there does not follow.")
+        times = [self.seconds.get(name) for name in self.seconds | self.peak_bytes]
+        if self.race_seconds and not all(one and one.high <= _CLOSE * one.low for one in times):
+            said.append(
+                f"--seconds {4 * self.race_seconds:g} gives narrower intervals: calls of up to "
+                f"{seconds_text(4 * self.race_seconds * _CALL)} are measured then."
+            )
         said += [
-            f"{name} was measured up to {one.longest} alone: what changes on the way to {one.length}, as where a cache "
+            f"{name} was measured only up to {one.longest}: what changes on the way to {one.length}, as where a cache "
             "ends, may not be in its intervals."
             for name, one in self.seconds.items()
             if one.far
         ]
         free = free_bytes() if self.workload.device == "cpu" else math.inf
-        large = [name for name, one in self.peak_bytes.items() if one.low > free * USABLE]
-        return said + [f"{one} would not fit: {bytes_text(free)} are free here." for one in large]
+        for name, one in self.peak_bytes.items():
+            if one.high > free * USABLE:
+                may = "would" if one.low > free * USABLE else "may"
+                said.append(f"{name} {may} not fit: {bytes_text(free)} are free here.")
+        return said
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs."""
@@ -84,14 +102,14 @@ def predicted(
     for one in contenders:
         one.require(how.get("folders", ()))
     spent, count = seconds or SECONDS * len(contenders), min(PROCESSES, processes)
-    brief: dict[str, Any] = {"call_seconds": _CALL, "extra_seconds": _EXTRA}
+    brief: dict[str, Any] = {"call_seconds": _CALL * spent, "extra_seconds": _EXTRA * spent}
     limits = Limits(workload_seconds=spent, processes=count, most_processes=count, **brief)
     with Conductor(contenders, limits=limits, **how) as conductor:
         for rung in rungs:
             found += conductor.race(rung)
             if not any(one.latency for one in found[-len(contenders) :]):
                 break
-    return carried_on(found, workload)
+    return replace(carried_on(found, workload), race_seconds=spent)
 
 
 def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
@@ -102,23 +120,30 @@ def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
     for name in dict.fromkeys(one.contender for one in results):
         mine = [one for one in results if one.contender == name]
         times = {_length(one.workload): one.latency.median for one in mine if one.latency}
-        # what is returned is known: the law is looked for in what is held beside it
-        beside = {
-            _length(one.workload): max(1.0, one.peak_bytes - one.workload.output_bytes)
-            for one in mine
-            if one.peak_bytes
+        # what is returned is known: a peak of no more is one of a byte more
+        returned = {
+            _length(one): float(one.output_bytes) for one in (workload, *(each.workload for each in mine))
         }
-        of_time, of_memory = predict(times, length, kept or None), predict(beside, length)
-        if of_time and of_time.high > _WIDE * of_time.low:
-            span = f"{seconds_text(of_time.low)} to {seconds_text(of_time.high)}"
-            said = f"from lengths up to {of_time.longest} nothing closer follows than {span}"
-            found.reasons[name], of_time = f"{said}; ask for a shorter one, or measure it", None
-        if of_time:
-            found.seconds[name] = of_time
-        if of_memory:
-            found.peak_bytes[name] = of_memory.plus(workload.output_bytes)
-        if not (of_time and of_memory) and name not in found.reasons:
-            few = f"{len(times)} lengths were measured, of {_LEAST} that it takes"
+        peaks = {
+            at: max(returned[at] + 1.0, one.peak_bytes)
+            for one in mine
+            if (at := _length(one.workload)) and one.peak_bytes
+        }
+        of_time, of_memory = predict(times, length, kept or None), predict(peaks, length, sure=returned)
+        said = []
+        for what, one, told in (("time", of_time, found.seconds), ("peak", of_memory, found.peak_bytes)):
+            if one and one.high > _WIDE * one.low:
+                said.append(what)
+            elif one:
+                told[name] = one
+        if said:
+            found.reasons[name] = (
+                f"its {' and '.join(said)} does not follow from lengths up to {max(times)}: "
+                "shorter ones foretold these badly"
+            )
+        elif not (of_time and of_memory):
+            what, count = ("peak", len(peaks)) if of_time else ("time", len(times))
+            few = f"its {what} was measured at {count} lengths, of {_LEAST} that it takes"
             found.reasons[name] = next((f"{few}; {one.reason}" for one in mine if one.reason), few)
     return found
 

@@ -107,8 +107,14 @@ class Gate:
         counts = {kind: sum(one.found is kind for one in self.lines) for kind in Kinds}
         races = counted(len(self.lines), "race")
         if self.found is Kinds.PASSED:
-            seen = "no time was compared" if math.isnan(self.unseen) else f"none above {percent(self.unseen)}"
-            said = f"No regression in {races} of {self.head} against {self.base}: slow-downs, {seen}."
+            said = f"No regression in {races} of {self.head} against {self.base}: "
+            if math.isnan(self.unseen):
+                said += "no time was compared."
+            else:
+                last = max((one for one in self.lines if one.high > 0), key=lambda one: one.high)
+                most = f" ({last.backend} at {last.workload.label})" if len(self.lines) > 1 else ""
+                also = "set-up is" if any(one.untold for one in self.lines) else "memory and set-up are"
+                said += f"of slow-downs none above {percent(self.unseen)}{most}; {also} within the margins."
         elif self.found is Kinds.REGRESSION:
             said = (
                 f"Regression: {self.head} is worse than {self.base} in {counts[Kinds.REGRESSION]} of {races}."

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnlab.judge.analysis import analyse
 from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.judge.verdicts import verdicts_against
+from attnlab.judge.verdicts import sentence, verdicts_against
 from attnlab.race.compare import Comparison
 from attnlab.text import interval_text, listed, ratio_text, seconds_text
 
@@ -31,15 +31,16 @@ class Series:
     @classmethod
     def of_threads(cls, values: Sequence[str], contenders: Sequence[str], found: Comparison) -> Series:
         """From one race of all `contenders` with the first number of threads, then all with the next, ..."""
-        parts, every = {}, iter(found.results)
+        parts, every, further = {}, iter(found.results), list[str]()
         for value in values:
             some = tuple(replace(next(every), contender=one) for one in contenders)
             against = verdicts_against(some, contenders[0])
             parts[value] = replace(found, baseline=contenders[0], results=some, verdicts=against)
-        # those at the first value stand in the table, against its first contender as all others do
-        once = {one.contender for one in found.results[: len(contenders)]}
-        other = {name: one for name, one in found.verdicts.items() if name not in once}
-        return cls("threads", parts, replace(found, verdicts=other).sentences())
+        for at in range(len(contenders)):  # each against itself, with the first number of threads
+            mine = found.results[at :: len(contenders)]
+            base = mine[0].contender
+            further += [sentence(name, base, one) for name, one in verdicts_against(mine, base).items()]
+        return cls("threads", parts, [*further, *replace(found, verdicts={}).sentences()])
 
     @cached_property
     def won(self) -> dict[str, Winner]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,4 +57,4 @@ def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = attnlab.nothing
     assert all(getattr(attnlab, name) is not None for name in attnlab.__all__)
-    assert set(attnlab.__all__) <= set(dir(attnlab))
+    assert set(attnlab.__all__) <= set(dir(attnlab)) and re.match(r"\d+\.\d+", attnlab.__version__)

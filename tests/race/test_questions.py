@@ -67,7 +67,7 @@ def test_who_declines_has_no_time_and_nobody_is_first_of_one() -> None:
 
 
 def test_threads_are_raced_together_and_told_apart() -> None:
-    """The rows are the values, the columns the contenders as they were typed; what they say is not said again."""
+    """The rows are the values, the columns the contenders as they were typed; each is told by what threads give it."""
     names = [f"{one}[threads={count}]" for count in (1, 2) for one in "ab"]
     whole = compared(*(measured(name, at * 1e-3) for at, name in enumerate(names, 1)))
     found = Series.of_threads(("1", "2"), ("a", "b"), whole)
@@ -75,7 +75,11 @@ def test_threads_are_raced_together_and_told_apart() -> None:
     assert rows == ["1 1.00 ms 2.00 ms a", "2 3.00 ms 4.00 ms a"]
     first, *further = found.sentences()
     assert first.startswith("a is first at both; the lead falls from 2.00 to 1.333")
-    assert further == [one for one in whole.sentences() if not one.startswith("b[threads=1]")]
+    told = [
+        f"{one}[threads=2] takes {by} times as long as {one}[threads=1]"
+        for one, by in (("a", "3.00"), ("b", "2.00"))
+    ]
+    assert [one.partition(" (")[0] for one in further[:2]] == told
 
 
 def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
@@ -92,9 +96,11 @@ def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
     assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
     assert found.peak_bytes["a"].value == pytest.approx(1000 + 4096 * 8192, rel=1e-3)
     assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
-    assert "b is not predicted: 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
+    assert (
+        "b: its time was measured at 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
+    )
     far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))
-    assert "a was measured up to 1536 alone" in "".join(far.sentences())
+    assert "a was measured only up to 1536" in "".join(far.sentences())
 
 
 def test_what_follows_no_law_is_not_predicted() -> None:
@@ -102,7 +108,18 @@ def test_what_follows_no_law_is_not_predicted() -> None:
     lengths = [one for one in ladder(asked) if one.keys <= 1024]
     told = [measured("a", 1e-5 * one.keys * (1, 9)[at % 2], workload=one) for at, one in enumerate(lengths)]
     found = carried_on(told, asked)
-    assert not found.seconds and "nothing closer follows" in found.reasons["a"]
+    assert not found.seconds and "its time does not follow" in found.reasons["a"]
+
+
+def test_who_would_be_faster_is_told_where_it_follows() -> None:
+    asked, times = Workload(queries=8192, keys=8192), {"a": 1e-9, "b": 9e-9, "c": 1e-9}
+    results = []
+    for at, one in enumerate(ladder(asked)):
+        for name, by in times.items():
+            noise = (1.0, 1.05, 0.95)[(at + (name == "c")) % 3]
+            results.append(measured(name, by * one.keys**2 * noise, workload=one))
+    told = " ".join(carried_on(results, asked).sentences())
+    assert "b would take at least" in told and "faster there does not follow." in told
 
 
 def test_one_side_that_stays_is_not_scaled() -> None:
