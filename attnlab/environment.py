@@ -134,7 +134,7 @@ def _apart(was: Any, is_: Any) -> tuple[str, str]:
     if isinstance(was, list | tuple) and isinstance(is_, list | tuple):
         left, come = ([one for one in some if one not in other] for some, other in ((was, is_), (is_, was)))
         if left or come:
-            return _shown(", ".join(map(str, left)) or "none"), _shown(", ".join(map(str, come)) or "none")
+            was, is_ = (", ".join(map(str, some)) or "none of its own" for some in (left, come))
     return _shown(was), _shown(is_)
 
 

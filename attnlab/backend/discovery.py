@@ -233,7 +233,7 @@ def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
     found = {file.stem: file for home in homes for file in home.glob("[!_]*.py")}
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise ValueError(f"--implementations must name a folder, got {folder}")
+            raise ValueError(f"--implementations must name a folder that is there, got {folder}")
         for file in sorted(one.resolve() for one in folder.glob("[!_]*.py")):
             if not re.fullmatch(r"[A-Za-z]\w*", file.stem):
                 raise ValueError(

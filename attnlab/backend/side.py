@@ -140,7 +140,7 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
     """Raises ValueError where both settings mean one side, or where HEAD is a commit that lacks what is in the tree."""
     if base == head or (base[0] == head[0] == "ref" and _state(base[1]) == _state(head[1])):
         raise ValueError(
-            f"BASE and HEAD are the same, {head[1]}: name two versions; "
+            f"BASE and HEAD are the same, {head[1]}: name two versions, {WORKING_TREE} for what is not committed; "
             "`attnlab compare` of a contender with itself tests the machine"
         )
     if head[0] == "ref" and head[1] != WORKING_TREE and _state(head[1]) == _state("HEAD"):

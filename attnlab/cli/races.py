@@ -180,7 +180,8 @@ def compare(
     """Race contenders on one workload; the first is the baseline.
 
     Prints ratios with intervals, a verdict in a sentence, and the command that repeats it. Exits with 1 where fewer
-    than two could be measured. One option may have several values, as --batch 1,4,16: who is first at each is told.
+    than two could be measured, 2 where fewer than two load. One option may have several values, as --batch 1,4,16: who
+    is first at each is told.
     """
     from attnlab.backend.contender import with_setting
     from attnlab.cli.progress import note
@@ -208,12 +209,10 @@ def compare(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        if chosen:
-            click.echo(chosen)
         some = any(one.latency for one in found.results)
         figures = comparison_table(found) if some and not quiet else medians(found)
-        show("\n".join(found.sentences()), figures)
-        if not quiet:
+        show("\n".join(filter(None, [chosen, *found.sentences()])), figures)
+        if some and not quiet:
             click.echo(f"\nRepeat this: {found.command}")
     return 0 if sum(one.outcome is Outcome.MEASURED for one in found.results) > 1 else 1
 

@@ -143,8 +143,8 @@ def predicted_seconds(
 
 def too_long(predicted: float, limit: float, mend: str) -> str:
     """Why a call is not tried, in words, and what would allow it: both in seconds."""
-    said = f"predicted {predicted:.3g} s a call from smaller sizes, over the limit of {limit:.3g} s"
-    return f"{said}; {mend} would allow it"
+    said = f"predicted roughly {predicted:.2g} s a call, by single calls of smaller sizes"
+    return f"{said}, over the limit of {limit:.3g} s; {mend} would allow it"
 
 
 def rungs(workload: Workload) -> Iterator[Workload]:

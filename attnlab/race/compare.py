@@ -72,7 +72,7 @@ class Comparison:
     def __repr__(self) -> str:
         lines = [f"{self.workload.label}, against {self.baseline}"]
         for one in self.results:
-            lines.append(f"{one.contender}: {one.latency or one.outcome}")
+            lines.append(f"{one.contender}: {one.latency or f'{one.outcome}. {one.reason}'}")
             if verdict := self.verdicts.get(one.contender):
                 span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
                 lines[-1] += f"; {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
@@ -154,9 +154,9 @@ class Comparison:
             )
         needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
         if needed:
-            seconds = max(needed) * self.set_seconds
+            it, seconds = "it" if len(self.verdicts) == 1 else "all of it", max(needed) * self.set_seconds
             said.append(
-                f"{max(needed)} pairs take about {seconds:.0f} s: --processes {max(needed)}."
+                f"Likely to decide {it}: --processes {max(needed)}, about {seconds:.0f} s."
                 if max(needed) > self.sets
                 else "Another race like this one is likely to decide all of it."
             )

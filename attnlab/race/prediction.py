@@ -16,7 +16,7 @@ from attnlab.race.compare import PROCESSES, SECONDS
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.system import free_bytes
-from attnlab.text import bytes_text, ratio_text, seconds_text
+from attnlab.text import bytes_text, listed, ratio_text, seconds_text
 
 #: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7
@@ -60,12 +60,19 @@ class Predicted:
             if least > 1:
                 said.append(f"{name} would take at least {ratio_text(least)} times as long as {first}.")
             elif name != first:
-                said.append(f"Whether {first} or {name} is faster there does not follow.")
-        times = [self.seconds.get(name) for name in self.seconds | self.peak_bytes]
-        if self.race_seconds and not all(one and one.high <= _CLOSE * one.low for one in times):
+                said.append(
+                    f"Whether {first} or {name} is faster there does not follow: their intervals overlap."
+                )
+        times = {name: self.seconds.get(name) for name in self.seconds | self.peak_bytes}
+        wide = [
+            name
+            for name, one in times.items()
+            if not one or (2 * one.longest < one.length and one.high > _CLOSE * one.low)
+        ]
+        if self.race_seconds and wide:
             said.append(
-                f"--seconds {4 * self.race_seconds:g} gives narrower intervals: calls of up to "
-                f"{seconds_text(4 * self.race_seconds * _CALL)} are measured then."
+                f"--seconds {4 * self.race_seconds:g} may tell {listed(wide)} more closely: it measures calls of up to "
+                f"{seconds_text(4 * self.race_seconds * _CALL)}, and takes two to four times as long."
             )
         said += [
             f"{name} was measured only up to {one.longest}: what changes on the way to {one.length}, as where a cache "

@@ -10,6 +10,7 @@ say holds.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -124,12 +125,17 @@ class Gate:
         return [
             said,
             *(
-                f"{one.backend} at {one.workload.label}: {one.why}."
+                f"{one.backend} at {one.workload.label}: {self._named(one.why)}."
                 for one in self._sorted()
                 if one.found is not Kinds.PASSED
             ),
             *dict.fromkeys(f"Memory was not compared: {one.untold}." for one in self.lines if one.untold),
         ]
+
+    def _named(self, why: str) -> str:
+        """With the sides called as they were typed: git's HEAD may be another."""
+        names = {"BASE": self.base, "HEAD": self.head}
+        return re.sub(r"\b(BASE|HEAD)\b", lambda found: names[found[0]], why)
 
     def _sorted(self) -> list[Line]:
         order = list(Kinds)
@@ -147,7 +153,13 @@ class Gate:
         rows = []
         for one in self._sorted():
             ratio = f"{one.ratio:.3f} [{one.low:.3f}, {one.high:.3f}]" if one.ratio > 0 else "–"
-            cells = (marks[one.found], f"`{one.backend}`", one.workload.label, ratio, _cell(one.why))
+            cells = (
+                marks[one.found],
+                f"`{one.backend}`",
+                one.workload.label,
+                ratio,
+                _cell(self._named(one.why)),
+            )
             rows.append(f"| {' | '.join(cells)} |")
         room = most - len("\n".join([*said, *last]).encode()) - 40
         kept: list[str] = []
@@ -251,7 +263,8 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
     else:
         least = min(verdict.low, again.low), min(verdict.ratio, again.ratio), verdict.high
         if all(one > 1 + part * margins.slower for one, part in zip(least, (0.0, 0.5, 1.0), strict=True)):
-            said = f"HEAD takes {verdict.ratio:.3f} times as long [{verdict.low:.3f}, {verdict.high:.3f}]"
+            span = f"[{verdict.low:.3f}, {verdict.high:.3f}]"
+            said = f"HEAD takes {verdict.ratio:.3f} times as long as BASE {span}"
             worse = {"time": said, **worse}
         elif verdict.high > 1 + margins.unseen:
             most = f"of up to {percent(verdict.high - 1)}"

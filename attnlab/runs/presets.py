@@ -141,7 +141,7 @@ def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
     if len(found) == 1:
         return middle, ""
     lengths = ", ".join(str(one.keys) for one in found)
-    return middle, f"{part.path}: length {middle.keys}, the middle one of {lengths}; --length takes another."
+    return middle, f"{part.path}: length {middle.keys}, of {lengths}; --length takes another."
 
 
 def _as_grid(said: Mapping[str, Any]) -> dict[str, Any]:

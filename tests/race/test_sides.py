@@ -193,7 +193,7 @@ def test_a_gate_of_two_commits_answers_by_its_exit_status(
     words = ["--implementations", "kernels", "--lengths", "16", "--heads", "1", "--seconds", "0.2", "-q"]
     summary = tmp_path / "summary.md"
     assert status("gate", "right", "wrong", *words, "--summary", str(summary)) == 1
-    assert "HEAD is wrong" in capsys.readouterr().out
+    assert "wrong is wrong: " in capsys.readouterr().out
     assert "Regression" in summary.read_text().splitlines()[0]
 
 
