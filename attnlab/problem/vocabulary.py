@@ -64,7 +64,7 @@ def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     Values beyond the largest finite number become infinite, as they do in hardware. bfloat16 goes
     through float32, so a float64 input is rounded twice: off by one unit for about one value in 2^29.
     """
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # of signalling NaN
         cast = np.asarray(array).astype(carrier(dtype), copy=False)
         return cast.astype(FORMATS[dtype], copy=False).astype(cast.dtype, copy=False)
 
