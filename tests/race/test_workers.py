@@ -254,7 +254,7 @@ def test_peak_memory_is_exact_for_an_allocation_that_is_known(tmp_path: Path) ->
     (result,) = race(tmp_path, "hungry", memory=True)
     assert result.peak_bytes == pytest.approx(known, rel=0.01)
     memory = result.measurement("peak_memory")
-    assert memory is not None and memory.facts == {"method": "memray"} and len(memory.samples) == 2
+    assert memory is not None and memory.facts == {"method": "memray"}
 
 
 # -- the end --------------------------------------------------------------------------------------------
