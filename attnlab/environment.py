@@ -126,16 +126,7 @@ def differing(
     What `before` does not tell is not compared.
     """
     both = {name: (before[name], now.get(name)) for name in names if name in before}
-    return {name: _apart(was, is_) for name, (was, is_) in both.items() if was != is_}
-
-
-def _apart(was: Any, is_: Any) -> tuple[str, str]:
-    """Both as text; of lists what the other has not, where that is any."""
-    if isinstance(was, list | tuple) and isinstance(is_, list | tuple):
-        left, come = ([one for one in some if one not in other] for some, other in ((was, is_), (is_, was)))
-        if left or come:
-            was, is_ = (", ".join(map(str, some)) or "none of its own" for some in (left, come))
-    return _shown(was), _shown(is_)
+    return {name: (_shown(was), _shown(is_)) for name, (was, is_) in both.items() if was != is_}
 
 
 def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,13 +75,13 @@ def repository(folder: Path) -> None:
 def gates(store: Store, head: str, beside: str, trials: int) -> None:
     """Gates of `head` against the kernel before."""
     for number in range(trials):
-        key = {"section": head, "beside": beside, "trial": number}
+        key = {"section": head, "beside": beside, "trial": number, **_where()}
         if store.lacks(**key):
             found = gate(setting_of("before"), setting_of(head), ["mine"], [WORKLOAD], folders=["kernels"])
             (line,) = found.lines
             known = {name: value if value == value else None for name, value in vars(line).items()}
             told = {name: known[name] for name in ("why", "ratio", "low", "high")}
-            store.add(**key, **_where(), status=STATUS[found.found], seconds=found.seconds, **told)
+            store.add(**key, status=STATUS[found.found], seconds=found.seconds, **told)
 
 
 def _where() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.worker_process import Ended, Refused
-from attnlab.text import bytes_text, percent
+from attnlab.text import bytes_text, percent, seconds_text
 
 #: of the memory that is free, this share may be planned with
 USABLE = 0.85
@@ -143,7 +143,7 @@ def predicted_seconds(
 
 def too_long(predicted: float, limit: float, mend: str) -> str:
     """Why a call is not tried, in words, and what would allow it: both in seconds."""
-    said = f"predicted roughly {predicted:.2g} s a call, by single calls of smaller sizes"
+    said = f"predicted roughly {seconds_text(predicted)} a call, by single calls of smaller sizes"
     return f"{said}, over the limit of {limit:.3g} s; {mend} would allow it"
 
 

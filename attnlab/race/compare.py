@@ -132,8 +132,8 @@ class Comparison:
                 quotient = medians[0] / medians[-1]
                 if verdict.low and max(verdict.low / quotient, quotient / verdict.high) > 1 + CLOSE:
                     said.append(
-                        f"Their medians' quotient is {ratio_text(quotient)}: times went up and down meanwhile, and the "
-                        "ratio is taken within rounds, where that meets both."
+                        f"The quotient of their medians over all rounds is {ratio_text(quotient)}. The ratio, by which "
+                        "to go, is that of calls in the same round."
                     )
         said += [f"{listed(names)}: {why}." for why, names in missing.items()]
         for result in self.results:

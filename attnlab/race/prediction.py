@@ -127,14 +127,13 @@ def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
     for name in dict.fromkeys(one.contender for one in results):
         mine = [one for one in results if one.contender == name]
         times = {_length(one.workload): one.latency.median for one in mine if one.latency}
+        asked = [workload, *(one.workload for one in mine)]
+        returned = {_length(one): float(one.output_bytes) for one in asked}
         # what is returned is known: a peak of no more is one of a byte more
-        returned = {
-            _length(one): float(one.output_bytes) for one in (workload, *(each.workload for each in mine))
-        }
         peaks = {
-            at: max(returned[at] + 1.0, one.peak_bytes)
+            _length(one.workload): max(one.workload.output_bytes + 1.0, one.peak_bytes)
             for one in mine
-            if (at := _length(one.workload)) and one.peak_bytes
+            if one.peak_bytes
         }
         of_time, of_memory = predict(times, length, kept or None), predict(peaks, length, sure=returned)
         said = []
@@ -144,10 +143,7 @@ def carried_on(results: Sequence[Result], workload: Workload) -> Predicted:
             elif one:
                 told[name] = one
         if said:
-            found.reasons[name] = (
-                f"its {' and '.join(said)} does not follow from lengths up to {max(times)}: "
-                "shorter ones foretold these badly"
-            )
+            found.reasons[name] = f"its {' and '.join(said)} does not follow from lengths up to {max(times)}"
         elif not (of_time and of_memory):
             what, count = ("peak", len(peaks)) if of_time else ("time", len(times))
             few = f"its {what} was measured at {count} lengths, of {_LEAST} that it takes"

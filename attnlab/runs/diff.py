@@ -80,9 +80,10 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
     )
     if one.keys().isdisjoint(other):
         raise ValueError(f"{first.folder} and {second.folder} have no workload in common")
-    here = [{**comparable(run.environment), **_asked(run)} for run in (first, second)]
+    asked = [_asked(run, beside) for run, beside in ((first, second), (second, first))]
+    here = [{**comparable(run.environment), **of} for run, of in zip((first, second), asked, strict=True)]
     conditions = differing(
-        here[0], here[1], [name for name in (*CONDITIONS, *_asked(first)) if name not in SOFTWARE]
+        here[0], here[1], [name for name in (*CONDITIONS, *asked[0]) if name not in SOFTWARE]
     )
     if conditions and not anyway:
         told = "; ".join(f"{name}: {was} and {is_}" for name, (was, is_) in conditions.items())
@@ -101,11 +102,13 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
     return Diff(baseline, software, conditions, rows)
 
 
-def _asked(run: Run) -> dict[str, object]:
-    """What decides what was asked in a run, and for how long it was measured."""
-    plan = run.plan
-    labels = sorted(one.label for one in plan.workloads)
-    return {"workloads": labels, "contenders": plan.contenders, "baseline": run.baseline, **vars(plan.limits)}
+def _asked(run: Run, beside: Run) -> dict[str, object]:
+    """What decides what was asked in a run, where it is not so in the one beside, and for how long it was measured."""
+    plan, other = run.plan, beside.plan
+    labels = ", ".join(sorted({one.label for one in plan.workloads} - {one.label for one in other.workloads}))
+    names = ", ".join(one for one in plan.contenders if one not in other.contenders)
+    own = {"workloads of its own": labels or "none", "contenders of its own": names or "none"}
+    return {**own, "baseline": run.baseline, **vars(plan.limits)}
 
 
 def _rows(cells: tuple[Cell, Cell], baseline: str, *, judged: bool) -> Iterator[Row]:

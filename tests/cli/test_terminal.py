@@ -41,6 +41,7 @@ TABLES = {
     "comparison": [comparison_table(COMPARED), comparison_table(replace(COMPARED, results=RACED[:3]))],
     "presets": [presets_table(PARTS), *costs_tables([*chain(*PARTS.values())])],
     "long": [Fitted(["who", "time", "why"], [("a[threads=1]" * 5, "1.5 ms", "no " * 50)], prose=["why"])],
+    "blocks": [Fitted(["who", *"abcd"], [["x" * 30, *(one * 20 for one in "abcd")]], spare=("d",))],
     "many": [Fitted([f"column_{at}" for at in range(30)], [[f"{at}.000 ms" for at in range(30)]])],
 }
 
@@ -62,6 +63,13 @@ def test_no_name_and_no_number_is_broken(name: str, width: int) -> None:
                 asked.update(chain(*map(str.split, cells)) if header in table.prose else filter(None, cells))
         assert {*filter(None, left_out)} <= {*table.spare}
         assert [one for one, count in asked.items() if text.count(one) < count] == []
+
+
+def test_what_was_left_out_stands_in_a_further_block_where_one_is_needed_anyway() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with console.capture() as printed:
+        console.print(TABLES["blocks"][0])
+    assert "d" * 20 in printed.get() and "want of room" not in printed.get()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from attnlab.backend.discovery import load
 from attnlab.cli.tables import comparison_table
 from attnlab.errors import Unavailable
 from attnlab.libraries import host
-from attnlab.problem.result import Measurement
+from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.problem.vocabulary import DTYPES
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
@@ -25,6 +25,17 @@ from attnlab.runs.check import Checked, Format
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}
 FIELDS |= {"processes_needed", "setup_seconds", "computes_in"}
+
+
+def test_who_is_missing_for_one_reason_is_told_once_and_a_quotient_of_medians_is_not_the_ratio() -> None:
+    """Here each round's ratio is 2, 4.5 or 1/9, and both medians are 2 ms."""
+    base, other = latency([[1e-3, 2e-3, 9e-3]] * 5), latency([[2e-3, 9e-3, 1e-3]] * 5)
+    missing = [Result(name, TINY, Outcome.UNAVAILABLE, "no library") for name in "cd"]
+    said = compared(measured("a", base), measured("b", other), *missing).sentences()
+    assert said[0].startswith("b takes 2.00 times as long as a") and "all rounds is 1.000" in said[1]
+    assert said[2] == "c and d: unavailable. no library."
+    same = compared(measured("a", base), measured("b", base)).sentences()
+    assert "quotient" not in " ".join(same)
 
 
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
