@@ -29,6 +29,7 @@ from random_damage import Figures, damage, fuzz, soak
 
 from attnlab.backend.contender import parse_all
 from attnlab.backend.discovery import unasked
+from attnlab.environment import environment
 from attnlab.problem.result import Result
 from attnlab.problem.vocabulary import DIRECTIONS, DTYPES, STORAGES
 from attnlab.problem.workload import Workload
@@ -314,8 +315,16 @@ def main() -> None:
     asked = parser.parse_args()
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))
     for part, found in ((name, found) for name in asked.parts for found in PARTS[name](asked)):
-        figures[part] = {**found, "at": datetime.now(UTC).strftime("%Y-%m-%d")}
+        figures[part] = {**found, "at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
         STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        parts = [text for one in PARTS if one in figures for text in told(one, dict(figures[one]))]
-        said = "`tests/robustness` holds the same faults as tests."
-        publish("What survives", "robustness", said, *parts, out=asked.out)
+        page(figures, asked.out)
+
+
+def page(figures: Figures, out: Path) -> None:
+    """The page of all parts that were measured so far."""
+    parts = [text for one in PARTS if one in figures for text in told(one, dict(figures[one]))]
+    said = (
+        "`tests/robustness` holds the same faults as tests. The line above is of the part measured last; `at` tells of "
+        "each when it was, and on which processor where that is known."
+    )
+    publish("What survives", "robustness", said, *parts, out=out)
