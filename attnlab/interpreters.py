@@ -127,7 +127,7 @@ def _run(command: Sequence[str]) -> str:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         told = [line for line in lines if line.lower().startswith(("error", "×"))] or lines
         last = one_line(told[-1], 300) if told else f"exit status {done.returncode}"
-        raise Unavailable(f"{' '.join(command[1:])} failed: {last}")
+        raise Unavailable(f"{' '.join(command[1:]).removeprefix('-m ')} failed: {last}")
     return done.stdout
 
 

@@ -21,11 +21,12 @@ import numpy as np
 import pandas as pd
 from common import HOME, Store, command_line, publish, table
 
+from attnlab.backend.contender import huge_pages_refused
 from attnlab.backend.side import setting_of
 from attnlab.environment import environment
 from attnlab.judge.verdicts import LOOK_ALPHA, half_width
 from attnlab.problem.workload import Workload
-from attnlab.race.regression import LIMITS, STATUS, Kinds, Margins, gate
+from attnlab.race.regression import STATUS, Kinds, Margins, gate
 from attnlab.race.selftest import background_load
 
 KERNEL = '''"""Attention in PyTorch, written out, and then a wait."""
@@ -85,8 +86,9 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
 
 
 def _where() -> dict[str, Any]:
-    """On what and when, and how long the rounds of a race may take."""
-    return {"cpu": environment()["cpu"], "day": str(date.today()), "rounds": LIMITS.workload_seconds}
+    """On what and when, and on which pages large arrays lie."""
+    pages = "default" if huge_pages_refused() else "huge"
+    return {"cpu": environment()["cpu"], "day": str(date.today()), "pages": pages}
 
 
 def timed(store: Store) -> None:
@@ -148,7 +150,7 @@ def _race(generator: np.random.Generator, spread: float, margins: Margins, pairs
 
 def told(store: Store) -> Iterator[str]:
     """All that is stored."""
-    columns = ["section", "beside", "cpu", "day", "rounds", "status", "ratio", "high", "seconds"]
+    columns = ["section", "beside", "cpu", "day", "pages", "status", "ratio", "high", "seconds"]
     rows = [row for row in store.rows if row["section"] not in ("simulated", "timed")]
     yield f"One kernel in PyTorch at {WORKLOAD.label}, from two commits; the default margin of 3 %."
     cells = []
@@ -162,7 +164,7 @@ def told(store: Store) -> Iterator[str]:
         "condition",
         "machine",
         "day",
-        "rounds, s",
+        "pages",
         "gates",
         "passed",
         "regression",
@@ -171,7 +173,7 @@ def told(store: Store) -> Iterator[str]:
     )
     yield table((*head, "none above, median", "seconds, median"), cells)
     whole = [
-        f"{row['seconds']:.0f} s ({row['day']}, rounds of {row['rounds']:g} s, exit {row['status']})"
+        f"{row['seconds']:.0f} s ({row['cpu']}, {row['day']}, {row['pages']} pages, exit {row['status']})"
         for row in store.rows
         if row["section"] == "timed"
     ]

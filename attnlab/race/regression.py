@@ -4,7 +4,8 @@ BASE is entered twice. Where its two entries are told apart, the machine is not 
 regressed where it is slower than both entries: neither interval holds 1, both ratios are beyond half of the margin, and
 a slow-down of the margin is not excluded; where it needs more memory or set-up than the margins allow, is no longer
 measured, or lets another kernel run. What does not pass is raced once more, with new processes: only what both races
-say holds.
+say holds. Both sides take large arrays on huge pages where they can: the place of small ones moves a time by up to 30 %
+from process to process (docs/decisions/0004).
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from functools import partial
 from itertools import chain, product
 from typing import Any
 
-from attnlab.backend.contender import parse_all, with_setting
+from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages, with_setting
+from attnlab.backend.side import side_of
 from attnlab.judge.ranking import is_second_entry
 from attnlab.judge.verdicts import Kind, sentence, verdicts_against
 from attnlab.problem.result import Outcome, Result
@@ -205,15 +207,24 @@ def gate(
 ) -> Gate:
     """Race HEAD against BASE, each of `backends` at each of `workloads`.
 
-    base, head : a setting that says where a side runs, ("ref", "main"), as `attnlab.backend.side` knows it. limits :
-    of each race; it goes on until the intervals reach no further than a third of the margin, or the time is spent.
-    Raises ValueError for a backend that is not known.
+    base, head : a setting that says where a side runs, ("ref", "main"), as `attnlab.backend.side` knows it. backends :
+    with settings, as contenders; ``mine[pages=default]`` does without huge pages. limits : of each race; it goes on
+    until the intervals reach no further than a third of the margin, or the time is spent. Raises ValueError for a
+    backend that is not known, and Unavailable, before anything is raced, for a side that is not to be had.
     """
     margins, started = margins or Margins(), time.monotonic()
     limits = replace(limits, narrow=margins.slower / 3, noise_margin=margins.slower / 2)
-    entered = {one: parse_all([with_setting(one, *side) for side in (base, base, head)]) for one in backends}
+    huge = [one for one in backends if Contender.parse(one).pages is None and not huge_pages_refused()]
+    texts = {one: with_huge_pages(one) if one in huge else one for one in backends}
+    entered = {
+        one: parse_all([with_setting(text, *side) for side in (base, base, head)])
+        for one, text in texts.items()
+    }
     for contender in chain(*entered.values()):
         contender.require(folders)
+    for contender in entered[backends[0]][1:]:
+        on_event(f"looking for {contender.name}, or making what it runs in")
+        side_of(contender, folders)
     found: dict[tuple[str, Workload], Line] = {}
     versions: dict[str, dict[str, str]] = {}
     for again in (False, True):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of
 
 from attnlab.backend.contender import Contender
+from attnlab.errors import Unavailable
 from attnlab.judge.verdicts import MARGIN
 from attnlab.race import regression
 from attnlab.race.regression import STATUS, Gate, Kinds, Margins
@@ -100,8 +102,34 @@ def test_all_backends_race_by_themselves_in_processes_that_start_once(clock: Clo
     assert all("naive_loop" in name for name in started[1])
 
 
+@pytest.mark.parametrize(("system", "pages"), [("[madvise] never", "huge"), ("madvise [never]", None)])
+def test_both_sides_lie_on_huge_pages_where_the_system_has_them(
+    clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, pages: str | None
+) -> None:
+    """And whoever says otherwise does not."""
+    (tmp_path / "enabled").write_text(system)
+    monkeypatch.setattr("attnlab.backend.contender._HUGE_PAGES", tmp_path / "enabled")
+    asked: list[str | None] = []
+
+    def conductor(contenders: Sequence[Contender], **options: Any) -> Any:
+        asked.extend(one.pages for one in contenders)
+        return conductor_of([FakeWorker(one.name, clock, 1e-3, noise=noise) for one in contenders])
+
+    names = ["numpy_vectorized", "naive_loop[pages=default]"]
+    regression.gate(BASE, HEAD, names, [SMALL], conductor=conductor)
+    assert asked == [pages] * 3 + ["default"] * 3
+
+
+def test_a_side_that_is_not_to_be_had_is_told_before_anything_is_raced(tmp_path: Path) -> None:
+    """In one line, however many races were asked for."""
+    nowhere = ("python", str(tmp_path / "nowhere"))
+    for sides in ((BASE, nowhere), (nowhere, BASE)):
+        with pytest.raises(Unavailable, match="no such file"):
+            regression.gate(*sides, ["numpy_vectorized"], [SMALL], conductor=pytest.fail)
+
+
 def _seconds(contender: Contender) -> float:
-    return 1.2e-3 if contender.name == "naive_loop[threads=2]" else 1e-3
+    return 1.2e-3 if contender.backend == "naive_loop" and contender.threads == 2 else 1e-3
 
 
 def test_where_base_is_told_apart_from_itself_there_is_no_verdict(clock: Clock) -> None:

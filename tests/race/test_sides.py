@@ -31,6 +31,7 @@ def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) * FACTOR
 """
 WRONG = KERNEL.replace('FACTOR = "numpy", 1', 'FACTOR = "numpy", 2')
+ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
 
 Commit = Callable[[str, str], None]
 
@@ -243,18 +244,20 @@ def test_the_action_passes_on_what_the_gate_says(
     tmp_path: Path, status: int, ends: int, verdict: str | None
 ) -> None:
     """No verdict is no failure of the job; a mistake in the call is."""
-    action = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
-    (step,) = (one for one in action["runs"]["steps"] if one["name"] == "gate")
-    gate = tmp_path / "attnlab"
-    gate.write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\nexit {status}\n')
-    gate.chmod(0o755)
+    install, step = ACTION["runs"]["steps"]
+    for name in ("attnlab", "python"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\nexit {status}\n')
+        (tmp_path / name).chmod(0o755)
     inputs = {"base": "main", "head": "HEAD", "options": "--implementations kernels"}
     named = {name: said.split(".")[1].split()[0] for name, said in step["env"].items()}
-    assert set(named.values()) <= set(action["inputs"])
+    assert set(named.values()) <= set(ACTION["inputs"])
     given = {name: inputs[one] for name, one in named.items()}
     files = {name: str(tmp_path / name) for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    there = {**os.environ, **given, **files, "PATH": path}
+    there = {**os.environ, **given, **files, "PATH": path, "GITHUB_ACTION_PATH": "/action"}
+    for said, installed in {"": "/action[memory]", "attnlab==1": "attnlab==1"}.items():
+        subprocess.run(["bash", "-e", "-c", install["run"]], env={**there, "INSTALL": said})
+        assert (tmp_path / "asked").read_text().split()[-1] == installed
     done = subprocess.run(["bash", "-e", "-c", step["run"]], env=there)
     asked = (tmp_path / "asked").read_text().split()
     assert (done.returncode, asked[:5]) == (ends, ["gate", "main", "HEAD", "--implementations", "kernels"])
