@@ -29,7 +29,7 @@ def ratio(one: dict[str, Any]) -> str:
 def main() -> int:
     """Tune each backend twice and write the page; 1 where a gain of the first run is not there again."""
     parser = command_line(__doc__, out=HOME / "tuning.md")
-    parser.add_argument("backends", nargs="*", default=["numpy_vectorized", "torch_sdpa"])
+    parser.add_argument("backends", nargs="*", default=["numpy_vectorized", "torch_sdpa", "torch_eager"])
     asked = parser.parse_args()
     runs, rows, lost = [], [], 0
     for backend in asked.backends:

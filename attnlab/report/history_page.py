@@ -8,6 +8,7 @@ contenders, those with changes first; the page has all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,17 +28,18 @@ if TYPE_CHECKING:
 HISTORY = "history"
 #: of one figure: panels, and curves in each
 _PANELS, _CURVES = 2, 6
-#: inches, of 150 pixels: 1280 across; of a panel, of what stands above the panels, and of a letter
-_WIDTH, _HEIGHT, _ABOVE, _INCHES = 1280 / 150, 2.05, 0.9, 0.087
+#: inches, of 150 pixels: 1280 across; of a panel, of what stands above the panels, of a letter of a name, and of the
+#: words above the first panel a letter and a row
+_WIDTH, _HEIGHT, _ABOVE, _INCHES, _LETTER, _ROW = 1280 / 150, 2.05, 0.42, 0.087, 0.083, 13 / 72
 #: of curves that are more than so many times apart a linear axis shows the upper one alone
 _APART = 6.0
-#: rows of words above the first panel, and letters of what changed at one time
-_ROWS, _LETTERS = 3, 48
+#: letters of what changed at one time
+_LETTERS = 48
 
 
 def write(found: Sequence[History], out: Path) -> Path:
     """Write the page of the machines and their figures into `out`, and return the page. Raises OSError."""
-    drawn = {one.machine: draw(one) for one in found if one.series}
+    drawn = {one.machine: draw(one) for one in found if one.series and len(one.runs) > 1}
     pictures = Writing(drawn, out / "figures").finish()
     page = out / f"{HISTORY}.md"
     page.write_text(_page(found, pictures), encoding="utf-8")
@@ -61,7 +63,8 @@ def _page(found: Sequence[History], pictures: dict[str, Picture]) -> str:
         days = [_day(run.started) for run in one.runs]
         news = [(day, ", ".join(some)) for day, some in zip(days, one.news, strict=True) if some]
         changed = [each for each in one.series if each.changes]
-        told = f"{counted(len(days), 'run')}, {days[0]} to {days[-1]}. {len(changed)} of {len(one.series)} contenders"
+        span = " to ".join(dict.fromkeys((days[0], days[-1])))
+        told = f"{counted(len(days), 'run')}, {span}. {len(changed)} of {len(one.series)} contenders"
         parts += [f"## {one.machine}", f"{told} at a workload have a change point.", *picture]
         parts += [markdown(["from", "software and variables"], news, left=2) if news else ""]
         parts += [_table(one) if changed else ""]
@@ -101,33 +104,36 @@ def draw(one: History) -> Drawn:
     by_workload: dict[Workload, list[Series]] = {}
     for each in one.series:
         by_workload.setdefault(each.workload, []).append(each)
-    panels = {workload: _first(some) for workload, some in _shown(by_workload).items()}
-    height = _HEIGHT * len(panels) + _ABOVE
-    figure, axes = figures.new_figure(1, len(panels), width=_WIDTH, height=height, sharex=True)
+    every = len(one.runs)
+    one, panels = _alone(one, {workload: _first(some) for workload, some in _shown(by_workload).items()})
     longest = max(len(each.contender) for some in panels.values() for each in some)
+    room = _WIDTH - figures.LEADER - _INCHES * longest
+    told = _told(one, room - 1.0)  # which the times beside the axis take, about
+    above = _ABOVE + _ROW * (1 + max((row for *_, row in told), default=-1))
+    height = _HEIGHT * len(panels) + above
+    figure, axes = figures.new_figure(1, len(panels), width=_WIDTH, height=height, sharex=True)
     engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0, 0, 1 - (figures.LEADER + _INCHES * longest) / _WIDTH, 1 - _ABOVE / height))
+    engine.set(rect=(0, 0, room / _WIDTH, 1 - above / height))
     labels = []
     for panel, (workload, some) in zip(axes, panels.items(), strict=True):
         labels.append((panel, _panel(panel, one, some)))
-        every = len(by_workload[workload])
-        part = f"  ({len(some)} of {every} contenders)" if every > len(some) else ""
+        there = len(by_workload[workload])
+        part = f"  ({len(some)} of {there} contenders)" if there > len(some) else ""
         figures.entitle(panel, workload.label + part)
-    for panel in axes:  # which now end where their dates do
-        _software(panel, one, words=panel is axes[0])
+    for panel in axes:
+        _software(panel, told, words=panel is axes[0])
     locator = AutoDateLocator(minticks=3, maxticks=8)  # type: ignore[no-untyped-call]
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
-    span = f"{counted(len(one.runs), 'run')} of one machine, {one.machine}"
+    part = f"{len(one.runs)} of " if len(one.runs) < every else ""
+    span = f"{part}{counted(every, 'run')} of one machine, {one.machine}"
     figure.text(
         0.01, 1 - 0.08 / height, f"Time of one call: {span}", ha="left", va="top",
         fontsize=figures.SIZE + 2, fontweight="bold", color=figures.BLACK,
     )  # fmt: skip
     dotted = any(each.runs[-1] < len(one.runs) - 1 for some in panels.values() for each in some)
-    told = ["dashed: software or variables changed"] * any(one.news) + [
-        "dotted: not in the later runs"
-    ] * dotted
-    axes[-1].set_xlabel("; ".join(told), fontsize=figures.SIZE - 2, loc="left", labelpad=14)
+    key = ["dashed: software or variables changed"] * bool(told) + ["dotted: not in the later runs"] * dotted
+    axes[-1].set_xlabel("; ".join(key), fontsize=figures.SIZE - 2, loc="left", labelpad=14)
     figures.settle(figure, labels)
     at = " and at ".join(workload.label for workload in panels)
     return Drawn(figure, f"{span}: median time of a call over date at {at}")
@@ -180,17 +186,54 @@ def _panel(panel: Axes, one: History, some: Sequence[Series]) -> list[Text]:
     return texts
 
 
-def _software(panel: Axes, one: History, *, words: bool) -> None:
-    """A line where software or variables changed; with `words` above the panel what did, in rows that take turns."""
-    from matplotlib.dates import date2num
+def _alone(
+    one: History, panels: Mapping[Workload, Sequence[Series]]
+) -> tuple[History, dict[Workload, list[Series]]]:
+    """The history of the runs that the panels show, and these as they are numbered there."""
+    shown = sorted({run for some in panels.values() for each in some for run in each.runs})
+    place = {run: at for at, run in enumerate(shown)}
+    found = {
+        workload: [
+            replace(
+                each,
+                runs=tuple(place[run] for run in each.runs),
+                changes=tuple(replace(change, run=place[change.run]) for change in each.changes),
+            )
+            for each in some
+        ]
+        for workload, some in panels.items()
+    }
+    return replace(one, runs=tuple(one.runs[run] for run in shown)), found
 
-    dates: list[Any] = [run.started for run in one.runs]
-    told = [(at, ", ".join(some)) for at, some in zip(dates, one.news, strict=True) if some]
-    for turn, (at, text) in enumerate(told):
+
+def _told(one: History, width: float) -> list[tuple[datetime, str, bool, int]]:
+    """When software or variables changed, the words for it, whether they end there, and their row from below.
+
+    width : of the axis, in inches. Words that would meet stand in rows of their own.
+    """
+    first, last = one.runs[0].started, one.runs[-1].started
+    taken: list[tuple[int, float, float]] = []
+    found = []
+    for run, news in zip(one.runs, one.news, strict=True):
+        if news:
+            text = shortened(", ".join(news), _LETTERS)
+            at = width * ((run.started - first) / (last - first))
+            late, long = at > width / 2, _LETTER * (len(text) + 2)
+            low, high = (at - long, at) if late else (at, at + long)
+            beside = {row for row, left, right in taken if left < high and low < right}
+            row = min(set(range(len(taken) + 1)) - beside)
+            taken.append((row, low, high))
+            found.append((run.started, text, late, row))
+    return found
+
+
+def _software(panel: Axes, told: Sequence[tuple[datetime, str, bool, int]], *, words: bool) -> None:
+    """A line where software or variables changed; with `words` above the panel what did."""
+    for when, text, late, row in told:
+        at: Any = when
         panel.axvline(at, color=figures.GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        late = date2num(at) > sum(panel.get_xlim()) / 2  # type: ignore[no-untyped-call]
         panel.annotate(
-            shortened(text, _LETTERS) if words else "", (at, 1), (-3 if late else 3, 18 + 13 * (turn % _ROWS)),
+            text if words else "", (at, 1), (-3 if late else 3, 18 + 72 * _ROW * row),
             ("data", "axes fraction"), "offset points", color=figures.GREY, fontsize=figures.SIZE - 2,
             ha="right" if late else "left", va="bottom", annotation_clip=False, in_layout=False,
         )  # fmt: skip

@@ -107,7 +107,7 @@ def _speedups(analysis: Analysis, group: Group, part: str) -> Drawn:
         interval = lead_text(lead).partition(" ")[2]
         told = interval or ("the baseline itself" if lead.ratio == 1.0 else "no interval")
         sure = Sure.DECIDED if interval or lead.ratio == 1.0 else Sure.NO_INTERVAL
-        if (lead.low or 0) <= 1 <= (lead.high or 0):
+        if interval and (lead.low or 0.0) <= 1 + one.margin:
             sure = Sure.TIE
         ground = figures.mixed(figures.BLUE, depth)
         _square(axes, group, one, ground, f"{number_text(lead.ratio)} ×", told, sure)

@@ -35,6 +35,15 @@ def test_cells_that_are_not_decided_differ_without_colour_and_keep_their_numbers
         assert all(figures.contrast(to_hex(one.get_color()), ground) >= 4.5 for one in written)
 
 
+def test_both_maps_call_the_same_cells_decided(made):
+    """A lead of 0.5 % is known to be one, and counts as none."""
+    costs = {"a": lambda w: 1.005e-4 if w.keys == 64 else 2e-4, "b": lambda w: 1e-4}
+    run = made(costs=costs, lengths=(64, 128), heads=(1,), noise=1e-4, memory=False)
+    for drawn in heat_maps(analyse(run)).values():
+        cells = [one for one in drawn.figure.axes[0].patches if isinstance(one, Rectangle)]
+        assert [one.get_linestyle() for one in cells] == ["--", "-"]
+
+
 def test_a_line_joins_each_label_to_the_end_of_its_curve(made):
     """Where ten curves coincide, and their labels are moved far apart."""
     run = made(costs={f"backend_{at}": lambda w: 1e-4 * w.keys for at in range(10)}, heads=(1,))

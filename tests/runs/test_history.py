@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from synthetic import COSTS, ENVIRONMENT, synthetic
 from typed import status
 
 from attnlab.problem.workload import Workload
+from attnlab.report.history_page import draw
 from attnlab.runs.history import found_runs, histories
 from attnlab.runs.store import Run
 
@@ -90,6 +92,24 @@ def test_a_variable_and_a_library_are_news_where_they_change(past: Callable[...,
     runs[1].environment = {**runs[1].environment, "variables": {"OMP_NUM_THREADS": "1"}, "contenders": {}}
     (one,) = histories(runs)
     assert one.news[1:] == [("OMP_NUM_THREADS unset → 1",), ("OMP_NUM_THREADS 1 → unset",), ()]
+
+
+def test_words_of_changes_do_not_meet_and_a_run_that_is_not_drawn_takes_no_room(
+    past: Callable[..., list[Run]],
+) -> None:
+    """However near the changes are."""
+    runs = past(count=7)
+    for at, run in enumerate(runs):
+        run.environment = {**run.environment, "variables": {"OMP_NUM_THREADS": str(at)}}
+    runs[-1].results = [one for one in runs[-1].results if one.contender == "openvino"]
+    figure = draw(histories(runs, ["torch_sdpa"])[0]).figure
+    figure.canvas.draw()
+    words = [one for one in figure.axes[0].texts if "OMP_NUM_THREADS" in one.get_text()]
+    boxes = [one.get_window_extent() for one in words]
+    assert len(words) == 5
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert "6 of 7 runs" in figure.texts[0].get_text()
+    assert all(figure.bbox.y1 > one.y1 for one in boxes)
 
 
 def test_the_command_writes_figures_a_page_and_data(
