@@ -214,12 +214,10 @@ def gate(
     """
     margins, started = margins or Margins(), time.monotonic()
     limits = replace(limits, narrow=margins.slower / 3, noise_margin=margins.slower / 2)
-    huge = [one for one in backends if Contender.parse(one).pages is None and not huge_pages_refused()]
-    texts = {one: with_huge_pages(one) if one in huge else one for one in backends}
-    entered = {
-        one: parse_all([with_setting(text, *side) for side in (base, base, head)])
-        for one, text in texts.items()
-    }
+    able, entered = huge_pages_refused() is None, {}
+    for one in backends:
+        text = with_huge_pages(one) if able and Contender.parse(one).pages is None else one
+        entered[one] = parse_all([with_setting(text, *side) for side in (base, base, head)])
     for contender in chain(*entered.values()):
         contender.require(folders)
     for contender in entered[backends[0]][1:]:

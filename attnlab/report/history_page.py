@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,8 @@ _PANELS, _CURVES = 2, 6
 _WIDTH, _HEIGHT, _ABOVE, _INCHES, _LETTER, _ROW = 1280 / 150, 2.05, 0.42, 0.087, 0.083, 13 / 72
 #: of curves that are more than so many times apart a linear axis shows the upper one alone
 _APART = 6.0
-#: letters of what changed at one time
-_LETTERS = 48
+#: letters of what changed at one time, and rows of such words: for more there is the page's table
+_LETTERS, _ROWS = 48, 4
 
 
 def write(found: Sequence[History], out: Path) -> Path:
@@ -209,19 +209,21 @@ def _alone(
 def _told(one: History, width: float) -> list[tuple[datetime, str, bool, int]]:
     """When software or variables changed, the words for it, whether they end there, and their row from below.
 
-    width : of the axis, in inches. Words that would meet stand in rows of their own.
+    width : of the axis, in inches. Words that would meet stand in rows of their own, as far as there are any.
     """
     first, last = one.runs[0].started, one.runs[-1].started
+    whole = max(last - first, timedelta(seconds=1))
     taken: list[tuple[int, float, float]] = []
     found = []
     for run, news in zip(one.runs, one.news, strict=True):
         if news:
             text = shortened(", ".join(news), _LETTERS)
-            at = width * ((run.started - first) / (last - first))
+            at = width * ((run.started - first) / whole)
             late, long = at > width / 2, _LETTER * (len(text) + 2)
             low, high = (at - long, at) if late else (at, at + long)
             beside = {row for row, left, right in taken if left < high and low < right}
-            row = min(set(range(len(taken) + 1)) - beside)
+            row = min(set(range(_ROWS)) - beside, default=0)
+            text = "" if row in beside else text
             taken.append((row, low, high))
             found.append((run.started, text, late, row))
     return found
