@@ -65,7 +65,12 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
 
 def repository() -> Path:
     """The top of the git repository that the working folder is in. Raises Unavailable where there is none."""
-    return Path(_git("rev-parse", "--show-toplevel")).resolve()
+    try:
+        return Path(_git("rev-parse", "--show-toplevel")).resolve()
+    except Unavailable as fault:
+        if "not a git repository" not in str(fault):
+            raise
+        raise Unavailable("the working folder is in no git repository, where commits are looked up") from None
 
 
 @functools.cache
@@ -143,7 +148,7 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
             f"BASE and HEAD are the same, {head[1]}: name two versions, {WORKING_TREE} for what is not committed; "
             "`attnlab compare` of a contender with itself tests the machine"
         )
-    if head[0] == "ref" and head[1] != WORKING_TREE and _state(head[1]) == _state("HEAD"):
+    if head[0] == "ref" and WORKING_TREE not in (base[1], head[1]) and _state(head[1]) == _state("HEAD"):
         changed = uncommitted()
         if changed:
             raise ValueError(
@@ -153,4 +158,7 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
 
 
 def _state(ref: str) -> str:
-    return ref if ref == WORKING_TREE else commit_of(repository(), ref)
+    """The commit that it is; of the working tree, where it differs from its last commit, itself."""
+    if ref == WORKING_TREE and _git("status", "--porcelain"):
+        return ref
+    return commit_of(repository(), "HEAD" if ref == WORKING_TREE else ref)

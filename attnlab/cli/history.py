@@ -16,7 +16,7 @@ from attnlab.errors import NotStored
 from attnlab.plain import finite
 from attnlab.problem.result import Outcome
 from attnlab.system import without_garbage_collection
-from attnlab.text import bytes_text, counted, interval_text, one_line, ratio_text, seconds_text
+from attnlab.text import bytes_text, interval_text, one_line, ratio_text, seconds_text
 
 T = TypeVar("T")
 
@@ -128,10 +128,6 @@ def history(
     except OSError as fault:
         raise NotStored(f"{out} cannot be written: {fault.strerror}; name another place with --out") from None
     for one in found:
-        changes = sum(len(each.changes) for each in one.series)
-        click.echo(
-            f"{one.machine}: {counted(len(one.runs), 'run')}, {counted(changes, 'change point')} "
-            f"in {len(one.series)} contenders at a workload"
-        )
+        click.echo(f"{one.machine}: {history_page.summary(one)}")
     click.echo(f"The page: {page}")
     return 0

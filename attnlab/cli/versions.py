@@ -92,8 +92,13 @@ def gate(
     plan = plan_of(folders=folders, backends=backends, **given)
     raced = plan.contenders or tuple(sorted({*known(plan.folders)} - {*known()}))
     if not raced:
+        none = f"there is no backend file in {', '.join(plan.folders)}; " if plan.folders else ""
         raise ValueError(
-            "name what is to be raced: --backends A,B, or --implementations DIR with backend files"
+            f"{none}name what is to be raced: --backends A,B, or --implementations DIR with backend files"
+        )
+    if processes < regression.LEAST_PROCESSES:
+        raise ValueError(
+            f"--processes must be at least {regression.LEAST_PROCESSES} for a gate, got {processes}"
         )
     margins = regression.Margins(
         slower=margin,

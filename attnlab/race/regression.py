@@ -23,16 +23,18 @@ from typing import Any
 from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages, with_setting
 from attnlab.backend.side import side_of
 from attnlab.judge.ranking import is_second_entry
-from attnlab.judge.verdicts import Kind, sentence, verdicts_against
+from attnlab.judge.verdicts import MARGIN, Kind, sentence, verdicts_against
 from attnlab.problem.result import Outcome, Result
 from attnlab.problem.workload import Workload
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.text import bytes_text, counted, one_line, percent, seconds_text
+from attnlab.text import bytes_text, counted, interval_text, one_line, percent, ratio_text, seconds_text
 
 #: rounds of a workload take so long at most, in so many processes of each of the three contenders
 LIMITS = Limits(workload_seconds=5.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
+#: of each side, at least: the interval over fewer pairs of processes may be narrow by chance
+LEAST_PROCESSES = 4
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
 _LEAST_BYTES, _LEAST_SECONDS = 2**20, 0.05
 
@@ -82,6 +84,11 @@ class Line:
     high: float = math.nan
     untold: str = ""
 
+    @property
+    def faster(self) -> bool:
+        """Whether it passed, and HEAD takes less time with its whole interval."""
+        return self.found is Kinds.PASSED and 0 < self.high < 1 / (1 + MARGIN)
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -101,12 +108,12 @@ class Gate:
 
     @property
     def unseen(self) -> float:
-        """The largest slow-down, as a part, that some line that passed does not exclude."""
-        passed = (one.high for one in self.lines if one.found is Kinds.PASSED and one.high > 0)
-        return max(0.0, max(passed, default=math.nan) - 1)
+        """The largest slow-down, as a part, that some line does not exclude; nan unless all passed, one with a time."""
+        highs = [one.high for one in self.lines if one.high > 0]
+        return max(0.0, max(highs) - 1) if highs and self.found is Kinds.PASSED else math.nan
 
     def sentences(self) -> list[str]:
-        """The verdict, and a sentence for each line that did not pass."""
+        """The verdict, and a sentence for each line that did not pass, or in which HEAD is faster."""
         counts = {kind: sum(one.found is kind for one in self.lines) for kind in Kinds}
         races = counted(len(self.lines), "race")
         if self.found is Kinds.PASSED:
@@ -117,7 +124,12 @@ class Gate:
                 last = max((one for one in self.lines if one.high > 0), key=lambda one: one.high)
                 most = f" ({last.backend} at {last.workload.label})" if len(self.lines) > 1 else ""
                 also = "set-up is" if any(one.untold for one in self.lines) else "memory and set-up are"
-                said += f"of slow-downs none above {percent(self.unseen)}{most}; {also} within the margins."
+                none = (
+                    f"of slow-downs none above {percent(self.unseen)}{most}"
+                    if self.unseen
+                    else "nothing is slower"
+                )
+                said += f"{none}; {also} within the margins."
         elif self.found is Kinds.REGRESSION:
             said = (
                 f"Regression: {self.head} is worse than {self.base} in {counts[Kinds.REGRESSION]} of {races}."
@@ -129,7 +141,7 @@ class Gate:
             *(
                 f"{one.backend} at {one.workload.label}: {self._named(one.why)}."
                 for one in self._sorted()
-                if one.found is not Kinds.PASSED
+                if one.found is not Kinds.PASSED or one.faster
             ),
             *dict.fromkeys(f"Memory was not compared: {one.untold}." for one in self.lines if one.untold),
         ]
@@ -278,7 +290,7 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
         elif verdict.high > 1 + margins.unseen:
             most = f"of up to {percent(verdict.high - 1)}"
             if verdict.high > 2:
-                most = f"to {min(verdict.high, 1000):.0f} times as long"
+                most = f"to {math.ceil(min(verdict.high, 1000))} times as long"
             said = f"a slow-down {most} would not have been seen"
             no_verdict = f"{said}: repeat it on a quieter machine, or with more --seconds"
     if worse:
@@ -286,7 +298,11 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
     if no_verdict:
         return line(Kinds.NO_VERDICT, no_verdict)
     assert verdict is not None, "else there is no verdict"
-    return line(Kinds.PASSED, f"no slow-down above {percent(max(0.0, verdict.high - 1))}")
+    passed = line(Kinds.PASSED, f"no slow-down above {percent(max(0.0, verdict.high - 1))}")
+    if not passed.faster:
+        return passed
+    span = interval_text(1 / verdict.high, 1 / verdict.low)
+    return replace(passed, why=f"HEAD is {ratio_text(1 / verdict.ratio)} times as fast as BASE {span}")
 
 
 def _beside_time(base: Result, head: Result, margins: Margins) -> Iterator[tuple[str, str]]:

@@ -62,13 +62,19 @@ def _page(found: Sequence[History], pictures: dict[str, Picture]) -> str:
         picture = [pictures[one.machine].link] if one.machine in pictures else []
         days = [_day(run.started) for run in one.runs]
         news = [(day, ", ".join(some)) for day, some in zip(days, one.news, strict=True) if some]
-        changed = [each for each in one.series if each.changes]
         span = " to ".join(dict.fromkeys((days[0], days[-1])))
-        told = f"{counted(len(days), 'run')}, {span}. {len(changed)} of {len(one.series)} contenders"
-        parts += [f"## {one.machine}", f"{told} at a workload have a change point.", *picture]
+        parts += [f"## {one.machine}", f"{span}: {summary(one)}.", *picture]
         parts += [markdown(["from", "software and variables"], news, left=2) if news else ""]
-        parts += [_table(one) if changed else ""]
+        parts += [_table(one) if any(each.changes for each in one.series) else ""]
     return "\n\n".join(filter(None, [*parts, _NOTE])) + "\n"
+
+
+def summary(one: History) -> str:
+    """How many runs there are, and how many contenders have a change point, where there are enough runs for any."""
+    runs, changed = counted(len(one.runs), "run"), sum(bool(each.changes) for each in one.series)
+    if len(one.runs) < FEWEST:
+        return f"{runs}, of which no change point can be told: that takes {FEWEST}"
+    return f"{runs}, {changed} of {len(one.series)} contenders at a workload have a change point"
 
 
 def _table(one: History) -> str:

@@ -23,6 +23,8 @@ MISTAKES = {
     "run --implementations missing": "--implementations",
     "compare torch_sdpa": "two contenders",
     "compare torch_sdpa[pages=small] torch_eager": "'small'",
+    "gate numpy==2.3.0 numpy==2.4.0": "--backends",
+    "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --processes 2": "at least 4",
     "tune": "CONTENDER",
     "tune a b": "extra argument",
     "tune torch_egaer": "did you mean torch_eager",

@@ -74,6 +74,13 @@ def test_a_slow_down_beyond_the_margin_fails_and_nothing_else(
         assert one.lines[0].ratio == pytest.approx(ratio, rel=1e-3)
 
 
+def test_an_improvement_is_told(clock: Clock) -> None:
+    """In a sentence of its own, beside that nothing is slower."""
+    first, faster = gated(clock, (0.8, {})).sentences()
+    assert "nothing is slower" in first
+    assert "1.250 times as fast" in faster
+
+
 def test_a_slow_down_that_a_second_race_does_not_show_passes(clock: Clock) -> None:
     """Processes draw their speed when they start; the first race's figure is told."""
     one = gated(clock, (1.1, {}), (1.0, {}))
@@ -141,7 +148,8 @@ def test_where_base_is_told_apart_from_itself_there_is_no_verdict(clock: Clock) 
 def test_a_race_that_could_not_have_seen_a_slow_down_is_no_verdict(clock: Clock) -> None:
     """Processes of two speeds, 40 % apart."""
     uneven: dict[str, Any] = {"noise": lambda turn, process: 1.2 if process % 2 else 1 / 1.2}
-    assert gated(clock, (1.0, uneven)).found is Kinds.NO_VERDICT
+    one = gated(clock, (1.0, uneven))
+    assert (one.found, one.to_json()["unseen"]) == (Kinds.NO_VERDICT, None)
     assert gated(clock, (1.0, uneven), margins=Margins(unseen=100.0)).found is Kinds.PASSED
 
 

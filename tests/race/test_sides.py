@@ -205,6 +205,8 @@ def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) ->
     with pytest.raises(ValueError, match="are the same"):
         require_two(setting_of("two"), setting_of("HEAD"))
     require_two(setting_of("one"), setting_of("HEAD"))
+    with pytest.raises(ValueError, match="are the same"):
+        require_two(setting_of("two"), setting_of("."))
     Path("kernels/mine.py").write_text(KERNEL)
     with pytest.raises(ValueError, match=r"kernels/mine\.py"):
         require_two(setting_of("one"), setting_of("HEAD"))
@@ -213,6 +215,15 @@ def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) ->
         require_two(setting_of("one"), setting_of("three"))
     with pytest.raises(ValueError, match="names no side"):
         setting_of("torch>=2,<3")
+
+
+def test_a_commit_is_asked_for_where_there_is_no_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(Unavailable, match="in no git repository"):
+        require_two(setting_of("one"), setting_of("."))
 
 
 @pytest.mark.parametrize(
