@@ -112,6 +112,17 @@ def test_words_of_changes_do_not_meet_and_a_run_that_is_not_drawn_takes_no_room(
     assert all(figure.bbox.y1 > one.y1 for one in boxes)
 
 
+def test_runs_that_began_in_one_second_are_drawn(past: Callable[..., list[Run]]) -> None:
+    """With what changed between them."""
+    runs = past(count=2)
+    for at, run in enumerate(runs):
+        run.started = runs[0].started
+        run.environment = {**run.environment, "variables": {"OMP_NUM_THREADS": str(at)}}
+    assert "OMP_NUM_THREADS 0 → 1" in [
+        one.get_text() for one in draw(histories(runs)[0]).figure.axes[0].texts
+    ]
+
+
 def test_the_command_writes_figures_a_page_and_data(
     past: Callable[..., list[Run]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
