@@ -12,35 +12,35 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attnlab import theory
-    from attnlab.backend.backend import Backend
-    from attnlab.backend.call import attend, block, gradients
-    from attnlab.backend.discovery import backends, load
+    from attnlab.backends.backend import Backend
+    from attnlab.backends.call import attend, block, gradients
+    from attnlab.backends.discovery import backends, load
     from attnlab.errors import Declined, Unavailable
-    from attnlab.experiments.diagnosis import diagnose
-    from attnlab.experiments.observables import observe
-    from attnlab.experiments.share import attention_share
-    from attnlab.problem.workload import Workload
+    from attnlab.lab import theory
+    from attnlab.lab.diagnosis import diagnose
+    from attnlab.lab.observables import observe
+    from attnlab.lab.share import attention_share
     from attnlab.race.compare import compare
     from attnlab.routing.dispatch import fastest
     from attnlab.runs.check import check
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
+    from attnlab.workload.workload import Workload
 
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
 __all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "load", "observe"]
 __all__ += ["read_run", "run", "theory"]
 #: where each of them is, but for the package `theory`
 _HOMES = {
-    "backend.backend": ("Backend",),
-    "backend.call": ("attend", "block", "gradients"),
-    "backend.discovery": ("backends", "load"),
+    "backends.backend": ("Backend",),
+    "backends.call": ("attend", "block", "gradients"),
+    "backends.discovery": ("backends", "load"),
     "errors": ("Declined", "Unavailable"),
-    "experiments.diagnosis": ("diagnose",),
-    "experiments.observables": ("observe",),
-    "experiments.share": ("attention_share",),
-    "problem.workload": ("Workload",),
+    "lab.diagnosis": ("diagnose",),
+    "lab.observables": ("observe",),
+    "lab.share": ("attention_share",),
+    "workload.workload": ("Workload",),
     "race.compare": ("compare",),
     "routing.dispatch": ("fastest",),
     "runs.check": ("check",),
@@ -52,7 +52,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "theory":
-        return importlib.import_module("attnlab.theory")
+        return importlib.import_module("attnlab.lab.theory")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("attnlab")
     for home, names in _HOMES.items():

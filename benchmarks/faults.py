@@ -31,11 +31,11 @@ from mutants.fault import Fault
 from mutants.paths import held_out
 from mutants.rounding import RIGHT
 
-from attnlab.backend.discovery import backends, load
+from attnlab.backends.discovery import backends, load
+from attnlab.correctness.gate import BACKWARD, FORWARD, Ask, GateResult, examine
 from attnlab.errors import Unavailable
-from attnlab.gate.gate import BACKWARD, FORWARD, Ask, GateResult, examine
-from attnlab.problem.vocabulary import DTYPES
 from attnlab.race.probe import Probe
+from attnlab.workload.vocabulary import DTYPES
 
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000

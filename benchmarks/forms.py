@@ -16,10 +16,10 @@ from typing import Any
 from common import HOME, Store, command_line, publish, table
 
 from attnlab.environment import environment
-from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.runs.support import listed
 from attnlab.text import seconds_text
+from attnlab.workload.workload import Workload
 
 BACKENDS = (
     "torch_eager",

@@ -21,13 +21,13 @@ import numpy as np
 import pandas as pd
 from common import HOME, Store, command_line, publish, table
 
-from attnlab.backend.contender import huge_pages_refused
-from attnlab.backend.side import setting_of
+from attnlab.backends.contender import huge_pages_refused
+from attnlab.backends.side import setting_of
 from attnlab.environment import environment
-from attnlab.judge.verdicts import LOOK_ALPHA, half_width
-from attnlab.problem.workload import Workload
-from attnlab.race.regression import STATUS, Kinds, Margins, gate
 from attnlab.race.selftest import background_load
+from attnlab.runs.gate import STATUS, Kinds, Margins, gate
+from attnlab.stats.verdicts import LOOK_ALPHA, half_width
+from attnlab.workload.workload import Workload
 
 KERNEL = '''"""Attention in PyTorch, written out, and then a wait."""
 
@@ -104,7 +104,7 @@ def simulated(store: Store) -> None:
     """Gates of identical sides whose pairs scatter as the recorded ones do: how often both races say slower.
 
     Each pair of processes draws its log ratio from those that identical sides had, centred, for HEAD and for BASE's
-    second entry alike; the rule is that of `attnlab.race.regression.judged`, on pairs and not on rounds.
+    second entry alike; the rule is that of `attnlab.runs.gate.judged`, on pairs and not on rounds.
     """
     ratios = [row for row in store.rows if row["section"] == "same" and row["ratio"] and row["low"]]
     spreads = np.array([_spread(row) for row in ratios])

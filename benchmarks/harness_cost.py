@@ -14,7 +14,7 @@ import sys
 
 from common import HOME, command_line, publish, say, table
 
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 #: and the rounds of each process
 WORKLOADS = {
@@ -24,8 +24,8 @@ WORKLOADS = {
 }
 RACE = """
 import json, sys, time
-from attnlab.backend.contender import parse_all
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
+from attnlab.workload.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from common import HOME, command_line, publish, table, yes
 
-from attnlab.judge.change_points import ALPHA, CORRELATION, FEWEST, LEAST, change_points
+from attnlab.stats.change_points import ALPHA, CORRELATION, FEWEST, LEAST, change_points
 
 RUNS, NOISE, MOST, FOUND = (20, 50, 100), 0.02, 0.02, 0.95
 #: what changes, and the runs of 50 that it holds for

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 
 from common import REPOSITORY, attnlab, command_line, publish, say, table, yes
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import backends
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.text import bytes_text
+from attnlab.workload.workload import Workload
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
 Rows = Iterator[tuple[object, ...]]

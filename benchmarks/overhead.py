@@ -16,13 +16,13 @@ import numpy as np
 from common import command_line, publish, say, table
 from scipy.stats import ttest_1samp
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import backends
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends
 from attnlab.errors import Unavailable
-from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import seconds_alone
+from attnlab.workload.workload import Workload
 
 #: what is promised: so much is added at most to a call of so many seconds
 PROMISED, CALL_SECONDS = 0.02, 1e-3

@@ -59,10 +59,10 @@ PAIRS = (
 
 def calls() -> list[Callable[[], Any]]:
     """The calls of the pair that the environment names, or of one side of it, slowed where their notation says so."""
-    from attnlab.backend.contender import Contender
-    from attnlab.backend.discovery import load
-    from attnlab.problem.workload import Workload
+    from attnlab.backends.contender import Contender
+    from attnlab.backends.discovery import load
     from attnlab.race.worker import slowed
+    from attnlab.workload.workload import Workload
 
     pair, found = Pair(**json.loads(os.environ["PEER_PAIR"])), []
     for side in [os.environ["PEER_SIDE"]] if os.environ["PEER_SIDE"] else ["first", "second"]:

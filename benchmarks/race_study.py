@@ -18,13 +18,13 @@ from unittest import mock
 import numpy as np
 from common import HOME, Store, command_line, publish, table
 
-from attnlab.backend.contender import parse_all
-from attnlab.judge.verdicts import LOOK_ALPHA, deviation, half_width
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
 from attnlab.race import process_sets, race
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import background_load
+from attnlab.stats.verdicts import LOOK_ALPHA, deviation, half_width
+from attnlab.workload.workload import Workload
 
 SIZES = ((1, 64), (4, 256), (16, 512), (4, 1024), (1, 2048))
 CONTENDERS = (

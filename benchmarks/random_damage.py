@@ -20,11 +20,11 @@ from typing import Any
 import psutil
 from common import ATTNLAB, REPOSITORY, say
 
-from attnlab.backend.contender import Contender
-from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
+from attnlab.workload.result import Result
+from attnlab.workload.workload import Workload
 
 #: what a part measured, as it is stored
 Figures = dict[str, Any]

@@ -27,12 +27,9 @@ import psutil
 from common import HOME, REPOSITORY, alike, command_line, publish, say, table
 from random_damage import Figures, damage, fuzz, soak
 
-from attnlab.backend.contender import parse_all
-from attnlab.backend.discovery import unasked
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import unasked
 from attnlab.environment import environment
-from attnlab.problem.result import Result
-from attnlab.problem.vocabulary import DIRECTIONS, DTYPES, STORAGES
-from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.harness import Harness
 from attnlab.pytest_plugin.plugin import Settings
 from attnlab.race.compare import compare
@@ -43,6 +40,9 @@ from attnlab.runs.execute import run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import read_run, require_run
+from attnlab.workload.result import Result
+from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
+from attnlab.workload.workload import Workload
 
 sys.path.extend([str(REPOSITORY / "tests" / name) for name in ("robustness", "report")])
 

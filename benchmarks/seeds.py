@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from common import REPOSITORY, command_line, say
 
-from attnlab.experiments.claims import run_claims
+from attnlab.lab.claims import run_claims
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from common import HOME, attnlab, command_line, publish, say, table, yes
 
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 
 def told(*words: str) -> tuple[float, Any]:

@@ -19,16 +19,16 @@ from typing import Any
 import pandas as pd
 from common import HOME, Store, command_line, publish, table
 
-from attnlab.backend.contender import parse_all
-from attnlab.judge.verdicts import Kind, verdicts_against
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.selftest import background_load
 from attnlab.runs.execute import run
 from attnlab.runs.plan import Plan
+from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048)
 #: entered six times each: fifteen pairs that must not be told apart

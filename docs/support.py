@@ -14,10 +14,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from attnlab.backend.discovery import backends
-from attnlab.problem.vocabulary import DEVICES
+from attnlab.backends.discovery import backends
 from attnlab.report.support_page import by_feature, page, short
 from attnlab.runs.support import Support, support
+from attnlab.workload.vocabulary import DEVICES
 
 DOCS = Path(__file__).parent
 DATA, PAGE = DOCS / "support.json", DOCS / "support.md"

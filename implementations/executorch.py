@@ -20,7 +20,7 @@ from torch import Tensor
 from attnlab.errors import Declined
 from attnlab.libraries.host import Made, positive_scale
 from attnlab.libraries.torch_operators_library import ExecuTorch
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 ExecuTorch.opened()
 

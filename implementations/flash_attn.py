@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attnlab.libraries.host import positive_scale, required
 from attnlab.libraries.torch_attention import Limits, Sides, refusal, tensor_of
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
 

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnlab.backend.keywords import told
+from attnlab.backends.keywords import told
 from attnlab.libraries.host import positive_scale, required
 from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, refusal
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 flashinfer: Any = required("flashinfer", extra="flashinfer")
 

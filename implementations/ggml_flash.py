@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined
 from attnlab.libraries.ggml_library import compute
 from attnlab.libraries.host import Made, Recipe, required
-from attnlab.problem.problem import Alibi
-from attnlab.problem.vocabulary import GIVEN
-from attnlab.problem.workload import Workload
+from attnlab.workload.inputs import Alibi
+from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.workload import Workload
 
 ggml: Any = required("ggml", extra="ggml")
 

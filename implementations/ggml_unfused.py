@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from attnlab.libraries.ggml_library import compute
 from attnlab.libraries.host import Made, Recipe, required
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 required("ggml", extra="ggml")
 

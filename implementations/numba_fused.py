@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.host import required
-from attnlab.problem.mask_kinds import band
+from attnlab.workload.mask_kinds import band
 
 numba = required("numba", extra="numba")
 _Function = TypeVar("_Function", bound=Callable[..., Any])

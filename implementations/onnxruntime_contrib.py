@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from attnlab.libraries.host import Made, Recipe, positive_scale, required
 from attnlab.libraries.onnxruntime_library import compute, one_operator, packed, unpacked
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from attnlab.libraries.host import Made, Recipe, required
 from attnlab.libraries.onnxruntime_library import Node, compute, graph
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnlab.libraries.host import positive_scale, required
 from attnlab.libraries.torch_attention import Limits, dense_rows, refusal
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 sageattention: Any = required("sageattention", extra="sageattention")
 

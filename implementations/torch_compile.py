@@ -23,7 +23,7 @@ from torch import Tensor
 
 from attnlab.libraries import torch_attention
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 require_compiler()
 

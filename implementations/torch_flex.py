@@ -28,8 +28,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from attnlab.libraries.host import Made
 from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
-from attnlab.problem.mask_kinds import band
-from attnlab.problem.workload import Workload
+from attnlab.workload.mask_kinds import band
+from attnlab.workload.workload import Workload
 
 require_compiler()
 

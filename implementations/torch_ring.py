@@ -32,7 +32,7 @@ from torch import Tensor
 from attnlab.libraries.host import positive_scale
 from attnlab.libraries.torch_attention import ForcedKernel
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.libraries.torch_rank import Ranks

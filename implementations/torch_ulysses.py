@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attnlab.libraries.host import positive_scale
 from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.libraries.torch_rank import Ranks

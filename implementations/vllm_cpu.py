@@ -21,7 +21,7 @@ from torch import Tensor
 
 from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_operators_library import Vllm, instructions
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 _OPERATORS = Vllm.opened()
 

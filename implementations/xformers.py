@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.backend.keywords import told
+from attnlab.backends.keywords import told
 from attnlab.libraries.host import Made, positive_scale, required
 from attnlab.libraries.torch_attention import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 required("xformers", extra="xformers")
 ops: Any = required("xformers.ops", extra="xformers")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import SETTINGS, Answered
+from attnlab.workload.workload import Workload
 
 #: what implementations get wrong: masks, unequal sizes, and everything beside the plain formula
 CONDITIONS: dict[str, dict[str, Any]] = {

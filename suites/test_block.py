@@ -5,8 +5,8 @@
 
 import pytest
 
-from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import Answered, Interleaved
+from attnlab.workload.workload import Workload
 
 #: of BERT base, whose 12 heads have 64 components each
 D_MODEL = 768

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.experiments.claims import CLAIMS, ClaimVerdict, Ledger, run_claims
+from attnlab.lab.claims import CLAIMS, ClaimVerdict, Ledger, run_claims
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.experiments import EXPERIMENTS
+from attnlab.lab import EXPERIMENTS
 from attnlab.pytest_plugin.plugin import Confirmed
 
 

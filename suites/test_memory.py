@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import pytest
 
-from attnlab.backend.discovery import load
-from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.discovery import load
 from attnlab.pytest_plugin.plugin import SETTINGS, Measured
+from attnlab.workload.result import Result
+from attnlab.workload.workload import Workload
 
 #: what a call may hold beside its arrays: workspaces, one tile a thread, Python objects
 WORKSPACE = 2 * 2**20

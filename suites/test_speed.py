@@ -1,7 +1,7 @@
 """How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
 
-from attnlab.problem.workload import Workload
 from attnlab.pytest_plugin.plugin import Interleaved
+from attnlab.workload.workload import Workload
 
 
 def test_speed(interleaved: Interleaved, contender: str, workload: Workload) -> None:

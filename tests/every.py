@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import attnlab.implementations
-from attnlab.backend.backend import Backend
-from attnlab.backend.discovery import backends, load, on_request
-from attnlab.backend.library import libraries
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import backends, load, on_request
+from attnlab.backends.library import libraries
+from attnlab.correctness import race_check
 from attnlab.errors import Unavailable
-from attnlab.gate import race_check
-from attnlab.problem.result import Accuracy
-from attnlab.problem.workload import Workload
+from attnlab.workload.result import Accuracy
+from attnlab.workload.workload import Workload
 
 #: set, those too that compile for seconds at every shape, which makes these tests take hours
 COMPILED_TOO = "ATTNLAB_TEST_COMPILED"

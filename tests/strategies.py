@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attnlab.problem.declaring import declaration
-from attnlab.problem.mask_kinds import OPEN, Part, Shape
-from attnlab.problem.masks import Mask
-from attnlab.problem.vocabulary import GIVEN
-from attnlab.problem.workload import Workload
+from attnlab.workload.declaring import declaration
+from attnlab.workload.mask_kinds import OPEN, Part, Shape
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.workload import Workload
 
 #: what each field that has names may be called
 _NAMES = {

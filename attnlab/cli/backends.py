@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from attnlab.cli import options
-from attnlab.problem.vocabulary import DTYPES
 from attnlab.text import counted, listed
+from attnlab.workload.vocabulary import DTYPES
 
 if TYPE_CHECKING:
     from attnlab.runs.check import Checked
@@ -32,8 +32,8 @@ def backends(
     grouped heads, decoding, ...) in every direction and number format: yes, or the reason. Exits with 1 where one does
     not decline what it does not do.
     """
-    from attnlab.backend.discovery import backends as there
-    from attnlab.backend.discovery import require
+    from attnlab.backends.discovery import backends as there
+    from attnlab.backends.discovery import require
     from attnlab.cli.progress import note
     from attnlab.cli.tables import backend_table, show
     from attnlab.report.support_page import page
@@ -80,8 +80,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded,
     or was named and could not be asked; with --quiet those alone are printed.
     """
-    from attnlab.backend.contender import Contender
-    from attnlab.backend.discovery import backends as there
+    from attnlab.backends.contender import Contender
+    from attnlab.backends.discovery import backends as there
     from attnlab.cli.progress import note
     from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
     from attnlab.runs.check import check as hold

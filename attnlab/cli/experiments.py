@@ -30,14 +30,14 @@ def numerics(
     from attnlab.cli.progress import live_progress
     from attnlab.cli.tables import Fitted, show
     from attnlab.environment import environment
-    from attnlab.experiments import (
+    from attnlab.lab import (
         EXPERIMENTS,
         check_request,
         chosen_experiments,
         experiment,
         run_experiment,
     )
-    from attnlab.experiments.claims import run_claims
+    from attnlab.lab.claims import run_claims
     from attnlab.report import experiments_page
     from attnlab.runs.store import claim
 
@@ -87,7 +87,7 @@ def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> in
     """
     from attnlab.cli.progress import note
     from attnlab.cli.tables import claims_table, ledger_table, show
-    from attnlab.experiments.claims import chosen, run_claims
+    from attnlab.lab.claims import chosen, run_claims
 
     if as_list:
         listed = [(one.id, one.theme, one.says) for one in chosen(ids)]
@@ -149,8 +149,8 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
     alone, may be given to run and compare as --inputs.
     """
     from attnlab.cli.progress import note
-    from attnlab.experiments.diagnosis import diagnose as examined
-    from attnlab.experiments.trained_model import read_text
+    from attnlab.lab.diagnosis import diagnose as examined
+    from attnlab.lab.trained_model import read_text
     from attnlab.report import diagnosis_page as page
     from attnlab.runs.store import claim
     from attnlab.text import without_home
@@ -159,7 +159,7 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
     if how.pop("where"):
         if out or how["save_inputs"] or how["backends"]:
             raise ValueError("--where tells the share alone: leave out --out, --save-inputs and --backends")
-        from attnlab.experiments.share import attention_share
+        from attnlab.lab.share import attention_share
 
         with note(quiet=as_json) as on_event:
             share = attention_share(model, texts, length=how["length"], on_event=on_event)

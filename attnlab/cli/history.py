@@ -14,9 +14,9 @@ import msgspec
 from attnlab.cli import options
 from attnlab.errors import NotStored
 from attnlab.plain import finite
-from attnlab.problem.result import Outcome
 from attnlab.system import without_garbage_collection
 from attnlab.text import bytes_text, interval_text, one_line, ratio_text, seconds_text
+from attnlab.workload.result import Outcome
 
 T = TypeVar("T")
 

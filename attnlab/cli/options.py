@@ -12,11 +12,11 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from attnlab.problem.declaring import MOST, UTMOST_PROCESSES, declaration, split_names, within
-from attnlab.problem.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.problem.vocabulary import DEVICES
-from attnlab.problem.workload import Workload
 from attnlab.text import one_line, without_home
+from attnlab.workload.declaring import MOST, UTMOST_PROCESSES, declaration, split_names, within
+from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
+from attnlab.workload.vocabulary import DEVICES
+from attnlab.workload.workload import Workload
 
 #: names, or what finds them
 Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
@@ -64,7 +64,7 @@ class Positive(click.ParamType):  # type: ignore[type-arg]  # generic from click
 
 def backends(context: click.Context) -> Iterable[str]:
     """Names of backends, those of the folders given so far included."""
-    from attnlab.backend.discovery import backends as there
+    from attnlab.backends.discovery import backends as there
 
     try:
         return there(context.params.get("folders") or ())
@@ -81,14 +81,14 @@ def presets(context: click.Context) -> Iterable[str]:
 
 def experiments(context: click.Context) -> Iterable[str]:
     """Names of experiments."""
-    from attnlab.experiments import EXPERIMENTS
+    from attnlab.lab import EXPERIMENTS
 
     return EXPERIMENTS
 
 
 def claims(context: click.Context) -> Iterable[str]:
     """Ids of claims."""
-    from attnlab.experiments.claims import chosen
+    from attnlab.lab.claims import chosen
 
     return [one.id for one in chosen(())]
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from attnlab.judge.analysis import Cell
-    from attnlab.problem.result import Result
     from attnlab.runs.store import Run
     from attnlab.runs.sweep_folder import Status
+    from attnlab.stats.analysis import Cell
+    from attnlab.workload.result import Result
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5
@@ -107,7 +107,7 @@ class LiveTable(_Timed):
         self._draw()
 
     def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.judge.analysis import analyse
+        from attnlab.stats.analysis import analyse
 
         # judged before a ceiling can take a figure back
         self._rows += analyse(results, baseline=self._baseline, margin=self._margin).cells

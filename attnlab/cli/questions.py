@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from attnlab.backend.contender import with_setting
+from attnlab.backends.contender import with_setting
 from attnlab.cli import options
 from attnlab.cli.progress import note
 from attnlab.cli.tables import Fitted, show

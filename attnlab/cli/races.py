@@ -61,9 +61,9 @@ def run(resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int
     """
     from attnlab.cli.progress import live_progress
     from attnlab.cli.tables import show_verdict
-    from attnlab.problem.result import Outcome
     from attnlab.report import content_of, write
     from attnlab.runs import execute
+    from attnlab.workload.result import Outcome
 
     started = time.monotonic()
     if resume is None:
@@ -108,9 +108,9 @@ def plan_of(
     **given: Any,
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
-    from attnlab.problem.grid import by_option, read_options
     from attnlab.race.limits import Limits
     from attnlab.runs.plan import Plan, read_plan
+    from attnlab.workload.grid import by_option, read_options
 
     typed = read_options(given, grid=True)
     chosen: dict[str, Any] = read_plan(file) if file else {}
@@ -183,13 +183,13 @@ def compare(
     than two could be measured, 2 where fewer than two load. One option may have several values, as --batch 1,4,16: who
     is first at each is told.
     """
-    from attnlab.backend.contender import with_setting
+    from attnlab.backends.contender import with_setting
     from attnlab.cli.progress import note
     from attnlab.cli.tables import comparison_table, medians, show
-    from attnlab.problem.declaring import option
-    from attnlab.problem.grid import several_values
-    from attnlab.problem.result import Outcome
     from attnlab.race.compare import compare as race
+    from attnlab.workload.declaring import option
+    from attnlab.workload.grid import several_values
+    from attnlab.workload.result import Outcome
 
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)

@@ -19,10 +19,6 @@ from rich.measure import measure_renderables
 from rich.table import Column, Table
 from rich.text import Text
 
-from attnlab.judge.analysis import Cell
-from attnlab.judge.verdicts import Kind
-from attnlab.problem.result import SAME_BITS, Outcome
-from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison
 from attnlab.race.selftest import Report
 from attnlab.report.layout import plain
@@ -31,10 +27,14 @@ from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
+from attnlab.stats.analysis import Cell
+from attnlab.stats.verdicts import Kind
 from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text, wrapped
+from attnlab.workload.result import SAME_BITS, Outcome
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from attnlab.experiments.claims import Ledger
+    from attnlab.lab.claims import Ledger
     from attnlab.report import Content
 
 
@@ -314,7 +314,7 @@ def claims_table(listed: Sequence[tuple[str, str, str]]) -> Fitted:
 
 def ledger_table(found: Ledger) -> Fitted:
     """A row a claim: verdict, claim, right statement, the deciding figure."""
-    from attnlab.experiments.claims import ClaimVerdict
+    from attnlab.lab.claims import ClaimVerdict
 
     words = {one: str(one) for one in ClaimVerdict}
     rows = [

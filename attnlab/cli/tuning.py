@@ -9,7 +9,7 @@ import click
 
 from attnlab.cli import options
 from attnlab.cli.races import plan_of
-from attnlab.problem.vocabulary import DTYPES
+from attnlab.workload.vocabulary import DTYPES
 
 #: of the workloads, where nothing is said
 _GRID = {"lengths": "128,512,2048", "heads": "8"}
@@ -48,8 +48,8 @@ def tune(
     """
     from attnlab.cli.progress import note
     from attnlab.cli.tables import show
-    from attnlab.problem.inputs import SUFFIX
     from attnlab.race.tune import tune as search
+    from attnlab.workload.drawing import SUFFIX
 
     if given["preset"] is None and SUFFIX not in (given["distribution"] or ""):
         given |= {name: given[name] or text for name, text in _GRID.items()}

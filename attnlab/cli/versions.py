@@ -79,11 +79,11 @@ def gate(
     Exits with 0 where nothing regressed, and says which slow-down it could not have seen; with 1 for a regression that
     two races with different processes agree on; with 3 where there is no verdict, so that a pipeline can try again.
     """
-    from attnlab.backend.discovery import backends as known
-    from attnlab.backend.side import require_two, setting_of
+    from attnlab.backends.discovery import backends as known
+    from attnlab.backends.side import require_two, setting_of
     from attnlab.cli.progress import note
     from attnlab.cli.tables import show
-    from attnlab.race import regression
+    from attnlab.runs import gate as regression
 
     sides = setting_of(base), setting_of(head)
     require_two(*sides)

@@ -10,15 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Call
+from attnlab.backends.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import seconds_by_events
 from attnlab.libraries.numpy_library import NumPyNames
-from attnlab.problem.vocabulary import round_to
+from attnlab.workload.vocabulary import round_to
 
 
 class CuPy(NumPyNames):
-    """See `attnlab.backend.library.Library`. Calls are queued on the current stream."""
+    """See `attnlab.backends.library.Library`. Calls are queued on the current stream."""
 
     name = "cupy"
     modules = ("cupy",)

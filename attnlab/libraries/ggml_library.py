@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Call
+from attnlab.backends.library import Call
 from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
@@ -110,7 +110,7 @@ def compute(recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
 
 
 class Ggml(NumPy):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "ggml"
     runs = "attnlab runs ggml"

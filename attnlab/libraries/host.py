@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from packaging.requirements import Requirement
 
-from attnlab.backend.library import Arrays, Call, begin_import
+from attnlab.backends.library import Arrays, Call, begin_import
 from attnlab.errors import Declined, Unavailable
 from attnlab.system import free_bytes as free_bytes
 
@@ -211,7 +211,7 @@ def _refill(array: Any, other: Any) -> None:
 
 
 class HostLibrary:
-    """The half of `attnlab.backend.library.Library` that needs no arrays; a library adds the other half.
+    """The half of `attnlab.backends.library.Library` that needs no arrays; a library adds the other half.
 
     As it stands it is one for the CPU alone, whose `name` is that of attnlab's extra that installs its `modules`.
     """

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, seconds_per_call
-from attnlab.problem.vocabulary import FORMATS, round_to
+from attnlab.workload.vocabulary import FORMATS, round_to
 
 
 class Jax(HostLibrary):
-    """See `attnlab.backend.library.Library`.
+    """See `attnlab.backends.library.Library`.
 
     A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
     the last.

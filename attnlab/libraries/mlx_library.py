@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined
 from attnlab.libraries.host import HostLibrary
-from attnlab.problem.vocabulary import round_to
+from attnlab.workload.vocabulary import round_to
 
 #: an operation in a graph that MLX writes down
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
 
 
 class Mlx(HostLibrary):
-    """See `attnlab.backend.library.Library`.
+    """See `attnlab.backends.library.Library`.
 
     An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns.
     """

@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Call
+from attnlab.backends.library import Call
 from attnlab.libraries.host import HostLibrary
-from attnlab.problem.vocabulary import round_to
+from attnlab.workload.vocabulary import round_to
 
 #: of libraries that compute on its arrays
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
 
 
 class NumPyNames(HostLibrary):
-    """A part of `attnlab.backend.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
+    """A part of `attnlab.backends.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
 
     namespace: Any
 
@@ -56,7 +56,7 @@ class NumPyNames(HostLibrary):
 
 
 class NumPy(NumPyNames):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "numpy"
     before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Call
+from attnlab.backends.library import Call
 from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
@@ -134,7 +134,7 @@ def unpacked(array: NDArray[Any], heads: int) -> NDArray[Any]:
 
 
 class OnnxRuntime(NumPy):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "onnxruntime"
     modules = ("onnxruntime", "onnx")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Call
+from attnlab.backends.library import Call
 from attnlab.libraries.host import Programs
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
@@ -101,7 +101,7 @@ def _value(told: Any) -> Any:
 
 
 class OpenVino(NumPy):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "openvino"
     modules = ("openvino",)

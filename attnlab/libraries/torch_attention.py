@@ -26,13 +26,13 @@ import torch.nn.attention
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.backend.keywords import told
+from attnlab.backends.keywords import told
 from attnlab.libraries.host import positive_scale
-from attnlab.problem.mask_kinds import Causal, band
-from attnlab.problem.masks import Mask
-from attnlab.problem.vocabulary import GIVEN
-from attnlab.problem.workload import Workload
 from attnlab.text import one_line
+from attnlab.workload.mask_kinds import Causal, band
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.workload import Workload
 
 Attend = Callable[..., Any]
 Kernel = Literal["flash", "efficient", "math", "cudnn"]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, seconds_by_events
-from attnlab.problem.vocabulary import round_to
+from attnlab.workload.vocabulary import round_to
 
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11: workers run in 3.10 too
@@ -31,7 +31,7 @@ _NOT_DETERMINISTIC = "does not have a deterministic implementation"
 
 
 class Torch(HostLibrary):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "torch"
     before_fork: ClassVar[tuple[str, ...] | None] = ("torch",)

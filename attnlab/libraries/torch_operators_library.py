@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Operators(Torch):
-    """A part of `attnlab.backend.library.Library`: operators of a package, on the CPU, forward only."""
+    """A part of `attnlab.backends.library.Library`: operators of a package, on the CPU, forward only."""
 
     arrays_of = "torch"
     #: what installs the package, which asks for more than its operators need, or for what no registry has
@@ -100,7 +100,7 @@ def _keep_errors_only(bindings: Any) -> None:
 
 
 class ExecuTorch(Operators):
-    """See `attnlab.backend.library.Library`. The operators have threads of their own."""
+    """See `attnlab.backends.library.Library`. The operators have threads of their own."""
 
     name = "executorch"
     before_fork = None
@@ -160,7 +160,7 @@ def instructions() -> frozenset[str]:
 
 
 class Vllm(Operators):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     name = "vllm"
     before_fork = None

@@ -24,7 +24,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.backend.library import Arrays, Call
+from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, tracer
 from attnlab.libraries.torch_library import Torch
@@ -160,7 +160,7 @@ def _end(ranks: list[Subprocess]) -> None:
 
 
 class TorchRanks(HostLibrary):
-    """See `attnlab.backend.library.Library`."""
+    """See `attnlab.backends.library.Library`."""
 
     #: why no block is made around its attention
     no_projections = "what is cut over processes is the attention alone, without projections"

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from attnlab.backend.discovery import load
+from attnlab.backends.discovery import load
+from attnlab.correctness import race_check
 from attnlab.errors import Declined, Unavailable
-from attnlab.gate import race_check
-from attnlab.judge.verdicts import Verdict, verdicts_against
-from attnlab.problem.inputs import checked_problem
-from attnlab.problem.result import Accuracy, Ceiling, Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
+from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.text import counted, seconds_text
+from attnlab.workload.drawing import checked_problem
+from attnlab.workload.result import Accuracy, Ceiling, Outcome, Result
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.pytest_plugin.plugin import Settings

@@ -19,7 +19,7 @@ Load it with ``pytest -p attnlab.pytest_plugin.plugin``. A test that takes
     calls ``checked(contender)``: the whole accuracy gate of ``attnlab check``, outputs and gradients, in a process
     of its own; it returns the `Checked`, or fails with the question that was answered wrong;
 ``confirmed``
-    calls ``confirmed(experiment, backend)``: an experiment of `attnlab.experiments` through one backend, in this
+    calls ``confirmed(experiment, backend)``: an experiment of `attnlab.lab` through one backend, in this
     process; it returns the `Finding`, or fails with every row that was missed. ``backend`` runs over the
     contenders' backends.
 
@@ -37,19 +37,19 @@ from typing import Any, NoReturn
 
 import pytest
 
-from attnlab.backend.contender import Contender
-from attnlab.experiments.finding import Finding, Row
-from attnlab.problem.declaring import split_names, within
-from attnlab.problem.grid import by_option, choices, read_options, workloads
-from attnlab.problem.result import Accuracy, Outcome, Result
-from attnlab.problem.vocabulary import DTYPES
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
+from attnlab.lab.finding import Finding, Row
 from attnlab.pytest_plugin.harness import Harness
 from attnlab.race.limits import Limits
 from attnlab.runs.check import Checked, check
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.runs.presets import Part, only_part
+from attnlab.workload.declaring import split_names, within
+from attnlab.workload.grid import by_option, choices, read_options, workloads
+from attnlab.workload.result import Accuracy, Outcome, Result
+from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.workload import Workload
 
 Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]
@@ -317,7 +317,7 @@ def confirmed(pytestconfig: pytest.Config) -> Confirmed:
     """Run one experiment through one backend; see the module."""
 
     def confirm(experiment: str, backend: str) -> Finding:
-        from attnlab.experiments import run_experiment
+        from attnlab.lab import run_experiment
 
         finding = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)
         # experiments in several number formats say it for each

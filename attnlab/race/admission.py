@@ -11,16 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from attnlab.backend.storage import STORED
-from attnlab.problem.mask_kinds import Part, Shape
-from attnlab.problem.masks import Mask
-from attnlab.problem.result import Outcome
-from attnlab.problem.vocabulary import CONTIGUOUS, GIVEN, ITEM_BYTES, carrier
-from attnlab.problem.workload import Workload
+from attnlab.backends.storage import STORED
 from attnlab.race.limits import Limits
 from attnlab.race.participant import Participant
 from attnlab.race.worker_process import Ended, Refused
 from attnlab.text import bytes_text, percent, seconds_text
+from attnlab.workload.mask_kinds import Part, Shape
+from attnlab.workload.masks import Mask
+from attnlab.workload.result import Outcome
+from attnlab.workload.vocabulary import CONTIGUOUS, GIVEN, ITEM_BYTES, carrier
+from attnlab.workload.workload import Workload
 
 #: of the memory that is free, this share may be planned with
 USABLE = 0.85

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backend.library import Library, libraries, products
-from attnlab.problem.result import Ceiling
+from attnlab.backends.library import Library, libraries, products
+from attnlab.workload.result import Ceiling
 
 _BUDGET_SECONDS = 0.4
 _SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}

@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnlab.backend.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
-from attnlab.backend.library import huge_page_variables
-from attnlab.judge.replication import Speed, speeds
-from attnlab.judge.verdicts import CLOSE, Verdict, pay_off, precision_apart, sentence, verdicts_against
+from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_huge_pages
+from attnlab.backends.library import huge_page_variables
 from attnlab.plain import suggestion
-from attnlab.problem.declaring import UTMOST_PROCESSES, within
-from attnlab.problem.grid import choices, workloads
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.stats.replication import Speed, speeds
+from attnlab.stats.verdicts import CLOSE, Verdict, pay_off, precision_apart, sentence, verdicts_against
 from attnlab.system import hidden
 from attnlab.text import first_lines, interval_text, listed, ratio_text, seconds_text
+from attnlab.workload.declaring import UTMOST_PROCESSES, within
+from attnlab.workload.grid import choices, workloads
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,13 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import require
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import require
+from attnlab.correctness import race_check
 from attnlab.errors import Declined, Unavailable
-from attnlab.gate import race_check
-from attnlab.judge.ranking import is_second_entry
-from attnlab.problem.result import SAME_BITS, Invariance, Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race.admission import (
     USABLE,
     Admission,
@@ -47,7 +44,10 @@ from attnlab.race.process_sets import ProcessSets
 from attnlab.race.race import FAR_SETS, Race
 from attnlab.race.worker_process import Died, Ended, Hung, NoAnswer, Refused, WorkerProcess
 from attnlab.remembered import Remembered, digest
+from attnlab.stats.ranking import is_second_entry
 from attnlab.text import listed
+from attnlab.workload.result import SAME_BITS, Invariance, Outcome, Result
+from attnlab.workload.workload import Workload
 
 _WARMUP_SECONDS = 0.015
 #: a second call that is no faster than this part of the first tells what a long call takes: nothing grows warm

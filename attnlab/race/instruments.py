@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from attnlab import system
-from attnlab.backend.library import Call, Library
+from attnlab.backends.library import Call, Library
 from attnlab.errors import Declined
 from attnlab.libraries.host import tracer
-from attnlab.problem.result import Measurement
-from attnlab.problem.workload import Workload
+from attnlab.workload.result import Measurement
+from attnlab.workload.workload import Workload
 
 Column = tuple[float, ...]
 #: as it was before any backend was imported

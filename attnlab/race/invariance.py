@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.backend import Backend
-from attnlab.backend.contender import Contender
-from attnlab.backend.library import thread_variables
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
+from attnlab.backends.library import thread_variables
 from attnlab.errors import Declined
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.problem import Problem
-from attnlab.problem.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
-from attnlab.problem.vocabulary import OUTPUT
-from attnlab.problem.workload import Workload
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
+from attnlab.workload.vocabulary import OUTPUT
+from attnlab.workload.workload import Workload
 
 _ALL = slice(None)
 #: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
@@ -185,5 +185,5 @@ def _by_other(
     return replace(one, same={**one.same, SAME_BITS[-1]: same_bits(answer, expected)})
 
 
-def _answer(backend: Backend, workload: Workload, problem: Problem) -> NDArray[Any]:
+def _answer(backend: Backend, workload: Workload, problem: Inputs) -> NDArray[Any]:
     return np.array(backend.named(workload, backend.bind(workload, problem)())[OUTPUT])

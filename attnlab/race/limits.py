@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 
-from attnlab.judge.verdicts import MARGIN
-from attnlab.problem.declaring import MOST, UTMOST_PROCESSES, within
+from attnlab.stats.verdicts import MARGIN
+from attnlab.workload.declaring import MOST, UTMOST_PROCESSES, within
 
 #: rounds that a process has, however long they take, while there is time; a call before the first of them is not timed
 LEAST_ROUNDS = 2

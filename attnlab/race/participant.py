@@ -12,11 +12,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
-from attnlab.problem.vocabulary import OUTPUT, lower
-from attnlab.problem.workload import Workload
 from attnlab.race.instruments import LATENCY, Readings
 from attnlab.race.worker_process import NoAnswer, WorkerProcess
+from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
+from attnlab.workload.vocabulary import OUTPUT, lower
+from attnlab.workload.workload import Workload
 
 
 def _raise(fault: Exception) -> None:

@@ -8,16 +8,16 @@ from functools import cache
 
 import numpy as np
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.library import libraries, products
-from attnlab.judge.analysis import BELIEVED, rate
+from attnlab.backends.contender import Contender
+from attnlab.backends.library import libraries, products
 from attnlab.libraries.host import is_there
-from attnlab.problem.result import Ceiling, Outcome, Result
 from attnlab.race import ceilings
 from attnlab.race.disturbance import Watch
 from attnlab.race.worker_process import NoAnswer, Refused, WorkerProcess
 from attnlab.remembered import Remembered
+from attnlab.stats.analysis import BELIEVED, rate
 from attnlab.system import cores
+from attnlab.workload.result import Ceiling, Outcome, Result
 
 #: others who take less of the machine, in cores, leave gaps in which its best is found
 _GAPS = 0.5

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from attnlab.backend.contender import parse_all
-from attnlab.judge.prediction import Prediction, predict
-from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
 from attnlab.race.admission import USABLE, shortened
 from attnlab.race.compare import PROCESSES, SECONDS
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.stats.prediction import Prediction, predict
 from attnlab.system import free_bytes
 from attnlab.text import bytes_text, listed, ratio_text, seconds_text
+from attnlab.workload.result import Result
+from attnlab.workload.workload import Workload
 
 #: lengths that are raced: the shortest, and how many there must be
 _FIRST_LENGTH, _LEAST = 64, 7

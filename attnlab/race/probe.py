@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backend.backend import Backend
-from attnlab.backend.library import Library
+from attnlab.backends.backend import Backend
+from attnlab.backends.library import Library
 from attnlab.errors import Misbehaved
-from attnlab.problem.problem import Problem
-from attnlab.problem.workload import Workload
 from attnlab.system import processor_seconds
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.workload import Workload
 
 INPUTS = ("query", "key", "value", "output gradient")
 
@@ -94,7 +94,7 @@ class Probe:
 
     def answer(
         self,
-        problem: Problem,
+        problem: Inputs,
         workload: Workload,
         layout: str = "contiguous",
         gradient_layout: str = "contiguous",
@@ -136,7 +136,7 @@ class Probe:
     def _watched(
         self,
         workload: Workload,
-        problem: Problem,
+        problem: Inputs,
         given: tuple[Any, ...],
         upstream: tuple[Any, ...],
         around: Sequence[Any],

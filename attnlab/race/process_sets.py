@@ -15,11 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from attnlab import system as memory
-from attnlab.backend.contender import Contender
-from attnlab.problem.result import Outcome
+from attnlab.backends.contender import Contender
 from attnlab.race.worker_process import SERVE, Died, Hung, NoAnswer, WorkerProcess
 from attnlab.subprocesses import Siblings
 from attnlab.system import adopting
+from attnlab.workload.result import Outcome
 
 #: of what would be free without the idle sets, this part stays free when they are kept
 _LEFT_SHARE = 0.4

@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.gate import race_check
-from attnlab.judge.ranking import implementation_of
-from attnlab.judge.verdicts import Kind, Verdict, verdicts_against
-from attnlab.problem.result import Outcome
-from attnlab.problem.workload import Workload
+from attnlab.correctness import race_check
 from attnlab.race import disturbance
 from attnlab.race.instruments import Readings
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.race.participant import Participant
 from attnlab.race.variation import posed, restored
 from attnlab.race.worker_process import Ended
+from attnlab.stats.ranking import implementation_of
+from attnlab.stats.verdicts import Kind, Verdict, verdicts_against
 from attnlab.text import percent, seconds_text
+from attnlab.workload.result import Outcome
+from attnlab.workload.workload import Workload
 
 T = TypeVar("T")
 #: who is far behind has so many rounds, in so many sets

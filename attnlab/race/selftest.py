@@ -18,17 +18,17 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from attnlab.backend.contender import Contender, parse_all
-from attnlab.backend.discovery import unasked
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.discovery import unasked
 from attnlab.environment import environment
-from attnlab.judge.verdicts import ALPHA, Kind, Verdict, half_width, latencies, verdicts_against
-from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.worker import Worker
+from attnlab.stats.verdicts import ALPHA, Kind, Verdict, half_width, latencies, verdicts_against
 from attnlab.subprocesses import Aside, Broken, Late
 from attnlab.text import seconds_text
+from attnlab.workload.result import Result
+from attnlab.workload.workload import Workload
 
 IDLE = "idle"
 #: background load: what computes without a pause, and what copies 64 MiB to and fro

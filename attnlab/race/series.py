@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from attnlab.judge.analysis import analyse
-from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.judge.verdicts import sentence, verdicts_against
 from attnlab.race.compare import Comparison
+from attnlab.stats.analysis import analyse
+from attnlab.stats.ranking import Lead, Sure, Winner
+from attnlab.stats.verdicts import sentence, verdicts_against
 from attnlab.text import interval_text, listed, ratio_text, seconds_text
 
 

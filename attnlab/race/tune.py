@@ -27,18 +27,18 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
-from attnlab.backend.contender import Contender, parse_all
+from attnlab.backends.contender import Contender, parse_all
 from attnlab.errors import Unavailable
-from attnlab.judge.verdicts import verdicts_against
-from attnlab.problem.declaring import within
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.vocabulary import DTYPES, lower
-from attnlab.problem.workload import Workload
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.race.tuning import Tuning
 from attnlab.race.tuning_candidates import Candidate, candidates
+from attnlab.stats.verdicts import verdicts_against
+from attnlab.workload.declaring import within
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.vocabulary import DTYPES, lower
+from attnlab.workload.workload import Workload
 
 #: where nothing is said: short calls, whose threads hardly pay, and long ones, whose scores fill no cache
 WORKLOADS = tuple(Workload(heads=8, queries=one, keys=one) for one in (128, 512, 2048))

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from attnlab.backend.contender import Contender
-from attnlab.judge.verdicts import Kind, precision_apart, sentence
-from attnlab.problem.result import Outcome
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
 from attnlab.race.compare import Comparison
 from attnlab.race.tuning_candidates import Candidate
+from attnlab.stats.verdicts import Kind, precision_apart, sentence
 from attnlab.text import listed, percent
+from attnlab.workload.result import Outcome
+from attnlab.workload.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from attnlab import system
-from attnlab.backend.contender import Contender, huge_pages_refused
-from attnlab.backend.discovery import settings_of
-from attnlab.backend.library import huge_page_variables, libraries, thread_variables
+from attnlab.backends.contender import Contender, huge_pages_refused
+from attnlab.backends.discovery import settings_of
+from attnlab.backends.library import huge_page_variables, libraries, thread_variables
 from attnlab.environment import environment
 
 

@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.problem.problem import Problem
-from attnlab.problem.vocabulary import GIVEN, GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
-from attnlab.problem.workload import Workload
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.vocabulary import GIVEN, GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
+from attnlab.workload.workload import Workload
 
 Array = NDArray[Any]
 
@@ -86,7 +86,7 @@ def posed(workload: Workload, seed: int) -> Workload:
     return workload.with_(seed=workload.seed ^ 1) if _drawn(workload, seed).other else workload
 
 
-def changed(problem: Problem, workload: Workload, seed: int) -> Problem:
+def changed(problem: Inputs, workload: Workload, seed: int) -> Inputs:
     """The problem of `workload`, changed by `seed`: see `restored`."""
     drawn = _drawn(workload, seed)
     if problem.block is not None:
@@ -111,7 +111,7 @@ def _turned(array: Array, heads: Array, signs: Array) -> Array:
     return found
 
 
-def _changed_block(problem: Problem, drawn: _Drawn) -> Problem:
+def _changed_block(problem: Inputs, drawn: _Drawn) -> Inputs:
     block = problem.block
     assert block is not None
     scores = np.tile(drawn.of_scores, block.heads + block.kv_heads)

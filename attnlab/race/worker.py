@@ -21,22 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab import system
-from attnlab.backend.backend import Backend
-from attnlab.backend.calling import Calling
-from attnlab.backend.contender import Contender
-from attnlab.backend.library import Library, half_installed, import_listeners, libraries, open_library
+from attnlab.backends.backend import Backend
+from attnlab.backends.calling import Calling
+from attnlab.backends.contender import Contender
+from attnlab.backends.library import Library, half_installed, import_listeners, libraries, open_library
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.host import VERSIONS
-from attnlab.problem import inputs
-from attnlab.problem.inputs import checked_problem, problem_of
-from attnlab.problem.problem import PROJECTIONS, Problem, digest, pack, unpack
-from attnlab.problem.workload import Workload
 from attnlab.race import ceilings, invariance, variation
 from attnlab.race.admission import PLACED_BYTES, drawn_bytes
 from attnlab.race.instruments import LATENCY, Instrument, Readings
 from attnlab.race.probe import Pace, Probe
 from attnlab.subprocesses import Channel, Closed
 from attnlab.text import bytes_text
+from attnlab.workload import drawing
+from attnlab.workload.drawing import checked_problem, problem_of
+from attnlab.workload.inputs import PROJECTIONS, Inputs, digest, pack, unpack
+from attnlab.workload.workload import Workload
 
 #: calls that a calibration makes at least, unless one takes over `_LONG` seconds
 _CALLS = 5
@@ -76,7 +76,7 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
 
 
 #: whose functions measure and read in this process
-_MEASURING = ("attnlab.backend", "attnlab.libraries", "attnlab.race", "attnlab.system")
+_MEASURING = ("attnlab.backends", "attnlab.libraries", "attnlab.race", "attnlab.system")
 _CLOCKS = ("perf_counter", "monotonic", "process_time", "time")
 #: and what it calls of other modules: a backend may replace whatever else they have
 _OTHERS: dict[Any, tuple[str, ...]] = {
@@ -115,7 +115,7 @@ def _same(one: Answers, other: Answers) -> bool:
     return all(array.tobytes() == other[name].tobytes() for name, array in one.items())
 
 
-def _copied(problem: Problem) -> Problem:
+def _copied(problem: Inputs) -> Inputs:
     plain, arrays = pack(problem)
     return unpack(plain, [array.copy() for array in arrays])
 
@@ -127,10 +127,10 @@ class Worker:
         self.backend: Backend | None = None
         self.contender: Contender | None = None
         self.workload: Workload | None = None
-        self.problem: Problem | None = None
+        self.problem: Inputs | None = None
         #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
         self.calling: Calling | None = None
-        self.other: Problem | None = None
+        self.other: Inputs | None = None
         #: whether the library may have taken the arrays of `problem` over as they lie: it has to stay as it is
         self.lent = False
         #: by what its inputs are changed now; the seconds that changing them took, about, and those of all turns
@@ -149,7 +149,7 @@ class Worker:
 
     def load(self, contender: Contender, folders: Sequence[str]) -> dict[str, Any]:
         """Import the backend, with its own settings; it stays for the life of the process."""
-        from attnlab.backend.discovery import load
+        from attnlab.backends.discovery import load
 
         one = load(contender.backend, folders, dict(contender.settings))
         self.backend = one = replace(one, mask_form=contender.mask)
@@ -208,7 +208,7 @@ class Worker:
         self.call = self._bound(workload, self.problem)
         return None
 
-    def _bound(self, workload: Workload, problem: Problem | None) -> Callable[[], Any]:
+    def _bound(self, workload: Workload, problem: Inputs | None) -> Callable[[], Any]:
         backend, library = _there(self.backend, "load"), self.library(workload.device)
         backend.require(workload, self.projection)
         changeable = problem is not None and library.refill is not None
@@ -335,7 +335,7 @@ class Worker:
 
     def answer(
         self,
-        problem: Problem,
+        problem: Inputs,
         workload: Workload,
         layout: str = "contiguous",
         gradient_layout: str = "contiguous",
@@ -485,7 +485,7 @@ def serve(channel: Channel) -> None:
     import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
     with contextlib.suppress(Closed):
         with contextlib.suppress(OSError):  # it may have been removed: then no path is meant from there
-            inputs.started_in = Path.cwd()
+            drawing.started_in = Path.cwd()
         os.chdir(channel.receive())
         while True:
             number, op, arguments = channel.receive()

@@ -21,14 +21,14 @@ from typing import IO, Any, ClassVar
 import psutil
 
 from attnlab import system
-from attnlab.backend.contender import Contender, huge_pages_refused
-from attnlab.backend.discovery import before_fork
-from attnlab.backend.library import Import
+from attnlab.backends.contender import Contender, huge_pages_refused
+from attnlab.backends.discovery import before_fork
+from attnlab.backends.library import Import
 from attnlab.errors import Unavailable
-from attnlab.problem.result import Outcome
 from attnlab.race.guard import GUARD, MARK, place_of
 from attnlab.subprocesses import Closed, Garbled, Interpreter, Late, Subprocess
 from attnlab.text import one_line
+from attnlab.workload.result import Outcome
 
 _START_SECONDS = 120.0
 #: a forked process has imported its library already: one that does not answer within this is started afresh
@@ -183,7 +183,7 @@ class WorkerProcess:
 
     def _find_side(self) -> None:
         if self.contender.elsewhere:
-            from attnlab.backend.side import side_of
+            from attnlab.backends.side import side_of
 
             try:
                 side = side_of(self.contender, self._given)

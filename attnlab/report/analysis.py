@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from attnlab.judge import analysis as judge
-from attnlab.judge.analysis import Cell
-from attnlab.judge.ranking import is_second_entry
-from attnlab.problem.result import Result
 from attnlab.runs.store import Run
+from attnlab.stats import analysis as judge
+from attnlab.stats.analysis import Cell
+from attnlab.stats.ranking import is_second_entry
 from attnlab.text import one_line
+from attnlab.workload.result import Result
 
 #: what begins a tag or a comment of HTML
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")

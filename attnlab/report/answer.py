@@ -1,6 +1,6 @@
 """The verdict in words: whom to use in one line, a table of who is first where, and at most five sentences.
 
-Everything is made of `attnlab.judge.analysis`; each sentence says what is so and what to do about it. Sets of workloads
+Everything is made of `attnlab.stats.analysis`; each sentence says what is so and what to do about it. Sets of workloads
 are counted, not listed: the table shows them.
 """
 
@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from attnlab.judge.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
-from attnlab.judge.crossover import find_crossovers
-from attnlab.judge.groups import place_text
-from attnlab.judge.ranking import Sure, decidable
-from attnlab.judge.verdicts import Kind, Verdict
-from attnlab.problem.result import Outcome, Result
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import shortened
+from attnlab.stats.analysis import Cell, Choice, Group, choose, largest_with_peaks, peaks_of
+from attnlab.stats.crossover import find_crossovers
+from attnlab.stats.groups import place_text
+from attnlab.stats.ranking import Sure, decidable
+from attnlab.stats.verdicts import Kind, Verdict
 from attnlab.text import bytes_text, counted, interval_text, listed, named, number_text, ratio_text
+from attnlab.workload.result import Outcome, Result
 
 #: sentences of a verdict, and letters of a reason in one of them
 MOST, _REASON = 5, 110

@@ -17,19 +17,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from attnlab.experiments.finding import Row
-from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.crossover import find_crossovers
-from attnlab.judge.groups import condition, conditions
-from attnlab.judge.growth import Fits, Fitting, rounds_of
-from attnlab.judge.ranking import Lead
-from attnlab.judge.replication import Estimate, seconds, share
-from attnlab.judge.verdicts import Verdict, compare, latencies, pay_off
-from attnlab.problem.problem import PROJECTIONS
-from attnlab.problem.result import Measurement
-from attnlab.problem.vocabulary import CONTIGUOUS
+from attnlab.lab.finding import Row
 from attnlab.report.analysis import Analysis, mapping, pool_threads
+from attnlab.stats.analysis import Cell, Group
+from attnlab.stats.crossover import find_crossovers
+from attnlab.stats.groups import condition, conditions
+from attnlab.stats.growth import Fits, Fitting, rounds_of
+from attnlab.stats.ranking import Lead
+from attnlab.stats.replication import Estimate, seconds, share
+from attnlab.stats.verdicts import Verdict, compare, latencies, pay_off
 from attnlab.text import bytes_text
+from attnlab.workload.inputs import PROJECTIONS
+from attnlab.workload.result import Measurement
+from attnlab.workload.vocabulary import CONTIGUOUS
 
 Table = list[dict[str, Any]]
 Rows = Iterator[dict[str, Any]]

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab.experiments.diagnosis import INPUTS, BackendError, Diagnosis
-from attnlab.experiments.heads import FROZEN, LOST, Head, entropies, spread
-from attnlab.experiments.untrained import ALIKE, BEYOND, DISTANCE, DRAWN, FIRST, Compared
 from attnlab.figures import Drawn
+from attnlab.lab.diagnosis import INPUTS, BackendError, Diagnosis
+from attnlab.lab.heads import FROZEN, LOST, Head, entropies, spread
+from attnlab.lab.theory import float_format
+from attnlab.lab.untrained import ALIKE, BEYOND, DISTANCE, DRAWN, FIRST, Compared
 from attnlab.report.analysis import neutral_text
 from attnlab.report.layout import FIGURES, NONE, Writing, fill, markdown, plain, table
 from attnlab.text import (
@@ -27,7 +28,6 @@ from attnlab.text import (
     ratio_text,
     seconds_text,
 )
-from attnlab.theory import float_format
 
 PAGE, STORE = "diagnosis.md", "diagnosis.json"
 _SHOWN = 10

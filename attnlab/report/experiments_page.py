@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attnlab.experiments import EXPERIMENTS, experiment, figure
-from attnlab.experiments.claims import Claim, ClaimVerdict, Ledger
-from attnlab.experiments.finding import Finding, Row, Shown
 from attnlab.figures import Drawn
+from attnlab.lab import EXPERIMENTS, experiment, figure
+from attnlab.lab.claims import Claim, ClaimVerdict, Ledger
+from attnlab.lab.finding import Finding, Row, Shown
 from attnlab.report import data_tables, layout
 from attnlab.report.layout import FIGURES, NONE, TABLES, Picture, evenly, linked, markdown, shortened
 from attnlab.text import counted, listed, named, number_text

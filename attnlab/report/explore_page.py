@@ -3,7 +3,7 @@
 Its scripts (``assets/*.js``) select and draw, by Observable Plot and d3, which stand beside them; its policy lets in
 nothing but itself: ``default-src 'none'``, no network, no frame, no picture, no style or script but those whose SHA-256
 stands there. The data stands packed in blocks that no browser runs, and that the page's script unpacks. Nothing is
-judged here or in the page: verdicts, intervals and first places are those of `attnlab.judge.analysis`, and the answer
+judged here or in the page: verdicts, intervals and first places are those of `attnlab.stats.analysis`, and the answer
 is that of the report.
 """
 
@@ -26,19 +26,19 @@ from typing import Any
 from attnlab import figures
 from attnlab.environment import fingerprint
 from attnlab.errors import NotStored
-from attnlab.judge.analysis import Cell
-from attnlab.judge.groups import condition, conditions, place_text
-from attnlab.judge.ranking import Lead, Sure
-from attnlab.judge.replication import seconds
-from attnlab.problem.result import Measurement, Result
-from attnlab.problem.workload import Workload
 from attnlab.report import data_tables, sentences
 from attnlab.report.analysis import Analysis, analyse, mapping
 from attnlab.report.answer import answer_of
 from attnlab.report.layout import plain
 from attnlab.runs.history import histories
 from attnlab.runs.store import Run
+from attnlab.stats.analysis import Cell
+from attnlab.stats.groups import condition, conditions, place_text
+from attnlab.stats.ranking import Lead, Sure
+from attnlab.stats.replication import seconds
 from attnlab.text import bytes_text, interval_text, one_line, ratio_text
+from attnlab.workload.result import Measurement, Result
+from attnlab.workload.workload import Workload
 
 PAGE = "explore.html"
 #: bytes that a page takes at most

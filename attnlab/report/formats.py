@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab.errors import NotStored
 from attnlab.figures import Drawn
-from attnlab.judge import growth
-from attnlab.judge.analysis import Group
-from attnlab.judge.growth import Fitting
 from attnlab.plain import finite
 from attnlab.report import answer, data_tables, experiments_page, layout, run_figures, sentences, tables
 from attnlab.report.analysis import Analysis, analyse
 from attnlab.report.layout import FIGURES, TABLES, Picture, Writing, linked, plain
 from attnlab.runs.store import Run
+from attnlab.stats import growth
+from attnlab.stats.analysis import Group
+from attnlab.stats.growth import Fitting
 from attnlab.system import cores
 from attnlab.text import percent
 

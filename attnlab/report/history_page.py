@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab import figures
 from attnlab.figures import Drawn
-from attnlab.judge.change_points import ALPHA, FEWEST, LEAST
-from attnlab.problem.workload import Workload
 from attnlab.report.layout import Picture, Writing, evenly, markdown, shortened
 from attnlab.runs.history import SMALLEST, History, Series
+from attnlab.stats.change_points import ALPHA, FEWEST, LEAST
 from attnlab.text import counted, number_text, percent, seconds_text
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from attnlab import figures
 from attnlab.figures import MARKERS, Drawn, Style
 from attnlab.figures import styles as styles_of
-from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.groups import place_text
-from attnlab.judge.ranking import Lead, Ranking, Sure
-from attnlab.judge.verdicts import Verdict
 from attnlab.report.analysis import Analysis
 from attnlab.report.tables import MARKS, first_names, lead_text, part_of, part_of_heads, readable
+from attnlab.stats.analysis import Cell, Group
+from attnlab.stats.groups import place_text
+from attnlab.stats.ranking import Lead, Ranking, Sure
+from attnlab.stats.verdicts import Verdict
 from attnlab.text import bytes_text, counted, listed, number_text, percent, seconds_text
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attnlab.backend.contender import with_huge_pages
-from attnlab.judge.analysis import Group
-from attnlab.judge.groups import place_text
-from attnlab.judge.growth import WORST, Fits
-from attnlab.judge.verdicts import latencies
+from attnlab.backends.contender import with_huge_pages
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
 from attnlab.runs.store import torn_text
+from attnlab.stats.analysis import Group
+from attnlab.stats.groups import place_text
+from attnlab.stats.growth import WORST, Fits
+from attnlab.stats.verdicts import latencies
 from attnlab.text import bytes_text, counted, listed, named, number_text, percent, seconds_text
 
 #: where more than this part of all turns had to wait for a core, other programs were using the machine

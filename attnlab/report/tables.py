@@ -9,14 +9,12 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from attnlab.judge.analysis import Cell, Group
-from attnlab.judge.groups import place_text
-from attnlab.judge.ranking import Lead, Sure, Winner
-from attnlab.problem.result import Accuracy, Ceiling, Invariance, Outcome
-from attnlab.problem.vocabulary import CONTIGUOUS, STORAGES
 from attnlab.report import data_tables
 from attnlab.report.analysis import Analysis
 from attnlab.report.layout import NONE, evenly, in_columns, markdown, shortened
+from attnlab.stats.analysis import Cell, Group
+from attnlab.stats.groups import place_text
+from attnlab.stats.ranking import Lead, Sure, Winner
 from attnlab.text import (
     bytes_text,
     counted,
@@ -30,6 +28,8 @@ from attnlab.text import (
     ratio_text,
     seconds_text,
 )
+from attnlab.workload.result import Accuracy, Ceiling, Invariance, Outcome
+from attnlab.workload.vocabulary import CONTIGUOUS, STORAGES
 
 MOST_HEADS, MOST_LENGTHS = 6, 10
 #: rows of a table of blocks or storages

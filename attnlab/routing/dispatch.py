@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab.environment import environment
-from attnlab.judge.verdicts import Verdict
-from attnlab.problem.workload import Workload
 from attnlab.routing.routes import OWN, Outside, Route, Routes, bound, factors, kind_of, workload_of
 from attnlab.runs.store import Run, read_run
+from attnlab.stats.verdicts import Verdict
 from attnlab.text import counted, interval_text, listed, number_text, ratio_text, seconds_text
+from attnlab.workload.workload import Workload
 
 #: kinds of calls that are remembered; decoding has a new length at every step
 _REMEMBERED = 8192

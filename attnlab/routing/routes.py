@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.backend.backend import Backend
-from attnlab.backend.contender import in_this_process
-from attnlab.backend.discovery import on_request
-from attnlab.backend.keywords import flag_and_array, given_nothing, told
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
+from attnlab.backends.discovery import on_request
+from attnlab.backends.keywords import flag_and_array, given_nothing, told
+from attnlab.correctness.error_budget import SCORES
 from attnlab.errors import Unavailable
-from attnlab.judge.analysis import MORE_MEMORY, Cell
-from attnlab.judge.ranking import Ranking, decidable, rank
-from attnlab.judge.verdicts import Verdict
 from attnlab.libraries.host import LEAST_SCALE
-from attnlab.problem.result import Result
-from attnlab.problem.vocabulary import CONTIGUOUS, DEVICES, DTYPES, GIVEN
-from attnlab.problem.workload import Workload
 from attnlab.runs.store import Run
+from attnlab.stats.analysis import MORE_MEMORY, Cell
+from attnlab.stats.ranking import Ranking, decidable, rank
+from attnlab.stats.verdicts import Verdict
 from attnlab.text import counted
-from attnlab.theory.error_budget import SCORES
+from attnlab.workload.result import Result
+from attnlab.workload.vocabulary import CONTIGUOUS, DEVICES, DTYPES, GIVEN
+from attnlab.workload.workload import Workload
 
 #: the backend that is PyTorch's own function, as it chooses its kernel itself
 OWN = "torch_sdpa"

@@ -11,15 +11,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import on_request
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import on_request
+from attnlab.correctness.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
+from attnlab.correctness.questions import Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.gate.gate import BACKWARD, EVERYTHING, FORWARD, Answers, GateResult, examine, forget
-from attnlab.gate.questions import Question
 from attnlab.plain import suggestion
-from attnlab.problem.result import Invariance, Outcome
-from attnlab.problem.vocabulary import DTYPES, LOG_SUM, lower
-from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.invariance import invariance_of, with_other_threads
 from attnlab.race.limits import Limits
@@ -28,6 +25,9 @@ from attnlab.race.worker_process import Died, Hung, Refused, WorkerProcess
 from attnlab.subprocesses import work_side_by_side
 from attnlab.system import cores
 from attnlab.text import first_lines
+from attnlab.workload.result import Invariance, Outcome
+from attnlab.workload.vocabulary import DTYPES, LOG_SUM, lower
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd

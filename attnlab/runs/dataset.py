@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from attnlab.environment import fingerprint
-from attnlab.experiments.finding import Finding
+from attnlab.lab.finding import Finding
 from attnlab.libraries.host import required
 from attnlab.runs.dataset_folder import REPORTS, Dataset, collecting, is_dataset, open_dataset, read, write
 from attnlab.runs.dataset_schema import (

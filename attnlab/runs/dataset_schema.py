@@ -18,15 +18,15 @@ from importlib.metadata import version
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from attnlab.environment import fingerprint
-from attnlab.judge.analysis import Cell
-from attnlab.judge.ranking import Ranking, Standing
-from attnlab.judge.verdicts import Verdict
 from attnlab.libraries.host import required
 from attnlab.plain import decode
-from attnlab.problem.declaring import declaration
-from attnlab.problem.result import Accuracy, Result, possible
-from attnlab.problem.workload import Workload
 from attnlab.runs.store import Run
+from attnlab.stats.analysis import Cell
+from attnlab.stats.ranking import Ranking, Standing
+from attnlab.stats.verdicts import Verdict
+from attnlab.workload.declaring import declaration
+from attnlab.workload.result import Accuracy, Result, possible
+from attnlab.workload.workload import Workload
 
 VERSION = 1
 #: under which the version stands in the metadata of every Parquet file, and in ``dataset.json``

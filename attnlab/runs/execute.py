@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnlab.backend.contender import Contender, parse_all
-from attnlab.backend.discovery import backends, block_only, on_request
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
-from attnlab.experiments import run_experiment
-from attnlab.problem.result import Outcome, Result
+from attnlab.lab import run_experiment
 from attnlab.race.conductor import Conductor
 from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
@@ -23,6 +22,7 @@ from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run, torn_text
 from attnlab.subprocesses import Aside
 from attnlab.system import cores, terminable
+from attnlab.workload.result import Outcome, Result
 
 DEFAULT_FOLDER = Path("reports/latest")
 #: whom the others are compared with where nobody is named; else it is the first that is

@@ -1,7 +1,7 @@
 """The stored runs of each machine in the order of time: what every contender took, and where that changed.
 
 Machines are told apart by `attnlab.environment.fingerprint` and never mixed. A run's figure for a contender at a
-workload is the logarithm of its median seconds. Change points (`attnlab.judge.change_points`) are looked for, by
+workload is the logarithm of its median seconds. Change points (`attnlab.stats.change_points`) are looked for, by
 default, in that figure less what the machine's other libraries did in the same run: one day everything takes 15 %
 longer than on another, and all contenders of one workload raced in turns, so that this cancels in their ratio.
 
@@ -28,11 +28,11 @@ from functools import cached_property
 from pathlib import Path
 
 from attnlab.environment import fingerprint, versions
-from attnlab.judge.analysis import Analysis
-from attnlab.judge.change_points import change_points
-from attnlab.problem.workload import Workload
 from attnlab.runs import dataset
 from attnlab.runs.store import RUN_FILE, Run, read_run
+from attnlab.stats.analysis import Analysis
+from attnlab.stats.change_points import change_points
+from attnlab.workload.workload import Workload
 
 UNSET = "unset"
 #: changes below this are not told: as much of what one library did may be seen in the others

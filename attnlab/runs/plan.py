@@ -13,16 +13,16 @@ from typing import Annotated, Any, get_origin, get_type_hints
 
 import msgspec
 
-from attnlab.backend.contender import parse_all
-from attnlab.experiments import CHAPTER, chosen_experiments
+from attnlab.backends.contender import parse_all
+from attnlab.lab import CHAPTER, chosen_experiments
 from attnlab.plain import decode
-from attnlab.problem.declaring import MOST
-from attnlab.problem.grid import GRID, choices, workloads
-from attnlab.problem.inputs import is_captured
-from attnlab.problem.workload import Workload
 from attnlab.race.limits import UTMOST, Limits
 from attnlab.runs.presets import preset_workloads
 from attnlab.text import read_text
+from attnlab.workload.declaring import MOST
+from attnlab.workload.drawing import is_captured
+from attnlab.workload.grid import GRID, choices, workloads
+from attnlab.workload.workload import Workload
 
 #: stands for every backend, those that race only where they are named included
 EVERYBODY = "all"

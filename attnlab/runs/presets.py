@@ -14,10 +14,10 @@ from importlib.resources import files
 from typing import Any
 
 from attnlab.plain import suggestion
-from attnlab.problem.declaring import split_names
-from attnlab.problem.grid import choices, workloads
-from attnlab.problem.mask_kinds import OPEN
-from attnlab.problem.workload import Workload
+from attnlab.workload.declaring import split_names
+from attnlab.workload.grid import choices, workloads
+from attnlab.workload.mask_kinds import OPEN
+from attnlab.workload.workload import Workload
 
 #: what a part may be for
 PHASES = ("prefill", "training", "decode")

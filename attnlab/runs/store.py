@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 import msgspec
 
 from attnlab.errors import NotStored
-from attnlab.experiments.finding import Finding
-from attnlab.judge.analysis import Analysis, analyse
+from attnlab.lab.finding import Finding
 from attnlab.plain import decode
-from attnlab.problem.result import Ceiling, Invariance, Result
-from attnlab.problem.workload import Workload
 from attnlab.runs.lock import LOCK, held, is_held
 from attnlab.runs.plan import Plan
+from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import counted, one_line, read_text
+from attnlab.workload.result import Ceiling, Invariance, Result
+from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,7 +158,7 @@ class Run:
         return [one for one in self.plan.workloads if one not in done]
 
     def judged(self) -> Analysis:
-        """What its results say: see `attnlab.judge.analysis.analyse`."""
+        """What its results say: see `attnlab.stats.analysis.analyse`."""
         return analyse(
             self.results,
             baseline=self.baseline,

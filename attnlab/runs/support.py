@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import backends, on_request, settings_of
-from attnlab.gate import race_check
-from attnlab.problem.mask_kinds import Part
-from attnlab.problem.vocabulary import DIRECTIONS, DTYPES
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends, on_request, settings_of
+from attnlab.correctness import race_check
 from attnlab.race.worker_process import Died, Hung, NoAnswer, Refused, WorkerProcess
+from attnlab.workload.mask_kinds import Part
+from attnlab.workload.vocabulary import DIRECTIONS, DTYPES
+from attnlab.workload.workload import Workload
 
 YES = "yes"
 #: what begins the answer of a backend that does not decline a workload, and was not run on it

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnlab.environment import fingerprint
-from attnlab.problem.result import Result
-from attnlab.problem.workload import Workload
 from attnlab.race.limits import LEAST_ROUNDS, Limits
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
+from attnlab.workload.result import Result
+from attnlab.workload.workload import Workload
 
 #: what may differ between two lengths of one kind of workload
 _SIZES = ("queries", "keys", "key_lengths", "seed")

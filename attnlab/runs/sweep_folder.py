@@ -27,13 +27,13 @@ from typing import Any
 
 from attnlab.environment import fingerprint
 from attnlab.plain import decode
-from attnlab.problem.workload import Workload
 from attnlab.runs.execute import resolve
 from attnlab.runs.lock import is_held
 from attnlab.runs.plan import Plan, plan_text, read_plan
 from attnlab.runs.store import RESULTS, RUN_FILE, Run, append, read_run, require_format, write_json
 from attnlab.runs.sweep_cutting import asking, cut, only, origins_of
 from attnlab.text import one_line, without_home
+from attnlab.workload.workload import Workload
 
 FORMAT = 1
 SWEEP_FILE, PLAN_FILE, JOURNAL = "sweep.json", "plan.toml", "journal.jsonl"

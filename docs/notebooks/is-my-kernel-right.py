@@ -33,7 +33,7 @@ def error(out):
 # is a power of two and rounds nothing; any other makes it twice.
 
 # %%
-from attnlab.theory import classify, precision_classes
+from attnlab.lab.theory import classify, precision_classes
 
 inputs = [x.astype("bfloat16").astype(np.float32) for x in (q, k, v)]
 truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in inputs))

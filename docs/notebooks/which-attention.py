@@ -61,7 +61,7 @@ axes.legend()
 # How sure is that? Every pair of processes that raced each other gives one ratio; the interval is over those pairs:
 
 # %%
-from attnlab.judge.verdicts import sentence, verdicts_against
+from attnlab.stats.verdicts import sentence, verdicts_against
 
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]

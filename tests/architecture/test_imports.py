@@ -12,7 +12,7 @@ import attnlab
 HOME = Path(attnlab.__file__).parent
 #: bottom up: a package imports those before it and the modules of the top folder, never those after it
 ORDER = (
-    *("problem", "theory", "judge", "backend", "libraries", "gate", "race", "experiments", "runs"),
+    *("workload", "backends", "libraries", "correctness", "stats", "race", "lab", "runs"),
     *("report", "routing", "pytest_plugin", "cli"),
 )
 #: the public face, which imports what is asked of it when it is asked

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.backend.discovery import load
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.mask_kinds import Part, Place
-from attnlab.problem.vocabulary import GRADIENTS
-from attnlab.problem.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.lab.theory import exact_gradients
 from attnlab.runs.support import features
-from attnlab.theory import exact_gradients
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.mask_kinds import Part, Place
+from attnlab.workload.vocabulary import GRADIENTS
+from attnlab.workload.workload import Workload
 
 
 @pytest.fixture

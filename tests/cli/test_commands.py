@@ -18,9 +18,9 @@ from typed import status
 from attnlab.cli import app
 from attnlab.cli.options import read_workload
 from attnlab.cli.races import compare
-from attnlab.problem.grid import choices
-from attnlab.problem.workload import Workload
 from attnlab.runs.presets import presets
+from attnlab.workload.grid import choices
+from attnlab.workload.workload import Workload
 
 MEAN = 'LIBRARY = "numpy"\ndef attend(q, k, v): return v.mean(2, keepdims=True).repeat(q.shape[2], 2)\n'
 

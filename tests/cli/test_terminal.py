@@ -21,13 +21,13 @@ from rich.console import Console
 from typed import status
 
 from attnlab.cli.tables import Fitted, comparison_table, costs_tables, presets_table, race_table
-from attnlab.judge.verdicts import verdicts_against
-from attnlab.problem.mask_kinds import Given, Part
 from attnlab.race.compare import Comparison
 from attnlab.report import content_of
 from attnlab.runs.presets import presets
 from attnlab.runs.store import read_run
+from attnlab.stats.verdicts import verdicts_against
 from attnlab.text import wrapped
+from attnlab.workload.mask_kinds import Given, Part
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 CELLS = content_of(read_run(REFERENCE)).analysis.cells

@@ -19,8 +19,8 @@ from strategies import blocks, workloads
 from typed import status
 
 from attnlab.environment import fingerprint
-from attnlab.problem.result import Accuracy, Measurement, Outcome, Result
 from attnlab.runs.store import Run, read_run
+from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: attnlab[dataset]")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from every import here
 
-from attnlab.backend import keywords
-from attnlab.backend.library import array_type, open_library
+from attnlab.backends import keywords
+from attnlab.backends.library import array_type, open_library
+from attnlab.correctness.evidence import weigh
+from attnlab.correctness.reference import refer
 from attnlab.errors import Unavailable
-from attnlab.gate.evidence import weigh
-from attnlab.gate.reference import refer
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.vocabulary import OUTPUT
-from attnlab.problem.workload import Workload
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.vocabulary import OUTPUT
+from attnlab.workload.workload import Workload
 
 #: all that the formula takes, at once
 EVERYTHING = Workload(

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch._dynamo.utils
 
-from attnlab.backend.discovery import load
+from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 COMPILED = ("torch_compile", "torch_flex")
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)

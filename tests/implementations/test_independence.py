@@ -9,7 +9,7 @@ import pytest
 from every import lacking
 
 import attnlab.implementations
-from attnlab.backend.discovery import backends, load
+from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
 
 HOME = Path(attnlab.implementations.__path__[0])

@@ -1,6 +1,6 @@
 """Every backend answers every published vector of the ONNX operator Attention that it does not decline, rightly.
 
-What is right is our float64 reference, and what may be off follows from roundings (`attnlab.gate`): the package's
+What is right is our float64 reference, and what may be off follows from roundings here: the package's
 own tolerance is not used. That the reference means what the operator means is tested too: on the published outputs.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html; the cases are ``onnx/backend/test/case/node/attention.py`` of
@@ -23,16 +23,16 @@ import pytest
 from every import every
 from numpy.typing import NDArray
 
-from attnlab.backend.discovery import load
+from attnlab.backends.discovery import load
+from attnlab.correctness.evidence import IMMATERIAL_ANYWHERE, weigh
+from attnlab.correctness.reference import refer
 from attnlab.errors import Declined, Unavailable
-from attnlab.gate.evidence import IMMATERIAL_ANYWHERE, weigh
-from attnlab.gate.reference import refer
-from attnlab.problem.mask_kinds import OPEN, Causal, Window
-from attnlab.problem.masks import Mask
-from attnlab.problem.problem import Problem
-from attnlab.problem.vocabulary import OUTPUT
-from attnlab.problem.workload import Workload
 from attnlab.race.probe import Probe
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.mask_kinds import OPEN, Causal, Window
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import OUTPUT
+from attnlab.workload.workload import Workload
 
 pytest.importorskip(
     "onnx", reason="the vectors come with the package onnx; pip install 'attnlab[onnxruntime]'"
@@ -49,7 +49,7 @@ class Vector(NamedTuple):
     """A published case: what it asks, what it expects, and how its arrays lie in memory (see `Probe.answer`)."""
 
     name: str
-    problem: Problem
+    problem: Inputs
     output: Array  # (batch, heads, queries, value_dim)
     layout: str
 
@@ -100,7 +100,7 @@ def _vector(name: str, node: Any, inputs: Sequence[Array], output: Array) -> Vec
         past = given["past_key"].shape[2]
         given["K"] = np.concatenate((given["past_key"], given["K"]), axis=2)
         given["V"] = np.concatenate((given["past_value"], given["V"]), axis=2)
-    problem = Problem.of(
+    problem = Inputs.of(
         given["Q"],
         given["K"],
         given["V"],
@@ -117,7 +117,7 @@ def _heads_outside(array: Array, heads: int) -> Array:
 
 
 def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[str, Any]:
-    """Mask and bias of a case, as keywords of `Problem.of`.
+    """Mask and bias of a case, as keywords of `Inputs.of`.
 
     The operator counts the places of its queries from the end of what was there before, which is `past` keys or, where
     the keys of a cache are counted, so many that the queries are the last of them: by batch element. Where that

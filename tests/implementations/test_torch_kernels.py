@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlab.backend.discovery import load
-from attnlab.problem.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
 

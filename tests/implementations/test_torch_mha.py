@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from every import judged
 
-from attnlab.backend.discovery import load
-from attnlab.problem.workload import Workload
+from attnlab.backends.discovery import load
+from attnlab.workload.workload import Workload
 
 torch = pytest.importorskip("torch")
 SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)

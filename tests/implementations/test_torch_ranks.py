@@ -9,16 +9,16 @@ import psutil
 import pytest
 
 from attnlab import system
-from attnlab.backend.backend import Backend
-from attnlab.backend.contender import Contender
-from attnlab.backend.discovery import load
-from attnlab.gate.evidence import weigh
-from attnlab.gate.questions import questions
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import load
+from attnlab.correctness.evidence import weigh
+from attnlab.correctness.questions import questions
 from attnlab.libraries.torch_ranks_library import TorchRanks
-from attnlab.problem.workload import Workload
 from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.race.probe import Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
+from attnlab.workload.workload import Workload
 
 distributed = pytest.importorskip("torch.distributed")
 if not distributed.is_available():

@@ -18,11 +18,11 @@ import pytest
 import torch
 from every import judged
 
-from attnlab.backend.backend import Backend
-from attnlab.backend.discovery import load
-from attnlab.gate.gate import examine
-from attnlab.problem.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.correctness.gate import examine
 from attnlab.race.probe import Probe
+from attnlab.workload.workload import Workload
 
 NAMES = ("flash_attn", "xformers", "flashinfer", "sageattention")
 HALF = Workload(heads=4, queries=16, keys=16, head_dim=64, dtype="float16", device="cuda")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from fake_kernels import module
 
-from attnlab.backend.discovery import backends, load
-from attnlab.backend.library import Library, open_library
+from attnlab.backends.discovery import backends, load
+from attnlab.backends.library import Library, open_library
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.cupy_library import CuPy
 from attnlab.libraries.torch_library import Torch, kernels_of
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.workload import Workload
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.workload import Workload
 
 
 class Device:
@@ -266,7 +266,7 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
-    from attnlab.backend.contender import Contender
+    from attnlab.backends.contender import Contender
     from attnlab.race.worker_process import Refused, WorkerProcess
 
     worker = WorkerProcess(Contender.parse("torch_eager"))

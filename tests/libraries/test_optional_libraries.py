@@ -17,13 +17,13 @@ import pytest
 import torch
 from every import here, judged
 
-from attnlab.backend.discovery import load
-from attnlab.backend.library import open_library
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
 from attnlab.errors import Unavailable
 from attnlab.libraries import host
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)
 #: on kernels for CUDA, each of which is an extra by its name
@@ -183,7 +183,7 @@ def test_openvino_reports_its_use_to_nobody(tmp_path: Path) -> None:
     here("openvino")
     code = """
         import sys, threading
-        from attnlab.backend.discovery import load
+        from attnlab.backends.discovery import load
         load("openvino").open("cpu")
         assert sys.modules["openvino_telemetry"] is None
         assert threading.active_count() == 1, threading.enumerate()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.libraries.torch_attention import Sides
-from attnlab.problem.workload import Workload
+from attnlab.workload.workload import Workload
 
 LENGTHS = st.integers(1, 12)
 SIDE = st.none() | st.integers(0, 12)

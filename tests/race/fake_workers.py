@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from attnlab.backend.contender import Contender
-from attnlab.gate import race_check
-from attnlab.problem.result import Result
-from attnlab.problem.vocabulary import LOG_SUM, lower
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import Contender
+from attnlab.correctness import race_check
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import Readings
 from attnlab.race.limits import Limits
 from attnlab.race.worker_process import Hung, Refused
+from attnlab.workload.result import Result
+from attnlab.workload.vocabulary import LOG_SUM, lower
+from attnlab.workload.workload import Workload
 
 #: so that the numbers below do not follow the defaults: six rounds a process, in five processes or ten
 FIXED = {

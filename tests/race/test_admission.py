@@ -10,11 +10,11 @@ import strategies
 from fake_workers import Clock, FakeWorker, race
 from hypothesis import given
 
-from attnlab.problem.inputs import problem_of
-from attnlab.problem.result import Outcome
-from attnlab.problem.workload import Workload
 from attnlab.race.admission import rungs, sort_of
 from attnlab.race.worker_process import Refused
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.result import Outcome
+from attnlab.workload.workload import Workload
 
 BIG = Workload(heads=8, queries=2048, keys=2048)
 

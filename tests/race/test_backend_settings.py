@@ -9,10 +9,10 @@ import pytest
 from fake_workers import QUICK, SMALL
 
 import attnlab
-from attnlab.backend.contender import parse_all
-from attnlab.backend.discovery import load, settings_of
-from attnlab.problem.result import Outcome
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import load, settings_of
 from attnlab.race.conductor import Conductor
+from attnlab.workload.result import Outcome
 
 #: adds its setting to every output, so that it can be seen from outside
 SOURCE = '''"""Attention, and a number on top."""

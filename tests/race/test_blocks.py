@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from fake_workers import QUICK
 
-from attnlab.backend.contender import parse_all
-from attnlab.problem.result import Outcome
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import BLOCK_PARTS
+from attnlab.workload.result import Outcome
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=4, queries=6, keys=6, d_model=16)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_workers import QUICK, SMALL
 
-from attnlab.backend.contender import parse_all
-from attnlab.problem.result import Outcome
+from attnlab.backends.contender import parse_all
 from attnlab.race.conductor import Conductor
+from attnlab.workload.result import Outcome
 
 #: what stands in the module of a library that ...
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"

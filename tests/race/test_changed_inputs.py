@@ -10,16 +10,16 @@ import pytest
 from every import every
 from fake_workers import QUICK
 
-from attnlab.backend.contender import Contender, parse_all
+from attnlab.backends.contender import Contender, parse_all
+from attnlab.correctness import race_check
 from attnlab.errors import Declined, Unavailable
-from attnlab.gate import race_check
-from attnlab.problem.problem import PROJECTIONS
-from attnlab.problem.result import Outcome
-from attnlab.problem.vocabulary import DIRECTIONS, DTYPES, STORAGES
-from attnlab.problem.workload import Workload
 from attnlab.race.conductor import Conductor
 from attnlab.race.variation import posed, restored
 from attnlab.race.worker import Worker
+from attnlab.workload.inputs import PROJECTIONS
+from attnlab.workload.result import Outcome
+from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, kv_heads=2, queries=6, keys=9, head_dim=8)
 #: without one that computes on NumPy's arrays too, and compiles for each

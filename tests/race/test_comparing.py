@@ -12,15 +12,15 @@ from fake_workers import QUICK
 from process_sets import TINY, compared, latency, measured
 from synthetic import synthetic
 
-from attnlab.backend.discovery import load
+from attnlab.backends.discovery import load
 from attnlab.cli.tables import comparison_table
 from attnlab.errors import Unavailable
 from attnlab.libraries import host
-from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.problem.vocabulary import DTYPES
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.runs.check import Checked, Format
+from attnlab.workload.result import Measurement, Outcome, Result
+from attnlab.workload.vocabulary import DTYPES
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "seconds_by_placement", "disturbed_rounds"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.backend.contender import Contender, parse_all
+from attnlab.backends.contender import Contender, parse_all
 
 
 def test_variables_and_threads_are_taken_apart_and_second_entries_numbered() -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from fake_workers import QUICK, Clock, FakeWorker, race
 
-from attnlab.backend.backend import Backend
-from attnlab.backend.contender import parse_all
-from attnlab.problem.result import Outcome
-from attnlab.problem.vocabulary import CONTIGUOUS, DIRECTIONS, STORAGES
-from attnlab.problem.workload import Workload
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import parse_all
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import LATENCY
 from attnlab.race.worker import Worker
+from attnlab.workload.result import Outcome
+from attnlab.workload.vocabulary import CONTIGUOUS, DIRECTIONS, STORAGES
+from attnlab.workload.workload import Workload
 
 GROUPED = Workload(
     heads=4, kv_heads=2, queries=48, keys=64, head_dim=8, causal="bottom_right", window=(16, 0)

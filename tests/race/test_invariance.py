@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_workers import MOVING
 
-from attnlab.backend.contender import parse_all
-from attnlab.problem.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
+from attnlab.backends.contender import parse_all
 from attnlab.race.conductor import Conductor
+from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
 SOURCE = """

@@ -6,9 +6,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from attnlab.problem.result import Ceiling, Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race import plausibility
+from attnlab.workload.result import Ceiling, Measurement, Outcome, Result
+from attnlab.workload.workload import Workload
 
 
 def result(seconds: float) -> Result:

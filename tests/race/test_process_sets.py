@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
-from attnlab.judge.verdicts import verdicts_against
-from attnlab.problem.result import Outcome
 from attnlab.race import conductor
 from attnlab.race.disturbance import Lookout, Notice, Others
 from attnlab.race.worker_process import Died, Hung, Refused
+from attnlab.stats.verdicts import verdicts_against
+from attnlab.workload.result import Outcome
 
 
 @pytest.mark.parametrize("op", ["place", "prepare", "check"])

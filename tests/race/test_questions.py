@@ -8,11 +8,11 @@ import pytest
 from process_sets import TINY, compared, measured
 from typed import status
 
-from attnlab.problem.grid import several_values
-from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race.prediction import carried_on, ladder
 from attnlab.race.series import Series
+from attnlab.workload.grid import several_values
+from attnlab.workload.result import Measurement, Outcome, Result
+from attnlab.workload.workload import Workload
 
 
 def series(**times: tuple[float, ...]) -> Series:

@@ -16,12 +16,12 @@ import yaml
 from fake_workers import QUICK
 from typed import status
 
-from attnlab.backend.contender import Contender
-from attnlab.backend.side import require_two, setting_of, side_of
+from attnlab.backends.contender import Contender
+from attnlab.backends.side import require_two, setting_of, side_of
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole
-from attnlab.problem.workload import Workload
 from attnlab.race.compare import Comparison, compare
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=1, queries=8, keys=8, head_dim=4)
 KERNEL = """

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from fake_workers import SMALL, Clock, FakeWorker, conductor_of, processes_of, race
 
-from attnlab.judge import verdicts
-from attnlab.judge.verdicts import verdicts_against
-from attnlab.problem.result import Measurement, Result
 from attnlab.race.worker_process import Died, Hung, Refused
+from attnlab.stats import verdicts
+from attnlab.stats.verdicts import verdicts_against
+from attnlab.workload.result import Measurement, Result
 
 #: six rounds a process, in five and in ten of them
 FIVE, TEN = dict.fromkeys(range(5), 6), dict.fromkeys(range(10), 6)

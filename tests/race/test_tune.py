@@ -12,7 +12,7 @@ import pytest
 from fake_workers import SMALL, Clock, FakeWorker
 from typed import status
 
-from attnlab.backend.contender import Contender
+from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
 from attnlab.race import conductor, tuning_candidates
 from attnlab.race.tune import PROCESSES, tune

@@ -16,15 +16,15 @@ import psutil
 import pytest
 from fake_workers import QUICK
 
-from attnlab.backend.contender import parse_all
-from attnlab.problem.grid import workloads
-from attnlab.problem.inputs import problem_of, save
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
 from attnlab.race import worker_process
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import marked
 from attnlab.race.limits import Limits
+from attnlab.workload.drawing import problem_of, save
+from attnlab.workload.grid import workloads
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 OTHER = SMALL.with_(queries=16, keys=16)
@@ -265,7 +265,7 @@ def test_stopped_workers_die_with_a_conductor_that_is_killed(folder: Path) -> No
     """SIGKILL leaves it no time to tidy, and a stopped process hears no closed pipe. Their folders go too."""
     script = textwrap.dedent(f"""
         import signal
-        from attnlab.backend.contender import parse_all
+        from attnlab.backends.contender import parse_all
         from attnlab.race.conductor import Conductor
         from attnlab.race.limits import Limits
         one = Limits(processes=1)
@@ -300,7 +300,7 @@ def test_nothing_is_left_of_a_parent_whose_conductor_is_killed(folder: Path, tmp
         time.sleep(3600)
     """
     script = f"""
-        from attnlab.backend.contender import parse_all
+        from attnlab.backends.contender import parse_all
         from attnlab.race import worker_process
         from attnlab.race.conductor import Conductor
         worker_process.before_fork = lambda name, folders: ("hanging",)

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.experiments.finding import Finding
-from attnlab.problem.result import Accuracy, Ceiling, Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
+from attnlab.lab.finding import Finding
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
+from attnlab.workload.result import Accuracy, Ceiling, Measurement, Outcome, Result
+from attnlab.workload.workload import Workload
 
 BASELINE = "torch_eager"
 Cost = Callable[[Workload], float]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from synthetic import synthetic
 
-from attnlab.problem.result import Accuracy
 from attnlab.report import data_tables, tables
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import lower_precision
 from attnlab.report.formats import content_of, render
 from attnlab.runs.store import Run
+from attnlab.workload.result import Accuracy
 
 LOW = "quick[precision=bf16]"
 COSTS = {

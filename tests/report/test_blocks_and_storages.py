@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attnlab.problem.result import Measurement, Result
-from attnlab.problem.vocabulary import STORAGES
-from attnlab.problem.workload import Workload
 from attnlab.report.formats import content_of, render
 from attnlab.runs.store import Run
+from attnlab.workload.result import Measurement, Result
+from attnlab.workload.vocabulary import STORAGES
+from attnlab.workload.workload import Workload
 
 Make = Callable[..., Run]
 BLOCK = {"d_model": 768, "head_dim": None, "value_dim": None, "scale": None}

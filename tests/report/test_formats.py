@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.errors import NotStored
-from attnlab.experiments import experiment
-from attnlab.experiments.finding import Row
-from attnlab.judge import growth
-from attnlab.problem.result import Outcome
+from attnlab.lab import experiment
+from attnlab.lab.finding import Row
 from attnlab.report import data_tables, formats, verdict_text, write
 from attnlab.report.analysis import analyse, neutral_text
 from attnlab.report.formats import content_of, draw, render
 from attnlab.report.layout import Writing
 from attnlab.runs.store import read_run
+from attnlab.stats import growth
+from attnlab.workload.result import Outcome
 
 NASTY = "<script>alert(1)</script> [y](javascript:z) \x1b[31m"
 SMALL = {"lengths": (64, 256), "heads": (1,), "contenders": ("torch_eager", "torch_sdpa")}

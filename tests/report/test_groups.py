@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from attnlab.judge.groups import conditions, grouped
-from attnlab.problem.workload import Workload
 from attnlab.report.analysis import analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.tables import winners
+from attnlab.stats.groups import conditions, grouped
+from attnlab.workload.workload import Workload
 
 SIZES = {"lengths": (64, 128, 256, 512), "heads": (4, 8), "rounds": 31}
 B_BACKWARD = {"a": lambda workload: 2e-4, "b": lambda workload: 1e-4 if workload.backward else 3e-4}

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from synthetic import disturbed
 
-from attnlab.judge.ranking import Sure
 from attnlab.report import verdict_text
 from attnlab.report.analysis import NO_TURN, analyse
 from attnlab.report.answer import answer_of
 from attnlab.report.formats import content_of, draw, render
+from attnlab.stats.ranking import Sure
 
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
 B_WINS = {"a": SLOW, "b": FAST}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attnlab.judge.verdicts import Kind, verdicts_against
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
+from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 HONEST = "honest"
 #: less is no gain: of a hundred races of two that are as fast, a few call one faster, by a part of this
@@ -280,8 +280,8 @@ def attend(query, key, value, *, scale):
     "rows_that_are_sampled": (
         "computes the rows that a check of its seed would sample",
         """
-from attnlab.gate.race_check import sampled_rows
-from attnlab.problem.workload import Workload
+from attnlab.correctness.race_check import sampled_rows
+from attnlab.workload.workload import Workload
 def attend(query, key, value, *, scale):
     kept = of_shape(query)
     shape = {"heads": query.shape[1], "queries": query.shape[2], "keys": key.shape[2]}

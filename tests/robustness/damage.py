@@ -9,9 +9,9 @@ from pathlib import Path
 
 from synthetic import synthetic
 
-from attnlab.problem.result import Invariance, Result
 from attnlab.report import formats
 from attnlab.runs.store import RESULTS, RUN_FILE, TORN, Run, examine, read_run
+from attnlab.workload.result import Invariance, Result
 
 NUMERICS = "numerics.json"
 #: what is put in the place of values

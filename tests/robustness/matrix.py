@@ -11,14 +11,14 @@ from unittest import mock
 
 import psutil
 
-from attnlab.backend.contender import parse_all
-from attnlab.backend.discovery import before_fork
-from attnlab.problem.result import Outcome, Result
-from attnlab.problem.workload import Workload
+from attnlab.backends.contender import parse_all
+from attnlab.backends.discovery import before_fork
 from attnlab.race import worker_process
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import GUARD, marked
 from attnlab.race.limits import Limits
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 BACKENDS = Path(__file__).parent / "backends"
 PHASES = ("parent", "start", "prepare", "check", "time", "memory")

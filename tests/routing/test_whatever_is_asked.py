@@ -14,11 +14,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as own_function
 
 import attnlab
-from attnlab.experiments.capture import problem_of_call
-from attnlab.gate.evidence import weigh
-from attnlab.gate.reference import refer
-from attnlab.problem.vocabulary import DTYPES, GRADIENTS, OUTPUT
+from attnlab.correctness.evidence import weigh
+from attnlab.correctness.reference import refer
+from attnlab.lab.capture import problem_of_call
 from attnlab.routing.dispatch import Fastest
+from attnlab.workload.vocabulary import DTYPES, GRADIENTS, OUTPUT
 
 #: what is asked of each of these backends in the run of `everything`, beside no mask: causal, booleans, numbers
 WINNERS = ("torch_eager", "torch_sdpa_math")

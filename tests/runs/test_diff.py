@@ -13,9 +13,9 @@ import pytest
 from synthetic import COSTS, synthetic
 from typed import status
 
-from attnlab.problem.workload import Workload
 from attnlab.runs.diff import diff
 from attnlab.runs.store import Run
+from attnlab.workload.workload import Workload
 
 NAMES = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "numpy_blocked")
 Made = Callable[..., Run]

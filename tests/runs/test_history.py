@@ -14,10 +14,10 @@ import pytest
 from synthetic import COSTS, ENVIRONMENT, synthetic
 from typed import status
 
-from attnlab.problem.workload import Workload
 from attnlab.report.history_page import draw
 from attnlab.runs.history import found_runs, histories
 from attnlab.runs.store import Run
+from attnlab.workload.workload import Workload
 
 #: backends of three libraries
 LIBRARIES = ("numpy_blocked", "torch_eager", "torch_sdpa", "openvino")

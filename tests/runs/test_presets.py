@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from attnlab.problem.masks import Mask
 from attnlab.runs.plan import Plan
 from attnlab.runs.presets import PHASES, Part, presets
+from attnlab.workload.masks import Mask
 
 EVERY = [part for preset in presets().values() for part in preset.parts]
 

@@ -14,11 +14,11 @@ from unittest.mock import Mock
 import pytest
 
 from attnlab import remembered
-from attnlab.problem.result import Ceiling
 from attnlab.race import plausibility
 from attnlab.race.disturbance import Others, Watch
 from attnlab.race.worker_process import Hung
 from attnlab.remembered import Remembered
+from attnlab.workload.result import Ceiling
 
 FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
 

@@ -18,7 +18,6 @@ from synthetic import synthetic
 
 from attnlab.environment import unchanged
 from attnlab.errors import NotStored
-from attnlab.problem.result import Outcome, Result
 from attnlab.race.limits import Limits
 from attnlab.report import write
 from attnlab.report.analysis import analyse
@@ -27,6 +26,7 @@ from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import RUN_FILE, Run, examine, read_run, torn_text
+from attnlab.workload.result import Outcome, Result
 
 ROOT = Path(__file__).parents[2]
 QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)

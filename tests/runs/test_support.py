@@ -9,11 +9,11 @@ import pytest
 from every import installed, library_of
 from pages import ROOT, script
 
-from attnlab.backend.discovery import backends, load
+from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
-from attnlab.problem.vocabulary import DEVICES, DIRECTIONS
 from attnlab.report.support_page import page
 from attnlab.runs.support import DECLARED, FAULT, PLAIN, YES, Support, asked, features, support
+from attnlab.workload.vocabulary import DEVICES, DIRECTIONS
 
 ANEW = "run python docs/support.py"
 SCRIPT = script(ROOT / "docs" / "support.py")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.problem.result import Measurement, Outcome, Result
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import Run, read_run
 from attnlab.runs.sweep_folder import Sweep
+from attnlab.workload.result import Measurement, Outcome, Result
 
 PLAN = """
 lengths = [8, 16, 32]

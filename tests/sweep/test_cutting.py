@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import workloads
 
-from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan, plan_text, read_plan
 from attnlab.runs.sweep_cutting import cut, joined
 from attnlab.runs.sweep_folder import new_sweep, read_sweep
+from attnlab.workload.workload import Workload
 
 DOCS = Path(__file__).parents[2] / "docs"
 

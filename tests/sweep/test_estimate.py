@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from attnlab.environment import fingerprint
-from attnlab.problem.result import Measurement, Outcome, Result
-from attnlab.problem.workload import Workload
 from attnlab.race.limits import Limits
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 from attnlab.runs.sweep_cutting import learned
+from attnlab.workload.result import Measurement, Outcome, Result
+from attnlab.workload.workload import Workload
 
 NAMES = ("torch_eager", "torch_eager#2", "torch_sdpa")
 PLAN = Plan(

@@ -17,12 +17,12 @@ from slurm import wait_until
 from sweeping import HERE, PLAN, Fake, cells_of, needs_submitit, plan_file
 from typed import status as exit_of
 
-from attnlab.problem.result import Result
 from attnlab.runs import dataset, sweep_folder
 from attnlab.runs.plan import Plan, read_plan
 from attnlab.runs.store import read_run
 from attnlab.runs.sweep_folder import new_sweep, read_sweep, status
 from attnlab.runs.sweep_slurm import Asked, Jobs
+from attnlab.workload.result import Result
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, list[str]]:

@@ -1,0 +1,159 @@
+"""Any backend, and its gradients, on NumPy arrays, in this process: for tests, notebooks and one-off questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.backends.contender import in_this_process
+from attnlab.workload.inputs import Block, Inputs
+from attnlab.workload.vocabulary import GRADIENTS, OUTPUT
+from attnlab.workload.workload import Workload
+
+
+def attend(
+    name: str,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    *,
+    causal: bool | str = False,
+    mask: Any = None,
+    bias: NDArray[Any] | None = None,
+    window: tuple[int, int] | None = None,
+    key_lengths: Sequence[int] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: NDArray[Any] | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> NDArray[Any]:
+    """softmax(cap(scale · q kᵀ) + bias) v over the keys that are seen, by the backend `name`.
+
+    name : with the backend's own settings where they are to hold, ``openvino[precision=bf16]``; those of processes
+    (threads, environment variables) cannot be had here.
+    q : (batch, heads, n_q, head_dim).
+    k : (batch, kv_heads, n_k, head_dim); heads is a multiple of kv_heads, each serving as many successive heads.
+    v : (batch, kv_heads, n_k, value_dim).
+    causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
+    mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). It, window, key_lengths and causal intersect;
+    a query that sees no key gets 0.
+    bias : numbers that are added to the scores, broadcastable like the mask; -inf masks its pair.
+    window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
+    key_lengths : keys that are there, one number a batch element.
+    scale : factor on q·k, 1/sqrt(head_dim) by default (Vaswani et al. 2017, section 3.2.1).
+    softcap : c in c tanh(s/c), before the bias.
+    sinks : (heads,), one more logit a head in the sum of the softmax.
+    dtype : number format, the arrays' own unless given; bfloat16 comes and goes in float32 arrays.
+    device : "cpu" or "cuda".
+    folders : hold further backends.
+
+    Returns (batch, heads, n_q, value_dim) in the number format.
+
+    Raises ValueError for arrays that do not fit, an unknown name, or a backend that returns another
+    shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
+    """
+    problem = Inputs.of(
+        q,
+        k,
+        v,
+        causal=causal,
+        mask=mask,
+        bias=bias,
+        window=window,
+        key_lengths=key_lengths,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        dtype=dtype,
+    )
+    return answer(name, problem, device=device, folders=folders)[OUTPUT]
+
+
+def block(
+    name: str,
+    x: NDArray[Any],
+    parameters: Mapping[str, Any],
+    *,
+    heads: int,
+    memory: NDArray[Any] | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    value_dim: int | None = None,
+    rotary: bool = False,
+    projection: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+    **rest: Any,
+) -> NDArray[Any]:
+    """A multi-head block around the backend `name`, or by one that computes whole blocks: (batch, n_q, d_model).
+
+    name : of the backend, as in `attend`.
+    x : (batch, n_q, d_model).
+    parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on the CPU
+    (`attnlab.workload.inputs`).
+    heads : of the query.
+    memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
+    kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
+    rotary : turn query and key by their positions.
+    projection : how x is projected: "fused", "packed" or "loop" (`attnlab.backends.calling`).
+    device, folders, rest : as in `attend`.
+
+    Raises as `attend` does, ValueError also for a state dict that does not fit.
+    """
+    whole = Block.of(
+        x,
+        parameters,
+        heads=heads,
+        memory=memory,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
+        rotary=rotary,
+    )
+    problem = Inputs.around(whole, **rest)
+    return answer(name, problem, device=device, folders=folders, projection=projection)[OUTPUT]
+
+
+def gradients(
+    name: str,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    output_gradient: NDArray[Any],
+    *,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+    **rest: Any,
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂output is `output_gradient`, by automatic differentiation through `name`.
+
+    name, q, k, v, device, folders, rest : as in `attend`.
+    output_gradient : (batch, heads, n_q, value_dim).
+
+    Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
+    cannot be differentiated: NumPy cannot. What the exact gradients are, `attnlab.theory.exact_gradients` says.
+    """
+    problem = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
+    found = answer(name, problem, direction="training", device=device, folders=folders)
+    query, key, value = (found[one] for one in GRADIENTS)
+    return query, key, value
+
+
+def answer(
+    name: str,
+    problem: Inputs,
+    *,
+    direction: str = "forward",
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+    projection: str | None = None,
+) -> dict[str, NDArray[Any]]:
+    """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
+    backend = in_this_process(name, folders)
+    workload = Workload.of_problem(problem, device=device, direction=direction)
+    return backend.named(workload, backend.bind(workload, problem, projection)())

@@ -1,0 +1,385 @@
+"""How a call of a backend is put together: keywords, `prepare`, stored keys, parts of the keys, the block around it.
+
+What costs time and belongs to the work is within the call; all else is done before, once.
+
+A multi-head block is computed around any core with the library's own linear map, stack, reshape and axes exchanged. How
+x becomes query, key and value is the contender's choice:
+
+``fused``
+    three maps, one matrix for all heads each; the heads are told apart by reshaping, and come before the length by an
+    exchange of axes, without a copy.
+``packed``
+    one map with all three matrices one above the other, whose result is cut in three; of a memory one map for the query
+    and one for key and value.
+``loop``
+    one small map a head, each with the rows of its head, and the results stacked: the slow way.
+
+Cutting the parameters up is preparation.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.keywords import given
+from attnlab.backends.library import Arrays, Call, Library
+from attnlab.backends.storage import STORED
+from attnlab.errors import Declined
+from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, places, projected
+from attnlab.workload.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from attnlab.backends.backend import Backend
+
+#: query, key and value to the output of all heads, (batch, heads, length, dim) each
+Core = Callable[[Any, Any, Any], Any]
+#: arrays that a call reads where they lie, and what makes such of another problem
+Held = tuple[Arrays, Callable[[Inputs], Arrays]]
+_NAMES = ("query", "key", "value")
+UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
+
+
+@dataclass(frozen=True)
+class Calling:
+    """One backend, asked for `workload` on the arrays of `problem`, which its `library` has.
+
+    Once a call is made, `held` are the arrays that it reads, as far as its answer changes with them in a known way, and
+    `again` makes the call anew where other numbers in them have to be prepared.
+    """
+
+    backend: Backend
+    workload: Workload
+    problem: Inputs
+    library: Library
+    held: list[Held] = field(default_factory=list)
+    again: list[Callable[[], Call]] = field(default_factory=list)
+
+    def call(self, arrays: Arrays, upstream: Any, projection: str) -> Call:
+        """A call without arguments, on query, key and value and the output's gradient, if it is there already."""
+        if self.problem.block is not None:
+            return self._block_call(projection)
+        if OUTPUT in self.workload.results:  # what a way back alone was made of stays
+            names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
+            self.held.extend(
+                ((one,), partial(self._laid_out, name)) for name, one in zip(names, arrays, strict=False)
+            )
+        return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
+
+    def _laid_out(self, name: str, problem: Inputs) -> Arrays:
+        return (laid_out(self.library, getattr(problem, name), self.workload.dtype, self.workload.layout),)
+
+    def _forward(self, arrays: Arrays) -> Call:
+        """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
+        workload, whole = self.workload, self.workload.splits == 1
+        attend = self._attending() if whole else self._merging()
+        if workload.storage == CONTIGUOUS:
+            return self._on_prepared(attend, arrays) if whole else self._completed(attend, arrays)
+        query, *of_keys = arrays
+        storage = STORED[workload.storage]
+        stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+
+        def laid(name: str, problem: Inputs) -> Arrays:
+            return stored.laid(getattr(problem, name))
+
+        self.held.extend(zip(stored.arrays, (partial(laid, name) for name in _NAMES[1:]), strict=True))
+        if whole and storage.keyword in self.backend.options:  # read as it lies
+            told = {storage.keyword: self.library.numbers(stored.numbers)}
+            return self._on_prepared(self._attending(told), (query, *stored.lying))
+        if whole:
+            self._prepared((query, *stored.read()))  # what is compiled is compiled now
+
+        def gathering(query: Any) -> Any:
+            found = (query, *stored.read())
+            return attend(*(self._prepared(found) if whole else found))
+
+        return self._completed(gathering, (query,))
+
+    def _on_prepared(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        def made() -> Call:
+            return self._completed(attend, self._prepared(arrays))
+
+        if self.backend.prepare:
+            self.again.append(made)
+        return made()
+
+    def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        """A call that returns once its result is computed."""
+        call, completed = partial(attend, *arrays), self.library.completed
+        return call if completed is None else lambda: completed(call())
+
+    def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
+        """The gradients that are asked for, with the output where that is timed too."""
+        workload, attend = self.workload, self._attending()
+        if upstream is None:
+            if self.problem.output_gradient is None:
+                raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
+            (upstream,) = self._laid_out("output_gradient", self.problem)
+            self.held.append(((upstream,), partial(self._laid_out, "output_gradient")))
+        asked = [at for at, name in enumerate(GRADIENTS) if name in workload.results]
+
+        def of_leaves(*leaves: Any) -> Any:
+            whole = list(arrays)
+            for at, leaf in zip(asked, leaves, strict=True):
+                whole[at] = leaf
+            return attend(*self._prepared(tuple(whole)))
+
+        plain = len(asked) == len(arrays) and not self.backend.prepare
+        of = self.library.training_call if OUTPUT in workload.results else self.library.backward_call
+        call = of(attend if plain else of_leaves, tuple(arrays[at] for at in asked), upstream)
+        return call if len(workload.results) > 1 else lambda: call()[0]
+
+    def _block_call(self, projection: str) -> Call:
+        block, dtype, library = self.problem.block, self.workload.dtype, self.library
+        assert block is not None
+        if self.backend.block is None:
+            call = BlockCall(library, block, dtype, self._core, projection)
+            self.held.extend(call.held)
+            return call
+        parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
+        options = given(self.problem, self.backend.options, library, dtype, self.backend.mask_form)
+        computed = self.backend.block(parameters, block.heads, **options)
+        x = library.from_numpy(block.x, dtype)
+        memory = None if block.memory is None else library.from_numpy(block.memory, dtype)
+        return lambda: computed(x, memory)
+
+    def _core(self, *arrays: Any) -> Core:
+        """`attend` for query, key and value of a block that lie as `arrays` do.
+
+        What it does with `prepare` is done now where that leaves the arrays as they are, else in every call.
+        """
+        inner = Calling(self.backend, self.workload.core, self.problem, self.library)
+        attend = inner._attending()
+        if all(map(operator.is_, inner._prepared(arrays), arrays)):
+            return attend
+        return lambda query, key, value: attend(*inner._prepared((query, key, value)))
+
+    def _prepared(self, arrays: Arrays) -> Arrays:
+        prepare = self.backend.prepare
+        return prepare(self.workload, *arrays) if prepare else arrays
+
+    def _attending(self, told: Mapping[str, Any] = {}) -> Callable[..., Any]:
+        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords and those that are `told`.
+
+        With zeros, and -inf for ln Z, where a query sees no key. Raises Declined for gradients of such a query: by an
+        array of a caller's own, of which the workload knows nothing.
+        """
+        backend, workload, library = self.backend, self.workload, self.library
+        own = given(self.problem, backend.options, library, workload.dtype, backend.mask_form)
+        options = {**own, **told}
+        with_log_sum = LOG_SUM in workload.results
+        attend = backend.attend_with_log_sum if with_log_sum else backend.attend
+        assert attend is not None, "declined before"
+        zeros = backend.zeros_empty_rows(workload.device)
+        empty = None if zeros else self.problem.mask.empty_rows(self.problem.shape)
+        if empty is None:
+            return partial(attend, **options)
+        if workload.backward:
+            raise Declined(f"{backend.name} declines {workload.label}: {UNKNOWN_GRADIENTS}")
+        rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
+        if not with_log_sum:
+            return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
+
+        def filled(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+            output, log_sum = attend(query, key, value, **options)
+            if self.problem.sinks is None:
+                log_sum = library.fill(log_sum, rows[..., 0], -math.inf)
+            return library.fill(output, rows, 0.0), log_sum
+
+        return filled
+
+    def _merging(self) -> Callable[..., Any]:
+        """Attention over parts of the keys, cut and merged within the call."""
+        workload, pieces = self.workload, []
+        for at, part in self.problem.parts(places(workload.keys, workload.splits)):
+            asked = Workload.of_problem(
+                part, device=workload.device, direction="forward_with_log_sum", layout=workload.layout
+            )
+            of_part = Calling(self.backend, asked, part, self.library)
+            pieces.append((at, of_part, of_part._attending()))
+
+        def attend(query: Any, key: Any, value: Any) -> Any:
+            found = [
+                attending(*of_part._prepared((query, key[:, :, at], value[:, :, at])))
+                for at, of_part, attending in pieces
+            ]
+            output, log_sum = merge(self.library, found, workload.dtype)
+            return (output, log_sum) if LOG_SUM in workload.results else output
+
+        return attend
+
+
+def merge(library: Library, found: Sequence[tuple[Any, Any]], dtype: str) -> tuple[Any, Any]:
+    """(output, ln Z) of the whole from those of its parts (`Inputs.parts`); the output in `dtype`.
+
+    Arrays of `library`. Weights and sums are in the precision of ln Z, float32 at least. A part without keys, and one
+    of which a query sees nothing, has z_s = −inf and no weight.
+    """
+    outputs, log_sums = zip(*found, strict=True)
+    of = library.namespace
+    top = log_sums[0]
+    for one in log_sums[1:]:
+        top = of.maximum(top, one)
+    shift = of.where(top == -np.inf, of.zeros_like(top), top)  # -inf minus -inf would be NaN
+    weights = [of.exp(one - shift) for one in log_sums]
+    total = sum(weights[1:], weights[0])
+    empty = total == 0
+    share = of.where(empty, of.ones_like(total), total)
+    first, *others = ((weight / share)[..., None] * one for weight, one in zip(weights, outputs, strict=True))
+    log_sum = of.where(empty, top, shift + of.log(share))
+    return library.cast(sum(others, first), dtype), log_sum
+
+
+def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
+    """`array` in the library, (batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
+    if layout == "bhsd":
+        return library.from_numpy(array, dtype)
+    return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
+
+
+class BlockCall:
+    """One block with its arrays in the library, ready to be called: returns y, (batch, queries, d_model).
+
+    `core` is made from the projected query, key and value, once: a backend may prepare itself for them.
+    Raises ValueError for an unknown projection.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        block: Block,
+        dtype: str,
+        core: Callable[[Any, Any, Any], Core],
+        projection: str = "fused",
+    ) -> None:
+        if projection not in PROJECTIONS:
+            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+        self._library, self._block, self._dtype = library, block, dtype
+        #: see `Calling`
+        self.held: list[Held] = []
+        (x,) = self._kept(lambda block: [block.x])
+        (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
+        self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
+        self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
+        self._out = self._linear(
+            lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
+        )
+        self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
+        self._project = self._looped() if projection == "loop" else self._mapped(projection)
+        self._core = core(*self.project())
+
+    def __call__(self) -> Any:
+        return self.output(self._core(*self.project()))
+
+    def project(self) -> tuple[Any, Any, Any]:
+        """Query, key and value, turned by their positions where they are: (batch, heads, length, dim) each."""
+        query, key, value = self._project()
+        if self._turns is not None:
+            query, key = (
+                self._turned(one, *turn) for one, turn in zip((query, key), self._turns, strict=True)
+            )
+        return query, key, value
+
+    def output(self, heads: Any) -> Any:
+        """The heads side by side, projected: from (batch, heads, queries, value_dim) to (batch, queries, d_model)."""
+        batch, count, length, dim = heads.shape
+        return self._out(heads.swapaxes(1, 2).reshape(batch, length, count * dim))
+
+    @property
+    def parts(self) -> dict[str, Call]:
+        """The three parts of the call as calls of their own, on arrays that the parts before them left."""
+        projected = self.project()
+        heads = self._core(*projected)
+        return {
+            "projection": self.project,
+            "attention": lambda: self._core(*projected),
+            "output": lambda: self.output(heads),
+        }
+
+    def _mapped(self, projection: str) -> Call:
+        """One map for the matrices that are projected together, or one each; a result of several is cut."""
+        block, widths = self._block, projected(self._block)
+        together: list[tuple[str, ...]] = (
+            [_NAMES[:1], _NAMES[1:2], _NAMES[2:]] if projection == "fused" else [_NAMES]
+        )
+        if projection == "packed" and block.memory is not None:
+            together = [_NAMES[:1], _NAMES[1:]]
+        width, maps = dict(zip(_NAMES, widths, strict=True)), []
+        for names in together:
+
+            def of(block: Block, names: tuple[str, ...] = names) -> list[NDArray[Any]]:
+                pairs = [block.projections[name] for name in names]
+                return [np.concatenate(one) for one in zip(*pairs, strict=True)]
+
+            ends = np.cumsum([width[name] for name in names]).tolist()
+            cuts = [slice(end - width[name], end) for name, end in zip(names, ends, strict=True)]
+            maps.append(
+                (self._linear(of), self._tokens[names[0]], [self._heads[name] for name in names], cuts)
+            )
+
+        def project() -> list[Any]:
+            found: list[Any] = []
+            for linear, tokens, heads, cuts in maps:
+                whole = linear(tokens)
+                if len(cuts) == 1:
+                    found.append(_split(whole, heads[0]))
+                else:
+                    found += [_split(whole[..., cut], count) for cut, count in zip(cuts, heads, strict=True)]
+            return found
+
+        return project
+
+    def _looped(self) -> Call:
+        maps = []
+        for name in _NAMES:
+            count = self._heads[name]
+
+            def of(block: Block, head: int, name: str = name, count: int = count) -> list[NDArray[Any]]:
+                return [np.split(one, count)[head] for one in block.projections[name]]
+
+            maps.append((self._tokens[name], [self._linear(partial(of, head=at)) for at in range(count)]))
+        return lambda: [self._library.stacked([head(tokens) for head in heads], 1) for tokens, heads in maps]
+
+    def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
+        library, (weight, bias) = self._library, self._kept(of)
+        return lambda tokens: library.linear(tokens, weight, bias)
+
+    def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
+        """The library's arrays of what this is of a block, noted in `held`."""
+
+        def made(block: Any) -> Arrays:
+            return tuple(
+                self._library.from_numpy(np.ascontiguousarray(one), self._dtype) for one in of(block)
+            )
+
+        arrays = made(self._block)
+        self.held.append((arrays, lambda problem: made(problem.block)))
+        return arrays
+
+    def _rotation(self, positions: Any) -> tuple[Any, Any]:
+        """Cosines and sines of these positions, rounded once to the block's number format."""
+        by = angles(positions, self._block.head_dim)
+        return (
+            self._library.from_numpy(np.cos(by), self._dtype),
+            self._library.from_numpy(np.sin(by), self._dtype),
+        )
+
+    def _turned(self, array: Any, cos: Any, sin: Any) -> Any:
+        half = self._block.head_dim // 2
+        one, other = array[..., :half], array[..., half:]
+        turned = self._library.stacked([one * cos - other * sin, other * cos + one * sin], -2)
+        return turned.reshape(*array.shape)
+
+
+def _split(array: Any, heads: int) -> Any:
+    """(batch, length, heads · dim) as (batch, heads, length, dim): a view, as the projection left it in memory."""
+    batch, length, width = array.shape
+    return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)

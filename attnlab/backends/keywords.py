@@ -1,0 +1,218 @@
+"""The keywords of a backend's `attend`, and what it is given by them. What it does not name is not asked of it.
+
+``causal``, ``causal_bottom_right``
+    True where the mask is that and nothing more that has no keyword of its own.
+``window``, ``window_bottom_right``
+    (left, right) keys around a query's own place, -1 for no limit; None without.
+``key_lengths``
+    keys that are there, a tuple of int, one a batch element; None without.
+``mask``
+    a boolean array of the library, broadcastable to (batch, heads, queries, keys), True keeps; None without.
+``visible``
+    the same as a function of (batch, head, rows, columns), numbers and slices, that returns the tile as a NumPy array
+    of shape (rows, columns), or None where all is seen; for kernels that never hold the whole. None without a mask.
+``bias``
+    an array of the library that is added to the scores, broadcastable as the mask; None without.
+``alibi_slopes``
+    a tuple of float, one a head, instead of such a bias; None without.
+``attn_mask``
+    mask and bias in one array, as PyTorch has it: boolean where there is no bias, else numbers with -inf where nothing
+    is seen; None without. It stands for ``mask`` and ``bias``.
+``scale``, ``softcap``
+    numbers; softcap None without.
+``sinks``
+    an array of the library, (heads,); None without.
+``rotary``
+    of a whole block, True where query and key are turned by their positions (`attnlab.workload.inputs`).
+``enable_gqa``
+    True where key and value have fewer heads than the query, each for as many successive heads.
+``page_table``, ``row_offsets``
+    whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
+    given as they lie, see `attnlab.backends.storage`. None for any other storage and for keys that are cut into parts.
+    Without the keyword, key and value are gathered within the call. Batch elements have ``key_lengths`` keys as always.
+
+Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
+to be given as an array, all are in that array, and the keywords rest: kernels differ in whether they take both.
+
+The same mask may be asked for in another form (`FORMS`): ``array``, a boolean array always, of ones where every query
+sees every key; ``none``, nothing at all, which is declined where the mask hides a key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.library import Library
+from attnlab.backends.storage import STORED
+from attnlab.workload.inputs import Alibi, Inputs
+from attnlab.workload.mask_kinds import KeyLengths, Part, Shape
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.workload import Workload
+
+#: by which a whole mask can be given
+_ARRAYS = ("mask", "visible", "attn_mask")
+_PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa", "rotary")
+#: what stands for "not asked for", where that is not None
+_RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa", "rotary"), False)
+#: in which a mask may be handed over other than as said above
+FORMS = ARRAY, NO_MASK = "array", "none"
+
+
+def known_keywords() -> frozenset[str]:
+    """Every keyword that a backend may name."""
+    stored = {one.keyword for one in STORED.values() if one.keyword}
+    return frozenset(_PLAIN).union(stored, *(part.keywords for part in Part.kinds.values()))
+
+
+def unsupported(workload: Workload, options: Collection[str]) -> str | None:
+    """Why a backend with these keywords cannot do `workload`, or None; its scale is not looked at."""
+    mask = workload.masked
+    if not set(_ARRAYS) & set(options):
+        if workload.mask == GIVEN:
+            return "its attend() takes no mask"
+        for part in mask.parts:
+            if not set(part.flag(workload.shape)) & set(options):
+                return f"its attend() takes no {_spoken(part)}"
+        if _told(mask, workload.shape, options) is None:
+            return f"its attend() takes no mask, and {mask.text} needs one"
+    takes = {"bias", "attn_mask"} | ({"alibi_slopes"} if workload.bias == "alibi" else set())
+    if workload.bias != "none" and not takes & set(options):
+        return "its attend() takes no bias"
+    for name, asked in (("softcap", workload.softcap is not None), ("sinks", workload.sinks)):
+        if asked and name not in options:
+            return f"its attend() takes no {name}"
+    if workload.kv_heads != workload.heads and "enable_gqa" not in options:
+        return f"its attend() takes no enable_gqa: {workload.heads} heads share {workload.kv_heads} of key and value"
+    return None
+
+
+def unsupported_part(workload: Workload, options: Collection[str]) -> str | None:
+    """Why a backend with these keywords cannot do some part of the keys of `workload`, or None.
+
+    Of a part whatever is no plain length has to be given as an array.
+    """
+    asked = workload.masked.parts
+    plain = workload.mask != GIVEN and (not asked or (len(asked) == 1 and isinstance(asked[0], KeyLengths)))
+    mask, bias = "" if plain else GIVEN, "none" if workload.bias == "none" else GIVEN
+    hardest = workload.with_(splits=1, causal=False, window=None, mask=mask, bias=bias)
+    reason = unsupported(hardest, options)
+    return reason and f"{reason}, as parts of the keys need"
+
+
+def in_form(workload: Workload, form: str | None) -> Workload:
+    """What is asked of a backend that is handed the mask of `workload` in this form."""
+    if form is None:
+        return workload
+    return workload.with_(causal=False, window=None, key_lengths=None, mask=GIVEN if form == ARRAY else "")
+
+
+def not_in_form(workload: Workload, form: str | None, options: Collection[str]) -> str | None:
+    """Why the mask of `workload` cannot be handed over in this form, or None."""
+    if form == ARRAY and not {"mask", "attn_mask"} & set(options):
+        return "its attend() takes no mask as an array; leave out mask=array"
+    if form == NO_MASK and (workload.mask == GIVEN or workload.pairs < math.prod(workload.shape)):
+        return f"mask=none hands over no mask, and {workload.masked.text or 'a mask of your own'} hides keys"
+    return None
+
+
+def given(
+    problem: Inputs, options: Collection[str], library: Library, dtype: str, form: str | None = None
+) -> dict[str, Any]:
+    """What `attend` is given beside its arrays, by keyword; of a problem that is not `unsupported`."""
+    found = given_nothing(options)
+    flags = {} if form == NO_MASK else None if form else _told(problem.mask, problem.shape, options)
+    bias: Any = problem.bias
+    if flags is not None:
+        found.update(flags)
+    elif "visible" in options and form is None:
+        found["visible"] = partial(problem.mask.tile, problem.shape)
+    elif "mask" in options:
+        found["mask"] = library.from_numpy(_seen(problem), dtype)
+    if isinstance(bias, Alibi) and "alibi_slopes" in options:
+        found["alibi_slopes"], bias = bias.slopes, None
+    if bias is not None and "bias" in options:
+        found["bias"] = library.from_numpy(_array(problem.bias_array), dtype)
+    elif "attn_mask" in options:
+        found["attn_mask"] = _attn_mask(problem, bias is not None, flags is None, library, dtype)
+        if bias is not None and flags:
+            found.update({name: _RESTING.get(name) for name in flags})
+    if problem.sinks is not None:
+        found["sinks"] = library.from_numpy(problem.sinks, dtype)
+    rotary = problem.block is not None and problem.block.rotary
+    plain = {
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "enable_gqa": problem.group > 1,
+        "rotary": rotary,
+    }
+    return found | {name: value for name, value in plain.items() if name in options}
+
+
+def given_nothing(options: Collection[str]) -> dict[str, Any]:
+    """What a backend with these keywords is given where nothing is asked for beside its arrays."""
+    return {name: _RESTING.get(name) for name in options}
+
+
+def flag_and_array(workload: Workload) -> tuple[bool, str]:
+    """What a backend with the keywords ``causal`` and ``attn_mask`` will be given, told before there are arrays.
+
+    (causal, what is in attn_mask): "" where it is None, "booleans" or "numbers".
+    """
+    if workload.bias != "none":
+        return False, "numbers"
+    flags = told(workload, ("causal",))
+    return (False, "booleans") if flags is None else (bool(flags), "")
+
+
+def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
+    """The keywords of `options` that say the whole mask of `workload`, with their values; None where they cannot."""
+    return None if workload.mask == GIVEN else _told(workload.masked, workload.shape, options)
+
+
+def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:
+    """The keywords that say the whole mask, or None where an array has to."""
+    found: dict[str, Any] = {}
+    for part in mask.parts:
+        flags = {name: value for name, value in part.flag(shape).items() if name in options}
+        if not flags or set(flags) & set(found):
+            return None
+        found.update([next(iter(flags.items()))])
+    return found
+
+
+def _attn_mask(problem: Inputs, biased: bool, masked: bool, library: Library, dtype: str) -> Any:
+    """Mask and bias in one: the mask where a bias needs it, or where it could not be told by keywords."""
+    if not biased:
+        return library.from_numpy(_seen(problem), dtype) if masked else None
+    bias, seen = _array(problem.bias_array), problem.mask.array(problem.shape)
+    if seen is None:
+        return library.from_numpy(bias, dtype)
+    hidden = ~_array(seen)
+    whole = np.broadcast_to(bias, np.broadcast_shapes(bias.shape, hidden.shape))
+    return library.fill(library.from_numpy(_array(whole), dtype), library.from_numpy(hidden, dtype), -np.inf)
+
+
+def _seen(problem: Inputs) -> NDArray[np.bool_]:
+    """The whole mask, of ones where there is none, with four axes."""
+    found = problem.mask.array(problem.shape)
+    return _array(np.ones(problem.shape[2:], bool) if found is None else found)
+
+
+def _array(found: NDArray[Any] | None) -> NDArray[Any]:
+    """With its four axes: some kernels want them all."""
+    assert found is not None
+    return np.ascontiguousarray(found.reshape((1,) * (4 - found.ndim) + found.shape))
+
+
+def _spoken(part: Part) -> str:
+    """What a person calls a kind of mask."""
+    if part.kind == "causal":
+        return "causal mask" if "top" in part.text else "bottom-right causal mask"
+    return part.kind

@@ -1,0 +1,142 @@
+"""Numbers: what a formula of this package takes, and the constants of the floating-point formats.
+
+A number outside a formula's domain is refused in one line before any arithmetic: what was expected, and what came.
+u is the unit roundoff, half the distance from 1 to the next number: 2^-24 for float32.
+"""
+
+import math
+import operator
+from typing import Any, NamedTuple, SupportsIndex
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnlab.workload.vocabulary import DTYPES, FORMATS
+
+Array = NDArray[np.float64]
+
+
+def whole(name: str, number: SupportsIndex, least: int) -> int:
+    """`number` as an int that is at least `least`; a bool or a fraction is refused."""
+    try:
+        found = None if isinstance(number, bool | np.bool_) else operator.index(number)
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, got {number!r}")
+    return found
+
+
+def real(name: str, number: float, *, least: float = -math.inf, above: float = -math.inf) -> float:
+    """`number` as a finite float with `number >= least` and `number > above`."""
+    try:
+        found = float(number)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {number!r}")
+    if found < least:
+        raise ValueError(f"{name} must be >= {least:g}, got {found:g}")
+    if found <= above:
+        raise ValueError(f"{name} must be > {above:g}, got {found:g}")
+    return found
+
+
+def finite_array(name: str, values: ArrayLike, least_ndim: int = 0) -> Array:
+    """`values` as a float64 array without NaN or infinity and with at least `least_ndim` axes."""
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim < least_ndim:
+        raise ValueError(f"{name} must have at least {least_ndim} axes, got shape {found.shape}")
+    if found.size == 0:
+        raise ValueError(f"{name} must not be empty, got shape {found.shape}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return found
+
+
+def probability_rows(name: str, weights: ArrayLike, tolerance: float = 0.05) -> Array:
+    """`weights` as float64 rows that are non-negative and sum to 1 within `tolerance`.
+
+    The tolerance is wide because rows rounded to bfloat16 are legitimate input.
+    """
+    found = finite_array(name, weights, 1)
+    if (found < 0).any():
+        raise ValueError(f"{name} must be >= 0, got {found.min():g}")
+    off = float(np.abs(found.sum(axis=-1) - 1).max())
+    if off > tolerance:
+        raise ValueError(f"{name} must sum to 1 along the last axis, got a row off by {off:.3g}")
+    return found
+
+
+def one_of(name: str, choice: Any, choices: tuple[str, ...]) -> str:
+    """`choice` if it is one of `choices`."""
+    if not isinstance(choice, str) or choice not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {choice!r}")
+    return choice
+
+
+# Relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466.
+ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
+
+# A rounding's rms is u/(m√3) for a mantissa m in [1, 2). Where numbers are of one size their mantissas are one, and
+# in the worst case it is 1: so much more than on average.
+ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
+
+
+class FloatFormat(NamedTuple):
+    """A binary format: p bits of significand with the hidden one, and its exponents."""
+
+    precision: int
+    least_exponent: int  # of the smallest normal number
+    greatest_exponent: int  # of the largest number
+
+    @property
+    def unit_roundoff(self) -> float:
+        """2^−p."""
+        return math.ldexp(1.0, -self.precision)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return math.ldexp(2 - math.ldexp(1.0, 1 - self.precision), self.greatest_exponent)
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest number with the full precision."""
+        return math.ldexp(1.0, self.least_exponent)
+
+    @property
+    def smallest_subnormal(self) -> float:
+        """The smallest positive number; below it the spacing is itself."""
+        return math.ldexp(1.0, self.least_exponent - self.precision + 1)
+
+
+def float_format(dtype: str) -> FloatFormat:
+    """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
+    form = FORMATS[one_of("dtype", dtype, DTYPES)]
+    found = ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
+    return FloatFormat(found.nmant + 1, int(found.minexp), int(found.maxexp) - 1)
+
+
+def unit_roundoff(dtype: str) -> float:
+    """u: float64 2^-53, float32 2^-24, float16 2^-11, bfloat16 2^-8 (IEEE 754). ValueError for others."""
+    return float_format(dtype).unit_roundoff
+
+
+def overflow_threshold(dtype: str) -> float:
+    """ln(max): exp of a greater logit overflows. float16 11.09, bfloat16 and float32 88.72, float64 709.78.
+
+    An unshifted softmax fails there. Raises ValueError for an unknown dtype.
+    """
+    return math.log(float_format(dtype).largest)
+
+
+def underflow_threshold(dtype: str) -> float:
+    """The gap max − s beyond which e^{s − max} rounds to 0: −ln of half the smallest subnormal.
+
+    float16 25 ln 2 = 17.33, bfloat16 92.9, float32 104.0, float64 745.1, where subnormals are kept (flushed
+    to zero, it is −ln of the smallest normal). Raises ValueError for an unknown dtype.
+    """
+    found = float_format(dtype)
+    return (found.precision - found.least_exponent) * math.log(2)

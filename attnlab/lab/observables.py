@@ -1,0 +1,378 @@
+"""What every row of a softmax does, read from any backend as a black box, without the n×n matrix.
+
+A backend gives back softmax(s) V and nothing else, so that the questions are put as keys and values:
+
+* *The largest logit*: at a scale 2^b times as large the weights sit on the largest logit alone. With V = K
+  the output is then the winning key itself (or the mean of those that tie), and scale·q·o is its logit, from
+  below and within ln(n)/2^b.
+* *The partition function* Z = Σ_j e^{s_j}: one more key, the probe, competes with all others. Its logit t is
+  chosen per row, through one more dimension that every other key has 0 in, and lies at the row's largest
+  logit. One column of V flags the probe and another all the rest, so that ln Z = t + ln(rest) − ln(probe).
+  A zero key would do too, but its weight underflows where Z is large and 1 − o cancels where Z is small; with
+  the probe at the largest logit the two flags stay within a factor of n, whatever the logits are.
+* *The mean energy* ⟨s⟩: V = K gives Σ_j p_j k_j, and ⟨s⟩ = scale·q·o.
+* *The powers of the weights*: Σ_j p_j^a = Z(a·scale)/Z(scale)^a, from calls at two and three times the scale.
+
+So a backend needs four calls, in its own number format, on arrays with at most nine dimensions more. Memory
+is O(n) where the backend's is. Under a top-left causal mask the probe stands before all keys, and one idle query
+before all queries moves every row along with it; any other mask is given to the backend as an array in which every
+query sees the probe.
+
+Other questions (weights, logits, the answer to a changed logit, gradients of logits) are put in the same way below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
+from attnlab.lab.theory import unit_roundoff
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.mask_kinds import Causal
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import OUTPUT, round_to
+from attnlab.workload.workload import Workload
+
+Array = NDArray[np.float64]
+
+#: head dimensions are kept a multiple of this, as fused kernels want them
+_ALIGNMENT = 8
+
+
+class Attend(Protocol):
+    """softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`."""
+
+    def __call__(self, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
+        """The output, (batch, heads, n_q, value_dim); `rest` as for `Inputs.of`: causal, scale, mask, ..."""
+
+
+def black_box(
+    backend: str | Backend,
+    *,
+    dtype: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> Attend:
+    """The backend called `backend`, with its own settings where the name has them, as a function of NumPy arrays.
+
+    dtype : number format to compute in, the arrays' own unless given; the arrays are rounded to it.
+    folders : where to look for backends beside those that come with attnlab.
+
+    Raises ValueError for an unknown name and Unavailable where its library is missing; the function raises
+    Declined where the backend cannot do what it is asked, and ValueError where shapes do not fit.
+    """
+    chosen = in_this_process(backend, folders) if isinstance(backend, str) else backend
+
+    def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
+        number_format = dtype or str(q.dtype)
+        q, k, v = (round_to(array, number_format) for array in (q, k, v))
+        problem = Inputs.of(q, k, v, dtype=number_format, **rest)
+        workload = Workload.of_problem(problem, device=device)
+        return chosen.named(workload, chosen.bind(workload, problem)())[OUTPUT]
+
+    return attend
+
+
+@dataclass(frozen=True)
+class Observables:
+    """One number a row, each of shape (batch, heads, n_q), in float64.
+
+    log_partition : ln Z, the logarithm of the sum of the softmax.
+    mean_energy : ⟨s⟩ = Σ p_j s_j, s_j = scale·q·k_j the logit.
+    entropy : H = −Σ p ln p, in nats.
+    participation : Σ p², the inverse of the number of keys that take part.
+    jacobian_norm_squared : ‖diag p − ppᵀ‖_F².
+    largest_logit : max_j s_j.
+
+    All carry the rounding of the number format they were measured in. With u its unit roundoff and S =
+    scale·max‖q‖·max‖k‖ the largest logit there may be, the first three and the last are good to about
+    16 u (1 + S), the participation and the squared Jacobian norm to 64 u (1 + S) *absolutely*, mostly far
+    better. So a small Jacobian norm is told from 0 in float64 only, down to about 1e-6 at S = 100.
+    """
+
+    log_partition: Array
+    mean_energy: Array
+    entropy: Array
+    participation: Array
+    jacobian_norm_squared: Array
+    largest_logit: Array
+
+    def __repr__(self) -> str:
+        return f"Observables({', '.join(vars(self))}: each {self.entropy.shape} in {self.entropy.dtype})"
+
+    @property
+    def largest_weight(self) -> Array:
+        """max_j p_j = exp(max s − ln Z), (batch, heads, n_q)."""
+        return np.exp(np.minimum(self.largest_logit - self.log_partition, 0.0))
+
+
+def observe(
+    backend: str | Attend,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    *,
+    scale: float,
+    causal: bool | str = False,
+    mask: Mask | ArrayLike | str | None = None,
+    window: Any = None,
+    key_lengths: Any = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    folders: Sequence[Path | str] = (),
+) -> Observables:
+    """What each row of softmax(scale · q kᵀ) does, measured through `backend`.
+
+    backend : a backend's name, or a function ``attend(q, k, v, *, causal, scale)`` of NumPy arrays; it must take
+    ``mask``, a boolean array, where any other mask than a top-left causal one is asked for.
+    q : (batch, heads, n_q, head_dim).
+    k : (batch, kv_heads, n_k, head_dim), kv_heads a divisor of heads.
+    scale : factor on q·k, any finite number.
+    causal, mask, window, key_lengths : which keys a query sees, as in `attnlab.attend`; all of them intersect.
+    dtype : number format to measure in, the arrays' own unless given (bfloat16 arrays come as float32).
+    device, folders : where a named backend runs, and where it is looked for.
+
+    Raises ValueError for arrays that do not fit, are empty or not finite, for a query that sees no key, for fewer keys
+    than queries under a top-left causal mask, and where the backend's answer is not finite or its weights are not
+    positive; Declined or Unavailable where the backend cannot be asked.
+    """
+    number_format = dtype or str(q.dtype)
+    attend = backend if callable(backend) else black_box(backend, dtype=dtype, device=device, folders=folders)
+    problem = Inputs.of(
+        *(round_to(array, number_format) if array.dtype.kind == "f" else array for array in (q, k, k)),
+        causal=causal,
+        mask=mask,
+        window=window,
+        key_lengths=key_lengths,
+        scale=scale,
+        dtype=number_format,
+    )
+    q, k, factor = problem.query, problem.key, problem.scale
+    for name, array in (("q", q), ("k", k)):
+        _finite(name, array)
+    seen, plain, probed, idle = _seen(problem)
+    (dim, keys), longest_key = (q.shape[-1], k.shape[2]), _longest(k)
+    # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
+    # below ln(n)/u, inside the range of every format
+    bound, room = abs(scale) * _longest(q) * longest_key, (1 + math.log(keys)) / unit_roundoff(number_format)
+    colder = max(0, math.ceil(math.log2(room / bound))) if bound else 0
+    winner = _finite("the output", attend(q, k, k, scale=factor * 2.0**colder, **plain))
+    largest = factor * _row_dots(q, winner)
+
+    wide = _ALIGNMENT * math.ceil((dim + 2) / _ALIGNMENT)
+    # logit = scale · strength · length: a length like that of the keys asks for a strength like the queries'
+    length = 2.0 ** round(math.log2(longest_key or 1.0))
+    strength = largest / (factor * length) if factor else np.zeros_like(largest)
+    strength = _finite("the probe", round_to(strength, number_format))
+    # an idle query before all others sees the probe alone
+    wide_q = np.zeros((*q.shape[:2], q.shape[2] + idle, wide), q.dtype)
+    wide_q[..., idle:, :dim], wide_q[..., idle:, dim] = q, strength
+    wide_k = np.zeros((*k.shape[:2], keys + 1, wide), k.dtype)
+    wide_k[..., 1:, :dim], wide_k[..., 0, dim] = k, length
+    # the probe's share is between 1/(n+1) and 1/2: a flag of about √n keeps it far from subnormal numbers
+    height = 2.0 ** round(math.log2(keys) / 2)
+    flags = wide_k.copy()
+    flags[..., 0, dim], flags[..., 1:, dim], flags[..., 0, dim + 1] = 0, 1, height
+    probe = factor * length * strength.astype(np.float64)
+
+    def against_probe(times: int) -> tuple[Array, Array]:
+        """ln Z − t and ⟨s⟩, with the scale and with it the probe's logit t `times` as large; ⟨s⟩ at the plain scale."""
+        answer = attend(wide_q, wide_k, flags, scale=factor * times, **probed)
+        output = _finite("the output", answer)[..., idle:, :].astype(np.float64)
+        rest, alone = output[..., dim], output[..., dim + 1]
+        if not (rest.min() > 0 and alone.min() > 0):
+            raise ValueError(
+                "the probe or all other keys got no weight: the backend computes no softmax, or logits this large "
+                f"are too coarse in {number_format} to tell a row's largest"
+            )
+        energy = factor * _row_dots(wide_q[..., idle:, :dim], output[..., :dim] / rest[..., None])
+        return np.log(rest) - np.log(alone) + math.log(height), energy - probe
+
+    excess, energy = against_probe(1)
+    excess_2, excess_3 = (against_probe(times)[0] for times in (2, 3))
+    # the limits on the next three are exact, and only rounding can step over them
+    square = np.clip(np.exp(excess_2 - 2 * excess), 1 / seen, 1.0)
+    cube = np.exp(excess_3 - 3 * excess)
+    return Observables(
+        log_partition=probe + excess,
+        mean_energy=probe + energy,
+        entropy=np.clip(excess - energy, 0.0, np.log(seen)),
+        participation=square,
+        jacobian_norm_squared=np.maximum(square - 2 * cube + square**2, 0.0),
+        largest_logit=largest,
+    )
+
+
+def _seen(problem: Inputs) -> tuple[NDArray[Any], Mapping[str, Any], Mapping[str, Any], int]:
+    """How many keys each query sees, broadcastable to (batch, heads, n_q), and what a backend is told of them.
+
+    Keywords of `attend`, without the probe and with it before all keys; and how many idle queries are put before all
+    others with it. Raises ValueError where a query sees no key.
+    """
+    _, _, queries, keys = problem.shape
+    masked = problem.mask
+    if masked in (Mask(), Mask((Causal("top_left"),))):
+        causal = bool(masked)
+        if causal and keys < queries:
+            raise ValueError(
+                f"a causal row i sees keys 0 to i: {queries} queries need as many keys, got {keys}"
+            )
+        count = np.arange(1, queries + 1) if causal else np.full(queries, keys)
+        return count, {"causal": causal}, {"causal": causal}, int(causal)
+    seen = masked.array(problem.shape)
+    assert seen is not None, "a mask with parts hides something"
+    empty = masked.empty_rows(problem.shape)
+    if empty is not None:
+        raise ValueError(
+            f"every query must see a key, got {int(empty.sum())} that see none; leave them out of q"
+        )
+    seen = np.broadcast_to(seen, np.broadcast_shapes(seen.shape, (1, 1, queries, keys)))
+    probed = np.concatenate([np.ones_like(seen[..., :1]), seen], axis=-1)
+    return seen.sum(axis=-1), {"causal": False, "mask": seen}, {"causal": False, "mask": probed}, 0
+
+
+def _longest(rows: NDArray[Any]) -> float:
+    """Euclidean length of the longest row, along the last axis."""
+    return math.sqrt(float(_row_dots(rows, rows).max()))
+
+
+def _row_dots(left: NDArray[Any], right: NDArray[Any]) -> Array:
+    """Σ_c left_c right_c along the last axis, in float64."""
+    dots: Array = np.einsum("bhic,bhic->bhi", left, right, dtype=np.float64)
+    return dots
+
+
+def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return array
+
+
+def derivative(function: Callable[[float], Array], at: float, step: float) -> Array:
+    """f'(at) by central differences of step h and h/2, combined to order h⁴ (Richardson 1911)."""
+
+    def central(h: float) -> Array:
+        return (function(at + h) - function(at - h)) / (2 * h)
+
+    return (4 * central(step / 2) - central(step)) / 3
+
+
+def weights_of(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float, **options: Any) -> Array:
+    """Every weight p_ij, (batch, heads, n_q, n_k): the output with the identity for values.
+
+    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). Some kernels want one last dimension for all arrays, so
+    that the shorter ones are filled up with zeros. `options` go to `attend`, no causal mask by default.
+    """
+    n_k = k.shape[2]
+    wide = max(q.shape[-1], n_k)
+    unit = _padded(np.broadcast_to(np.eye(n_k, dtype=k.dtype), (*k.shape[:2], n_k, n_k)), wide)
+    output = attend(_padded(q, wide), _padded(k, wide), unit, scale=scale, **{"causal": False, **options})
+    return output[..., :n_k].astype(np.float64)
+
+
+def read_logits(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float) -> Array:
+    """scale · q_i·k_j as `attend` computes it, (batch, heads, n_q, n_k), in float64.
+
+    Weights tell logits up to a constant of the row, so one key of zeros is added, whose logit is 0 whatever the scale:
+    s_j = ln(p_j/p_0), good to a few roundoffs as long as a row's logits lie within 700 of each other in float64, or 80
+    in float32. Shapes as for `weights_of`; short keys and long dimensions cost least.
+
+    Raises ValueError where a weight underflows: then the logit it stands for cannot be known.
+    """
+    weights = weights_of(attend, q, np.concatenate([k, np.zeros_like(k[:, :, :1])], axis=2), scale=scale)
+    if not (np.isfinite(weights).all() and weights.min() > 0):
+        raise ValueError(
+            f"a weight is not finite or underflowed in {q.dtype}: these logits are too far apart to be read from it"
+        )
+    return np.log(weights[..., :-1]) - np.log(weights[..., -1:])
+
+
+def energy_variance(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float) -> Array:
+    """Var_p(s) of each row, (batch, heads, n_q): the heat capacity d² ln Z/dβ² at β = 1.
+
+    q : (batch, heads, n_q, d), k : (batch, heads, n_k, d). Each query gets a column of V with its logits, then one
+    with their squared distance from the mean just measured: a small number is not the difference of large ones.
+    Memory is O(n_q·n_k) for those columns, so few queries are best.
+    """
+    n_q = q.shape[2]
+    wide = max(q.shape[-1], n_q)
+    logits = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+
+    def own_column(values: Array) -> Array:
+        columns = _padded(values.swapaxes(-1, -2).astype(k.dtype), wide)
+        output = attend(_padded(q, wide), _padded(k, wide), columns, causal=False, scale=scale)
+        return np.diagonal(output[..., :n_q].astype(np.float64), axis1=-2, axis2=-1)
+
+    mean = own_column(logits)
+    return own_column((logits - mean[..., None]) ** 2)
+
+
+def response_to_logit(
+    attend: Attend, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], key: int, *, scale: float, step: float
+) -> Array:
+    """∂o/∂s_j for j = `key`, (batch, heads, n_q, value_dim): the logit of one key is raised and lowered.
+
+    By one more dimension, in which every query is 1 and every other key 0.
+    """
+    wide, value_dim = max(q.shape[-1] + 1, v.shape[-1]), v.shape[-1]
+    q, k, v = (_padded(array, wide) for array in (q, k, v))
+    q[..., -1] = 1
+
+    def output(change: float) -> Array:
+        moved = k.copy()
+        moved[..., key, -1] = change / scale
+        return attend(q, moved, v, causal=False, scale=scale)[..., :value_dim].astype(np.float64)
+
+    return derivative(output, 0.0, step)
+
+
+def gradients(backend: Backend, problem: Inputs) -> Mapping[str, NDArray[Any]]:
+    """``query gradient``, ``key gradient`` and ``value gradient`` by a backend's automatic differentiation, on the CPU.
+
+    Raises Declined for a backend without one or that declines the problem.
+    """
+    workload = Workload.of_problem(problem, direction="backward")
+    return backend.named(workload, backend.bind(workload, problem)())
+
+
+def logit_gradients(
+    backend: Backend,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    upstream: NDArray[Any],
+    *,
+    scale: float,
+) -> Array:
+    """dL/ds, (batch, heads, n_q, n_k), where dL/do is `upstream`, by autograd through `backend` on the CPU.
+
+    Fused kernels never show their logits. But each key may get a dimension of its own, in which every query is 0, so
+    that no logit changes; the gradient of the query in that dimension is the gradient of that key's logit.
+
+    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). v : (batch, heads, n_k, value_dim), upstream :
+    (batch, heads, n_q, value_dim); value_dim at most d + n_k. scale : not 0.
+
+    Exact value: dL/ds_j = p_j (v_j − o)·dL/do. Raises Declined for a backend without automatic differentiation or
+    that declines the shapes.
+    """
+    n_k, dim = k.shape[2:]
+    # one last dimension for all, as some kernels want it
+    wide = dim + n_k
+    wide_q, wide_k, wide_v, wide_upstream = (_padded(array, wide) for array in (q, k, v, upstream))
+    wide_k[..., range(n_k), range(dim, wide)] = 1.0
+    problem = Inputs.of(wide_q, wide_k, wide_v, scale=scale, output_gradient=wide_upstream)
+    gradient = gradients(backend, problem)["query gradient"]
+    return gradient[..., dim:].astype(np.float64) / scale
+
+
+def _padded(array: NDArray[Any], width: int) -> NDArray[Any]:
+    padded = np.zeros((*array.shape[:3], width), array.dtype)
+    padded[..., : array.shape[-1]] = array
+    return padded

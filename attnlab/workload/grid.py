@@ -1,0 +1,231 @@
+"""Workloads by what people say of them: on the command line, in plan files, to pytest and to `Plan.grid`.
+
+All of it is made from the declarations of `Workload`'s fields: a field that is declared is understood everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from types import GenericAlias
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+
+from attnlab.workload.declaring import declaration, numbers, option, reader, split_names
+from attnlab.workload.drawing import SUFFIX, Captured, named
+from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.workload import Workload
+
+#: of a plan, where nothing is said
+GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
+_KINDS = get_type_hints(Workload)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What may be said under one `name`: it sets `fields`, all of them to one value; `several` values span a grid.
+
+    alone : whether it sets a field that another choice sets together with others.
+    """
+
+    name: str
+    fields: tuple[dataclasses.Field[Any], ...]
+    several: bool = False
+    alone: bool = False
+
+    @property
+    def option(self) -> str:
+        """``--head-dim``."""
+        return option(self.name)
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """Further names of the option."""
+        name = declaration(self.fields[0]).also
+        return (option(name),) if name else ()
+
+    @property
+    def group(self) -> str:
+        """The heading of its option on a page of options: that of its field, or of the nearest before that has one."""
+        before = dataclasses.fields(Workload)[: [*_KINDS].index(self.fields[0].name) + 1]
+        return [group for field in before if (group := declaration(field).group)][-1]
+
+    @property
+    def bare(self) -> bool:
+        """Whether the option may stand alone, for "true"."""
+        return self.fields[0].default is False
+
+    def help(self, default: str = "") -> str:
+        """One line for a person, with the `default`: by default the field's own, where that says something."""
+        first = self.fields[0]
+        if len(self.fields) > 1:
+            text = " and ".join(field.name for field in self.fields).capitalize() + "."
+        else:
+            text = declaration(first).help
+        told = self.several or self.alone or "[default" in text
+        if not told and first.default not in (None, False, "", "none", 0):
+            default = default or str(first.default)
+        return f"{text} [default: {default}]" if default else text
+
+    @property
+    def metavar(self) -> str:
+        """``N`` for a number, otherwise the name in capitals; ``N,N`` for several."""
+        kind = _KINDS[self.fields[0].name]
+        name = {int: "N", float: "X"}.get(kind, self.fields[0].name.upper())
+        return f"{name},{name}" if self.several else f"[{name}]" if self.bare else name
+
+    @property
+    def kind(self) -> Any:
+        """The type of its value in a plan file."""
+        kind = _KINDS[self.fields[0].name]
+        if not self.several:
+            return kind
+        return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)]
+
+    def read(self, text: str) -> Any:
+        """The value that an option's text stands for. Raises ValueError, naming the option."""
+        read = reader(self.fields[0])
+        try:
+            if self.several:
+                return tuple(dict.fromkeys(read(one.strip()) for one in text.split(",")))
+            return read(text)
+        except ValueError as fault:
+            listed = "takes values between commas, each of which " if self.several else ""
+            raise ValueError(f"{self.option} {listed}{fault}") from None
+
+    def is_value(self, text: str) -> bool:
+        """Whether `text` stands for a value of a bare option, and not for something that comes after it."""
+        try:
+            value = reader(self.fields[0])(text)
+        except ValueError:
+            return False
+        return isinstance(value, bool) or value in declaration(self.fields[0]).names
+
+
+@cache
+def choices(*, grid: bool) -> tuple[Choice, ...]:
+    """All that may be said of a workload, or of a `grid` of them, in the order of the fields.
+
+    Fields that share a plural may be set together (``lengths``; ``length`` of one workload), and each alone. A plural
+    of one field takes its place in a grid.
+    """
+    fields = dataclasses.fields(Workload)
+    plurals: dict[str, tuple[dataclasses.Field[Any], ...]] = {}
+    for field in fields:
+        plural = declaration(field).several
+        if plural:
+            plurals[plural] = (*plurals.get(plural, ()), field)
+    found: dict[str, Choice] = {}
+    for field in fields:
+        plural = declaration(field).several
+        together = plurals[plural] if plural else (field,)
+        if plural and (grid or len(together) > 1):
+            name = plural if grid else plural.removesuffix("s")
+            found.setdefault(name, Choice(name, together, several=grid))
+        if not plural or not grid or len(together) > 1:
+            found.setdefault(field.name, Choice(field.name, (field,), alone=len(together) > 1))
+    return tuple(found.values())
+
+
+def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
+    """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
+
+    Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
+    (`attnlab.workload.drawing`) one for each of its layers, with its sizes and conditions where nothing is said.
+    Raises ValueError as `Workload` does.
+    """
+    files = _files(said.get("distribution"), grid=grid)
+    known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
+    values = [said[choice.name] if choice.several else (said[choice.name],) for choice in known]
+    found = []
+    for chosen in product(*reversed(values)):
+        fields: dict[str, Any] = {}
+        for choice, value in zip(known, reversed(chosen), strict=True):
+            fields |= dict.fromkeys((field.name for field in choice.fields), value)
+        if files:
+            found += [_of_file(one, fields) for one in files]
+            continue
+        found.append(Workload(**fields))
+        if GIVEN in (found[-1].mask, found[-1].bias):
+            raise ValueError(f"{GIVEN!r} stands for an array of a caller's own: name a mask or a bias")
+    return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
+
+
+def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
+    """The layers of a file of inputs that are asked for; none where inputs are drawn."""
+    if distribution is None or not distribution.partition("@")[0].partition(SUFFIX)[1]:
+        return ()
+    found = named(distribution)
+    if len(found) > 1 and not grid:
+        raise ValueError(
+            f"{distribution} holds {len(found)} layers, and one is taken here: name one of "
+            + ", ".join(f"{one.file}/{one.layer}" for one in found)
+        )
+    return found
+
+
+def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
+    """The workload of one layer, `said` going before what the file says. Raises ValueError for more than it holds."""
+    held = one.fields()
+    kv_heads = held["kv_heads"]
+    if (heads := said.get("heads", held["heads"])) != held["heads"]:
+        kv_heads = max(1, heads * kv_heads // held["heads"])
+    found = Workload(**{**held, "kv_heads": kv_heads, **said, "distribution": one.text})
+    for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
+        asked, most = getattr(found, name), "" if name.endswith("_dim") else "at most "
+        if asked > held[name] or (not most and asked < held[name]):
+            raise ValueError(f"{name} must be {most}the {held[name]} of {one.text}, got {asked}")
+    for name in ("mask", "bias"):
+        if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
+            raise ValueError(f"{one.text} holds no {name}: name one")
+    return found
+
+
+def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:
+    """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
+    given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
+    return {choice.name: choice.read(text) for choice, text in given if text is not None}
+
+
+def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
+    """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
+
+    None where each has one. Commas part no value of a kind that holds them, as ``--window 256,0``. Raises ValueError
+    where it is more than one option.
+    """
+    first = {choice.name: choice.fields[0] for choice in choices(grid=False)}
+    whole = {
+        name for name, one in first.items() if reader(one) in (str, numbers) and not declaration(one).names
+    }
+    given = {
+        name: tuple(dict.fromkeys(split_names(text)))
+        for name, text in texts.items()
+        if text and name not in whole
+    }
+    found = {name: values for name, values in given.items() if len(values) > 1}
+    if len(found) > 1:
+        raise ValueError(
+            f"one option may have several values, got them of {' and '.join(map(option, found))}: "
+            "all combinations of --lengths, --heads and --dtypes are for attnlab run"
+        )
+    return next(iter(found.items()), None)
+
+
+def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:
+    """The fault of a workload in the words of whoever typed the options `given`: a field is called as its option is."""
+    text, typed = str(fault), set(given)
+    named = [
+        (match.start(), match.end(), choice.option)
+        for choice in choices(grid=grid)
+        for field in choice.fields
+        if choice.name in typed and (match := re.search(rf"\b{field.name}\b", text))
+    ]
+    if not named:
+        return fault
+    start, end, name = min(named)
+    return ValueError(name + text[end:] if start == 0 else f"{name}: {text}")

@@ -1,0 +1,585 @@
+"""One question of attention with its arrays: what a backend, the reference, the gate, theory and `observe` take.
+
+    s_ij = softcap(scale · q_i·k_j) + bias_ij,   softcap(s) = c tanh(s/c)
+    p_ij = e^{s_ij} / (Σ_l e^{s_il} + e^{sink}),   over the keys l that the mask lets query i see
+    o_i  = Σ_j p_ij v_j
+
+A query that sees no key gets the output 0. The cap comes before the bias and the mask, as in Gemma 2 and in the
+ONNX operator; a sink is one learned logit a head that takes part in the sum and has no value (GPT-OSS).
+
+A multi-head block around it projects x, and a memory m where it has one, else x itself:
+
+    q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V      m the memory, x itself where there is none
+    y = concatenation over heads of attention(q_h, k_h, v_h) W_Oᵀ + b_O
+
+(Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
+rows of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
+
+With rotary positions (Su et al. 2021, "RoFormer") component c < head_dim/2 of a query or key at position t, and
+component c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/head_dim): the pairing and the base of Llama
+2. Keys stand at 0, 1, ...; the last query stands where the last key does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from attnlab.workload.mask_kinds import Given, KeyLengths, Part, Place, Shape, broadcastable
+from attnlab.workload.masks import EVERYTHING, Mask, masked_by
+from attnlab.workload.vocabulary import round_to
+
+if TYPE_CHECKING:
+    from attnlab.workload.workload import Workload
+
+_INPUTS = ("query", "key", "value")
+_FURTHER = ("bias", "sinks", "output_gradient")
+#: the parameters, by their names in a state dict
+PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
+#: how a contender may compute the projections of a block
+PROJECTIONS = ("fused", "packed", "loop")
+_BASE = 10000.0
+#: a scale is at most so large, and a soft cap larger than this: what is computed with their squares is finite
+_MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
+#: what a block is beside its arrays
+WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """Attention with linear biases: −slope_h · |i − j| is added to the scores of head h (Press et al. 2022).
+
+    slopes : one a head, positive; `of_heads` gives the paper's for a power of two of heads, 2^(−8(h+1)/heads).
+    Positions are counted from the last query and the last key, so that decoding goes on where prefill ended.
+    """
+
+    slopes: tuple[float, ...]
+
+    @classmethod
+    def of_heads(cls, heads: int) -> Alibi:
+        """The default slopes of so many heads."""
+        return cls(tuple(2.0 ** (-8 * (head + 1) / heads) for head in range(heads)))
+
+    def at(self, place: Place) -> NDArray[np.float64]:
+        """(heads, rows, columns) of a tile."""
+        slopes = np.asarray(self.slopes)[place.heads, None, None]
+        return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
+
+    def array(self, shape: Shape) -> NDArray[np.float64]:
+        """(1, heads, queries, keys)."""
+        return self.at(Place.whole(shape))[None]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Arrays in NumPy, holding values of `dtype` exactly (bfloat16 in float32), and what is asked of them.
+
+    query : (batch, heads, queries, head_dim). key : (batch, kv_heads, keys, head_dim). value : (batch, kv_heads, keys,
+    value_dim). heads is a multiple of kv_heads; each key head serves heads/kv_heads successive query heads.
+    bias : numbers of `dtype` or wider, broadcastable to (batch, heads, queries, keys), finite; or ALiBi.
+    softcap : c > 0. sinks : (heads,). output_gradient : ∂L/∂o, (batch, heads, queries, value_dim).
+    block : the multi-head block around it, where there is one: query, key and value are NaN then, since they are what
+    its projections make, and the answer is the block's.
+
+    Made by `of`, which checks all that. Soft cap and scale are plain numbers.
+    """
+
+    query: NDArray[Any]
+    key: NDArray[Any]
+    value: NDArray[Any]
+    dtype: str
+    scale: float
+    mask: Mask = EVERYTHING
+    bias: NDArray[Any] | Alibi | None = None
+    softcap: float | None = None
+    sinks: NDArray[Any] | None = None
+    output_gradient: NDArray[Any] | None = None
+    block: Block | None = None
+
+    @classmethod
+    def of(
+        cls,
+        query: ArrayLike,
+        key: ArrayLike,
+        value: ArrayLike,
+        *,
+        causal: bool | str = False,
+        mask: Mask | ArrayLike | str | None = None,
+        bias: ArrayLike | Alibi | None = None,
+        window: Any = None,
+        key_lengths: Any = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: ArrayLike | None = None,
+        output_gradient: ArrayLike | None = None,
+        dtype: str | None = None,
+    ) -> Inputs:
+        """The problem that these arrays pose.
+
+        causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own place,
+        -1 for no limit, counted along the causal diagonal (top-left where not causal). key_lengths : keys that are
+        there, one number a batch element. mask : a boolean array, True keeps; a `Mask`; or its text. All of them
+        intersect. bias : -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given.
+
+        Raises ValueError, in one line, for whatever does not fit.
+        """
+        given = dict(zip(_INPUTS, map(np.asarray, (query, key, value)), strict=True))
+        if all(array.dtype.name == "bfloat16" for array in given.values()):
+            dtype = dtype or "bfloat16"
+        q, k, v = (floating(name, array, finite=False) for name, array in given.items())
+        shape = _shape_of(q, k, v)
+        masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
+        added, hidden = _checked_bias(bias, shape)
+        if hidden is not None:
+            masked = masked & Mask((Given(hidden),))
+        masked.check(shape)
+        return cls(
+            query=q,
+            key=k,
+            value=v,
+            dtype=dtype or str(q.dtype),
+            scale=1 / math.sqrt(q.shape[-1]) if scale is None else checked_number("scale", scale),
+            mask=masked,
+            bias=added,
+            softcap=None if softcap is None else checked_number("softcap", softcap, above=LEAST_CAP),
+            sinks=_fitting("sinks", sinks, (shape.heads,)),
+            output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
+        )
+
+    @classmethod
+    def around(cls, block: Block, **rest: Any) -> Inputs:
+        """The problem of a multi-head block, `rest` as for `of`. Raises ValueError for whatever does not fit."""
+        return cls.of(*block.unknown(), **rest).with_(block=block)
+
+    @property
+    def shape(self) -> Shape:
+        """Of the score matrix: batch, heads, queries, keys."""
+        batch, heads, queries = self.query.shape[:3]
+        return Shape(batch, heads, queries, self.key.shape[2])
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of key and value."""
+        return int(self.key.shape[1])
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one head of key and value."""
+        return self.shape.heads // self.kv_heads
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """(batch, heads, queries, value_dim)."""
+        return (*self.query.shape[:3], int(self.value.shape[-1]))
+
+    @property
+    def bias_array(self) -> NDArray[Any] | None:
+        """The bias as an array, broadcastable to the scores, or None."""
+        return self.bias.array(self.shape) if isinstance(self.bias, Alibi) else self.bias
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is softmax(scale · q kᵀ) v with a mask and nothing more."""
+        return self.bias is None and self.softcap is None and self.sinks is None
+
+    def with_(self, **changes: Any) -> Inputs:
+        """A copy with these attributes changed; nothing is checked again."""
+        return replace(self, **changes)
+
+    def cast(self, dtype: str) -> Inputs:
+        """The same question in another number format, its arrays rounded to that."""
+        arrays = {
+            name: round_to(array, dtype)
+            for name in (*_INPUTS, *_FURTHER)
+            if isinstance(array := getattr(self, name), np.ndarray)
+        }
+        return self.with_(dtype=dtype, **arrays)
+
+    def without_sinks(self) -> Inputs:
+        """The same answer to a problem without sinks: a sink is one more key 0 with the value 0 and the sink for bias.
+
+        The key comes last and no mask hides it. Gradients of key and value have one row more, to be left out.
+        """
+        if self.sinks is None:
+            return self
+        keys, seen, bias = self.shape.keys, self.mask.array(self.shape), self.bias_array
+
+        def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
+            lead = np.broadcast_shapes(of_four_axes(array).shape[:3], last.shape[:3])
+            parts = np.broadcast_to(array, (*lead, keys)), np.broadcast_to(last, (*lead, 1))
+            return np.concatenate(parts, axis=-1)
+
+        sink = np.asarray(self.sinks, np.float64)[None, :, None, None]
+        every = np.ones((1, 1, self.shape.queries, 1), bool)
+        key, value = (
+            np.concatenate([one, np.zeros_like(one[:, :, :1])], axis=2) for one in (self.key, self.value)
+        )
+        return self.with_(
+            key=key,
+            value=value,
+            mask=EVERYTHING if seen is None else Mask((Given(with_last(seen, every)),)),
+            bias=with_last(np.zeros(1) if bias is None else bias, sink),
+            sinks=None,
+        )
+
+    def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Inputs]]:
+        """The keys between one cut and the next, and what is asked of them; parts without keys are left out.
+
+        cuts : ascending numbers from 0 to the keys. Sinks stand in the sum of the first part alone: with the output o_s
+        and z_s = ln Z of each part s the whole has z = ln Σ_s e^{z_s} and o = Σ_s e^{z_s − z} o_s (Milakov and
+        Gimelshein 2018, arXiv:1805.02867, section 3.1, for the sums; Dao et al. 2023, "Flash-Decoding for long-context
+        inference", for attention).
+        """
+        keys, sinks, bias = self.shape.keys, self.sinks, self.bias_array
+        for start, stop in zip((0, *cuts), (*cuts, keys), strict=True):
+            if start == stop:
+                continue
+            at = slice(start, stop)
+            part = self.with_(key=self.key[:, :, at], value=self.value[:, :, at], mask=self._mask_at(at))
+            added = bias if bias is None or bias.shape[-1] == 1 else bias[..., at]
+            yield at, part.with_(bias=added, sinks=sinks)
+            sinks = None
+
+    def _mask_at(self, at: slice) -> Mask:
+        """The mask over these keys: lengths as lengths, whatever else hides one of them as an array."""
+        shape, count = self.shape, at.stop - at.start
+        told: list[Part] = [
+            KeyLengths(tuple(min(max(length - at.start, 0), count) for length in part.lengths))
+            for part in self.mask.parts
+            if isinstance(part, KeyLengths)
+        ]
+        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
+        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
+        if seen is not None and not seen.all():
+            told.append(Given(np.ascontiguousarray(np.broadcast_to(seen, (*seen.shape[:-1], count)))))
+        return Mask(tuple(told))
+
+
+# -- the multi-head block
+
+
+def projected(of: Block | Workload) -> tuple[int, int, int]:
+    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V."""
+    return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
+
+
+def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by its name."""
+    rows, columns = sum(projected(of)), of.heads * of.value_dim
+    return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
+
+
+def derived(
+    sizes: Mapping[str, Any], rotary: Any = False, most: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, int]:
+    """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
+
+    Raises ValueError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
+    sizes that do not fit each other.
+    """
+    found = dict(sizes)
+    for name in found:
+        if found[name] is None and name == "kv_heads":
+            found[name] = found["heads"]
+        elif found[name] is None and name == "head_dim":
+            found[name] = _head_dim(found.get("d_model"), found["heads"])
+        elif found[name] is None and name == "value_dim":
+            found[name] = found["head_dim"]
+        size = found[name]
+        if size is None and name == "d_model":
+            continue
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+        if size > most.get(name, size):
+            raise ValueError(f"{name} must be at most {most[name]:,}, got {size!r}")
+        found[name] = int(size)
+    if found["heads"] % found["kv_heads"]:
+        raise ValueError(f"kv_heads must divide the {found['heads']} heads, got {found['kv_heads']}")
+    if rotary and found["head_dim"] % 2:
+        raise ValueError(f"head_dim must be even for rotary positions, got {found['head_dim']}")
+    return found
+
+
+def _head_dim(d_model: int | None, heads: int) -> int:
+    if d_model is None:
+        return 64
+    if d_model % heads:
+        near = max(one for one in range(1, heads + 1) if d_model % one == 0)
+        raise ValueError(
+            f"d_model must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
+        )
+    return d_model // heads
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """x, memory and parameters in NumPy, holding values of one number format exactly (bfloat16 in float32).
+
+    x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by
+    their names, shapes as in `shapes`. Made by `of`, which checks all that.
+    """
+
+    x: NDArray[Any]
+    memory: NDArray[Any] | None
+    parameters: Mapping[str, NDArray[Any]]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    rotary: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        parameters: Mapping[str, Any],
+        *,
+        heads: int,
+        memory: ArrayLike | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        value_dim: int | None = None,
+        rotary: bool = False,
+    ) -> Block:
+        """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
+
+        kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
+        given. Raises ValueError, in one line, for whatever does not fit.
+        """
+        given = floating("x", x)
+        if given.ndim != 3 or 0 in given.shape:
+            raise ValueError(
+                f"x must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
+            )
+        batch, _, d_model = given.shape
+        other = None if memory is None else floating("memory", memory)
+        if other is not None and not (
+            other.ndim == 3 and other.shape[::2] == (batch, d_model) and other.shape[1]
+        ):
+            raise ValueError(f"memory must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}")
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+        found = derived({"d_model": d_model, **sizes}, rotary)
+        of = cls(given, other, {}, **{name: found[name] for name in sizes}, rotary=rotary)
+        return replace(of, parameters=_fitting_parameters(of, parameters))
+
+    def widths(self) -> dict[str, Any]:
+        """What it is beside its arrays, as plain data."""
+        return {name: getattr(self, name) for name in WIDTHS}
+
+    @property
+    def d_model(self) -> int:
+        """The width of x and of the output."""
+        return int(self.x.shape[2])
+
+    @property
+    def source(self) -> NDArray[Any]:
+        """What keys and values are projected from: the memory, or x itself."""
+        return self.x if self.memory is None else self.memory
+
+    @property
+    def projections(self) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+        """Matrix and bias of "query", "key" and "value": views of the parameters."""
+        q, k, _ = projected(self)
+        at = {"query": slice(0, q), "key": slice(q, q + k), "value": slice(q + k, None)}
+        weight, bias = self.parameters["in_proj_weight"], self.parameters["in_proj_bias"]
+        return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
+
+    @property
+    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of queries and of keys."""
+        queries, keys = self.x.shape[1], self.source.shape[1]
+        return np.arange(queries) + keys - queries, np.arange(keys)
+
+    def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Query, key and value in their shapes, every number NaN and no memory taken: nobody has projected them yet."""
+        nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
+        return (
+            np.broadcast_to(nan, (batch, self.heads, queries, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.head_dim)),
+            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.value_dim)),
+        )
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All its arrays by name, those of a state dict under their names there."""
+        found = {"x": self.x} if self.memory is None else {"x": self.x, "memory": self.memory}
+        return {**found, **self.parameters}
+
+
+def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
+    """By how much rotary positions turn each pair of components: (positions, head_dim/2), in radians."""
+    pairs = np.arange(head_dim // 2)
+    return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
+
+
+def places(keys: int, splits: int) -> list[int]:
+    """Where `keys` are cut into so many parts of nearly one size: the ends of the parts, of all but the last."""
+    return [at * keys // splits for at in range(1, splits)]
+
+
+# -- as plain data and arrays, for a process on the other side of a pipe ----------------------------
+
+
+def pack(problem: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
+    """What `unpack` takes: plain data, and the arrays that it names in their order."""
+    given = [part.array for part in problem.mask.parts if isinstance(part, Given)]
+    told = Mask(tuple(part for part in problem.mask.parts if not isinstance(part, Given)))
+    block = problem.block
+    arrays = {name: getattr(problem, name) for name in _INPUTS} if block is None else block.arrays()
+    further = {name: getattr(problem, name) for name in _FURTHER}
+    arrays |= {name: array for name, array in further.items() if isinstance(array, np.ndarray)}
+    plain = {
+        "arrays": list(arrays),
+        "masks": len(given),
+        "mask": told.text,
+        "block": None if block is None else block.widths(),
+        "dtype": problem.dtype,
+        "scale": problem.scale,
+        "softcap": problem.softcap,
+        "slopes": problem.bias.slopes if isinstance(problem.bias, Alibi) else None,
+    }
+    return plain, (*arrays.values(), *given)
+
+
+def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
+    """The problem that was packed; nothing is checked again."""
+    names = plain["arrays"]
+    found: dict[str, Any] = dict(zip(names, arrays, strict=False))
+    if plain["slopes"] is not None:
+        found["bias"] = Alibi(tuple(plain["slopes"]))
+    mask = Mask.parse(plain["mask"]) & Mask(tuple(map(Given, arrays[len(names) :])))
+    if plain["block"] is not None:
+        parameters = {name: found.pop(name) for name in PARAMETERS}
+        block = Block(found.pop("x"), found.pop("memory", None), parameters, **plain["block"])
+        found |= {**dict(zip(_INPUTS, block.unknown(), strict=True)), "block": block}
+    return Inputs(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)
+
+
+def digest(problem: Inputs) -> str:
+    """The first 16 digits of the SHA-256 of what is asked: plain data, and every array's dtype, shape and bytes.
+
+    Equal for equal problems on every platform: bytes are little-endian.
+    """
+    plain, arrays = pack(problem)
+    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for array in arrays:
+        found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return found.hexdigest()[:16]
+
+
+# -- what may be asked -------------------------------------------------------------------------------
+
+
+def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:
+    """`value` as a float. Raises ValueError for what is no number up to 1e30, positive or negative, above `above`."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not (number and above < value and abs(value) <= _MOST_FACTOR):
+        wanted = "a finite number" if above == -math.inf else f"a number above {above:g}"
+        raise ValueError(f"{name} must be {wanted} up to {_MOST_FACTOR:g} or None, got {value!r}")
+    return float(value)
+
+
+def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Shape:
+    """The score matrix's shape. Raises ValueError where the arrays do not fit each other."""
+    for name, array in zip(_INPUTS, (query, key, value), strict=True):
+        if array.ndim != 4 or 0 in array.shape:
+            raise ValueError(
+                f"{name} must be a non-empty array of shape (batch, heads, length, dim), got {array.shape}"
+            )
+    (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
+    types = [str(array.dtype) for array in (query, key, value)]
+    found = f"got {query.shape}, {key.shape}, {value.shape}"
+    for fits, must in (
+        (len(set(types)) == 1, f"query, key and value must share one dtype, got {', '.join(types)}"),
+        (dim == k_dim, f"query and key must have the same head_dim, {found}"),
+        (keys == value.shape[2], f"key and value must have the same length, {found}"),
+        (
+            batch == k_batch and key.shape[:2] == value.shape[:2],
+            f"query, key and value must agree in batch, and key and value in heads, {found}",
+        ),
+        (heads % kv_heads == 0, f"the key's heads must divide the query's, {found}"),
+    ):
+        if not fits:
+            raise ValueError(must)
+    return Shape(batch, heads, queries, keys)
+
+
+def of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
+    """`array`, which can be broadcast to the scores, with all their axes."""
+    return array.reshape((1,) * (4 - array.ndim) + array.shape)
+
+
+def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
+    """The bias with 0 where it was -inf, and True where it was not -inf if it was anywhere."""
+    if bias is None:
+        return None, None
+    if isinstance(bias, Alibi):
+        if len(bias.slopes) != shape.heads:
+            raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
+        return bias, None
+    if np.asarray(bias).dtype == bool:
+        raise ValueError("bias must hold numbers that are added to the scores; give a boolean array as mask")
+    added = floating("bias", bias, finite=False)
+    broadcastable("bias", added, shape)
+    hidden = np.isneginf(added)
+    if not np.isfinite(added[~hidden]).all():
+        raise ValueError("bias must be finite, or -inf where a pair is masked, got a NaN or +inf")
+    return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
+
+
+def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Finite floating-point numbers in this shape, or None where none are given."""
+    found = None if array is None else floating(name, array)
+    if found is not None and found.shape != shape:
+        raise ValueError(f"{name} must have shape {shape}, got {found.shape}")
+    return found
+
+
+def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
+    """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
+
+    Raises ValueError for anything else, and for a NaN or an infinity where they must be `finite`.
+    """
+    if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
+        array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
+    found = np.asarray(array)
+    if found.dtype.name == "bfloat16":
+        found = found.astype(np.float32)
+    if found.dtype.kind != "f":
+        raise ValueError(f"{name} must hold floating-point numbers, got {found.dtype}")
+    if finite and not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return found
+
+
+def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """The parameters of a state dict, checked: the same names, each in its shape."""
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"parameters must be a state dict, arrays by their names, got {type(given).__name__}; "
+            "of a module give its state_dict()"
+        )
+    wanted = shapes(block, block.d_model)
+    odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
+    if odd:
+        raise ValueError(
+            f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
+            f"{odd[0]}; give zeros for a bias that is not there"
+        )
+    found = {name: floating(name, given[name]) for name in wanted}
+    for name, shape in wanted.items():
+        if found[name].shape != shape:
+            raise ValueError(
+                f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of "
+                f"{block.head_dim} and {block.kv_heads} key heads, got {found[name].shape}; transpose it, or say "
+                "heads, kv_heads and head_dim"
+            )
+    return found

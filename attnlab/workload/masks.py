@@ -1,0 +1,222 @@
+"""Which keys a query sees, as a value: masks compare, combine with ``&``, count their pairs and name themselves."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.workload.mask_kinds import (
+    Causal,
+    Given,
+    KeyLengths,
+    Part,
+    Place,
+    Positions,
+    Shape,
+    Window,
+    forms,
+)
+
+#: elements of the largest tile that is looked at at once, where pairs are counted one by one
+_TILE = 1 << 22
+
+
+class Counts(NamedTuple):
+    """What a mask leaves of a score matrix.
+
+    pairs : of query and key that are kept, over all batches and heads. kept_by_some : pairs that some batch element and
+    head keeps. queries, keys : that see a key, and that some query sees, over all batch elements, by whichever head.
+    """
+
+    pairs: int
+    kept_by_some: int
+    queries: int
+    keys: int
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The intersection of `parts`; without any, every query sees every key."""
+
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, given: Mask | Part | NDArray[np.bool_] | str | None) -> Mask:
+        """A mask from a mask, a part, a boolean array, or its text. Raises ValueError for anything else."""
+        if given is None:
+            return cls()
+        if isinstance(given, Mask):
+            return given
+        if isinstance(given, Part):
+            return cls((given,))
+        return cls.parse(given) if isinstance(given, str) else cls((Given(np.asarray(given)),))
+
+    @classmethod
+    def parse(cls, text: str) -> Mask:
+        """From text: parts as ``window(256,0) & random(0.5)``. Raises ValueError for what is none."""
+        parts = []
+        for one in filter(None, (part.strip() for part in text.split("&"))):
+            match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
+            known = match and Part.kinds.get(match[1])
+            if match is None or known is None or known is Given:
+                form = (
+                    " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
+                )
+                raise ValueError(
+                    f"a mask is written as one or more of {forms()}, joined by &, got {one!r}{form}"
+                )
+            arguments = [piece.strip() for piece in (match[2] or "").split(",") if piece.strip()]
+            try:
+                parts.append(known.parse(*arguments))
+            except TypeError:
+                raise ValueError(
+                    f"the mask {match[1]} does not take {len(arguments)} values, got {one!r}"
+                ) from None
+        return cls(tuple(parts))
+
+    def __and__(self, other: Mask) -> Mask:
+        return Mask(tuple(dict.fromkeys((*self.parts, *other.parts))))
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def text(self) -> str:
+        """What `parse` reads, but for a given array; empty without parts."""
+        return " & ".join(part.text for part in self.parts)
+
+    def check(self, shape: Shape) -> None:
+        """Raises ValueError, in one line, where a part does not fit `shape`."""
+        for part in self.parts:
+            part.check(shape)
+
+    def visible(self, place: Place) -> NDArray[np.bool_] | None:
+        """True where a key is seen, broadcastable to the place's tile; None where all are."""
+        found: NDArray[np.bool_] | None = None
+        for part in self.parts:
+            seen = part.visible(place)
+            found = seen if found is None else found & seen
+        return found
+
+    def array(self, shape: Shape) -> NDArray[np.bool_] | None:
+        """`visible` on the whole score matrix."""
+        return self.visible(Place.whole(shape))
+
+    def tile(
+        self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
+    ) -> NDArray[np.bool_] | None:
+        """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
+        at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
+        place = Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1))
+        seen = self.visible(place)
+        if seen is None:
+            return None
+        return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
+
+    def counts(self, shape: Shape) -> Counts:
+        """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
+        if not self.parts:
+            batch, _, queries, keys = shape
+            return Counts(math.prod(shape), queries * keys, batch * queries, batch * keys)
+        spans = self._spans(shape)
+        if spans is None:
+            return self._counted(shape)
+        first, end = spans
+        lengths = np.maximum(end - first, 0)
+        # what differs between batch elements is where the keys end, never where they begin
+        by_some = np.maximum(end.max(axis=0) - first.min(axis=0), 0)
+        steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
+        element, query = np.nonzero(lengths)
+        np.add.at(steps, (element, first[element, query]), 1)
+        np.add.at(steps, (element, end[element, query]), -1)
+        covered = np.cumsum(steps, axis=1)[:, : shape.keys] > 0
+        pairs = int(lengths.sum(dtype=np.int64)) * shape.heads
+        return Counts(pairs, int(by_some.sum()), int(np.count_nonzero(lengths)), int(covered.sum()))
+
+    def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
+        """True for the queries that see no key, broadcastable to (batch, heads, queries); None where all see one."""
+        spans = self._spans(shape)
+        if spans is not None:
+            empty = (spans[1] <= spans[0])[:, None, :]
+        else:
+            empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
+        return empty if empty.any() else None
+
+    def _counted(self, shape: Shape) -> Counts:
+        """`counts`, pair by pair."""
+        pairs = by_some = 0
+        queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
+        for rows, seen in self._row_blocks(shape):
+            alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
+            pairs += int(np.count_nonzero(seen)) * alike
+            by_some += int(np.count_nonzero(seen.any(axis=(0, 1))))
+            tile: NDArray[np.bool_] = np.any(seen, axis=1)
+            queries[:, rows] = tile.any(axis=-1)
+            keys |= tile.any(axis=-2)
+        return Counts(pairs, by_some, int(queries.sum()), int(keys.sum()))
+
+    def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
+        """First key seen and first one no more, (batch, queries) each, where every query sees one stretch of keys."""
+        first, end = np.zeros((1, 1), np.intp), np.full((1, 1), shape.keys, np.intp)
+        for part in self.parts:
+            span = part.spans(shape)
+            if span is None:
+                return None
+            first, end = np.maximum(first, span[0]), np.minimum(end, span[1])
+        whole = (shape.batch, shape.queries)
+        return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
+
+    def _row_blocks(self, shape: Shape) -> Iterator[tuple[Positions, NDArray[np.bool_]]]:
+        """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys)."""
+        size = max(1, _TILE // (shape.batch * shape.keys))
+        for start in range(0, shape.queries, size):
+            rows = np.arange(start, min(start + size, shape.queries))
+            seen = self.visible(Place(shape, rows, np.arange(shape.keys)))
+            assert seen is not None, "a mask without parts has a length of its rows"
+            lead = (1, 1, *seen.shape)[-4:-2]
+            yield rows, np.broadcast_to(seen, (*lead, rows.size, shape.keys))
+
+
+#: every query sees every key
+EVERYTHING = Mask()
+
+
+def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
+    """The mask of the three conditions that have a keyword of their own. Raises ValueError for what they are not."""
+    parts: list[Any] = []
+    alignment = "top_left"
+    if causal is not False and causal is not None:
+        alignment = "top_left" if causal is True else str(causal)
+        parts.append(Causal(alignment))
+    if window is not None:
+        parts.append(Window.of(window, alignment))
+    if key_lengths is not None:
+        lengths = np.asarray(key_lengths)
+        if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+            raise ValueError(f"key_lengths must be whole numbers, one a batch element, got {key_lengths!r}")
+        parts.append(KeyLengths(tuple(int(one) for one in lengths)))
+    return Mask(tuple(parts))
+
+
+def fields_of(mask: Mask) -> dict[str, Any]:
+    """The fields of a workload that say `mask`: of their own for one condition of each kind, the rest as text."""
+    found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
+    further: list[Part] = []
+    diagonal = "top_left"  # along which the field's window lies
+    for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
+        if isinstance(part, Causal) and not found["causal"]:
+            found["causal"] = diagonal = part.alignment
+        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
+            found["key_lengths"] = part.lengths
+        elif isinstance(part, Window) and found["window"] is None and part.alignment == diagonal:
+            found["window"] = part.sides
+        else:
+            further.append(part)
+    given = any(part.kind == Given.kind for part in further)
+    return {**found, "mask": Given.kind if given else Mask(tuple(further)).text}

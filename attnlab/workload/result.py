@@ -1,0 +1,376 @@
+"""One contender's answer to one workload: an outcome, and measurements only where it was measured.
+
+Raw samples are kept and summaries computed. A wrong or skipped contender has no speed: such a result
+cannot be made. Everything is plain data and survives a trip through JSON unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from functools import cache, cached_property, lru_cache
+from typing import Any, get_type_hints
+
+import msgspec
+
+from attnlab.plain import decode, finite
+from attnlab.text import StrEnum, counted, one_line, quantity_text
+from attnlab.workload.workload import Workload
+
+
+class Outcome(StrEnum):
+    """How a contender fared on a workload."""
+
+    MEASURED = "measured"
+    DECLINED = "declined"  # by its own reason
+    UNAVAILABLE = "unavailable"  # a library, a device or a file is missing
+    WRONG = "wrong"  # failed the accuracy gate
+    OVER_BUDGET = "over_budget"  # would not fit in memory or time, by prediction: never tried
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Every raw sample of one quantity, in its base unit.
+
+    `columns` holds what was noted beside each sample (round, iterations, page faults, ...), each as long
+    as `samples`; `facts` what holds for all of them (method, cache state).
+    """
+
+    quantity: str
+    unit: str
+    samples: tuple[float, ...]
+    columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.samples:
+            raise ValueError(f"a measurement of {self.quantity} needs at least one sample")
+        for name, column in self.columns.items():
+            if len(column) != len(self.samples):
+                raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
+
+    def __repr__(self) -> str:
+        of = counted(len(self.samples), "sample")
+        return f"{self.quantity} {quantity_text(self.median, self.unit)}, median of {of}"
+
+    @cached_property
+    def median(self) -> float:
+        """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
+        return statistics.median(self.counted or self.samples)
+
+    @property
+    def counted(self) -> Sequence[float]:
+        """Its samples without those of disturbed rounds."""
+        left_out = self.disturbed_rounds
+        if not left_out:
+            return self.samples
+        return [one for index, one in self.by_round().items() if index not in left_out]
+
+    @property
+    def least(self) -> float:
+        """Smallest sample, in the base unit."""
+        return min(self.samples)
+
+    def by_round(self) -> Mapping[int, float]:
+        """Samples by the round they were taken in."""
+        return self._by_round
+
+    @cached_property
+    def _by_round(self) -> dict[int, float]:
+        return dict(zip(map(int, self.columns["round"]), self.samples, strict=True))
+
+    @cached_property
+    def processes(self) -> Mapping[int, int]:
+        """By round, the number of the process that took its turn; 0 where that was not recorded."""
+        return _by_rounds(self.columns["round"], self.columns.get("process", (0.0,) * len(self.samples)))
+
+    @cached_property
+    def disturbed_rounds(self) -> frozenset[int]:
+        """Rounds whose turn shared its cores with somebody else, as far as could be seen."""
+        return _flagged(self.columns.get("round", ()), self.columns.get("disturbed", ()))
+
+
+# of many results in a row the columns are the same
+
+
+@lru_cache(maxsize=256)
+def _by_rounds(rounds: tuple[float, ...], numbers: tuple[float, ...]) -> Mapping[int, int]:
+    return dict(zip(map(int, rounds), map(int, numbers), strict=True))
+
+
+@lru_cache(maxsize=256)
+def _flagged(rounds: tuple[float, ...], flags: tuple[float, ...]) -> frozenset[int]:
+    return frozenset(int(index) for index, flag in zip(rounds, flags, strict=False) if flag)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How exact one array of numbers is against float64 on the inputs as cast, and the most that is allowed.
+
+    The one record of precision: the check before a race, the gate and their reports all fill and show it.
+
+    relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm over `rows_checked` of `rows` query rows.
+    budget : the largest relative error that passes. largest_error : the largest absolute error.
+    passed, reason : whether it is right, and why not. kind : the tightest class of rounding that covers the error
+    ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over that
+    class's budget. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
+    of : which of the named answers this is, the worst of them where there are several ("output", "query gradient",
+    "key gradient", "value gradient").
+    """
+
+    relative_error: float
+    budget: float
+    largest_error: float
+    rows_checked: int
+    rows: int
+    passed: bool
+    reason: str | None = None
+    kind: str | None = None
+    ratio: float = math.nan
+    max_ulp: float = math.nan
+    bias: float = math.nan
+    of: str = "output"
+
+    def precision(self) -> dict[str, Any]:
+        """What is shown of how exact it is: plain data under the keys that ``attnlab check --json`` has."""
+        return {
+            "class": self.kind,
+            "relative_error": self.relative_error,
+            "budget_ratio": self.ratio,
+            "max_ulp": self.max_ulp,
+            "bias": self.bias,
+            "of": self.of,
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """One contender's answer to one workload.
+
+    `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
+    is written for (None in results that were stored before this was recorded), `kernel` what that library says
+    really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
+    that it computes in where that is lower than its inputs', and by which its accuracy was judged. `tail` are the last
+    lines that its process printed where that ended. `race_seconds` is how long the race that it is of took in
+    all, the same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured`
+    without a latency, and for any other outcome without a reason.
+    """
+
+    contender: str
+    workload: Workload
+    outcome: Outcome
+    reason: str | None = None
+    accuracy: Accuracy | None = None
+    kernel: str | None = None
+    measurements: tuple[Measurement, ...] = ()
+    library: str | None = None
+    asked_kernel: str | None = None
+    computes_in: str | None = None
+    tail: str | None = None
+    race_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, one_line(getattr(self, name)))
+        if self.outcome is Outcome.MEASURED:
+            if self.measurement("latency") is None:
+                raise ValueError(f"{self.contender}: a measured result needs a latency")
+            if self.accuracy is not None and not self.accuracy.passed:
+                raise ValueError(f"{self.contender}: a wrong result has no speed")
+            return
+        if self.measurements:
+            raise ValueError(f"{self.contender}: outcome {self.outcome} allows no measurements")
+        if not self.reason:
+            raise ValueError(f"{self.contender}: outcome {self.outcome} needs a reason")
+
+    def __repr__(self) -> str:
+        said = f": {self.reason}" if self.latency is None else f", {self.latency!r}"
+        return f"Result({self.contender} at {self.workload.label}: {self.outcome}{said})"
+
+    @property
+    def backend(self) -> str:
+        """The backend's name: the contender's without settings and entry number."""
+        return self.contender.partition("[")[0].partition("#")[0]
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether something else ran than the operator that the backend forces."""
+        asked, ran = self.asked_kernel, self.kernel
+        return asked is not None and ran is not None and asked not in ran
+
+    def measurement(self, quantity: str) -> Measurement | None:
+        """The measurement of `quantity`, or None."""
+        for one in self.measurements:  # of a large run it is asked a million times
+            if one.quantity == quantity:
+                return one
+        return None
+
+    @cached_property
+    def latency(self) -> Measurement | None:
+        """Seconds per call, a sample a round."""
+        return self.measurement("latency")
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether it has a latency, and other programs disturbed every turn of it: nothing may rest on that."""
+        return self.latency is not None and not self.latency.counted
+
+    @property
+    def setup_seconds(self) -> float | None:
+        """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
+        found = self.measurement("setup")
+        if found is None:
+            return None
+        fresh = [sample for sample, one in zip(found.samples, found.columns["fresh"], strict=True) if one]
+        return statistics.median(fresh or found.samples)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Least peak of memory over the calls measured, output included, inputs not."""
+        memory = self.measurement("peak_memory")
+        return None if memory is None else int(memory.least)
+
+    def to_json(self) -> str:
+        """One line of JSON; numbers that are not finite are written as strings."""
+        return json.dumps(finite(asdict(self)), allow_nan=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Result:
+        """The inverse of `to_json`; fields that a later version added are passed over, but for those of the workload.
+
+        Raises ValueError, naming the key, for a line that is no result, and for what `possible` refuses.
+        """
+        try:
+            told = _decoder().decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            try:  # what is wrong with it, plain data tells better, and more slowly
+                data = json.loads(line)
+            except RecursionError:
+                raise ValueError("not a result: it is nested too deeply") from None
+            if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
+                raise ValueError(
+                    "not a result: it has no workload; measure again with this version"
+                ) from None
+            workload = _workload(json.dumps(data["workload"]))
+            told = {**data, "workload": workload}
+            return possible(decode(told, cls, "the result", strict=False, known_only=False))
+        for one in told.measurements:
+            _share(one)
+        told.contender = sys.intern(told.contender)
+        return possible(cls(**{**vars(told), "workload": _workload(bytes(told.workload))}))
+
+
+#: what a sample may be, in its base unit: from the one of a latency, and from 0 of any other quantity, to the other
+_LEAST, _MOST = 1e-12, 1e18
+#: columns without which a quantity cannot be read
+_NEEDED = {
+    "latency": ("round",),
+    "setup": ("fresh",),
+    "block_parts": ("projection_s", "attention_s", "output_s"),
+}
+
+
+def possible(result: Result) -> Result:
+    """`result` as it was read, where all its figures can have been measured.
+
+    Raises ValueError, naming contender, workload and measurement, for a sample that is NaN, infinite, negative or
+    beyond all machines, and for a column that is missing or holds no numbers where whole ones belong.
+    """
+    for one in result.measurements:
+        least = _LEAST if one.quantity == "latency" else 0.0
+        bad = [f"a sample of {sample:g}" for sample in one.samples if not least <= sample <= _MOST]
+        bad += [f"no column {name}" for name in _NEEDED.get(one.quantity, ()) if name not in one.columns]
+        counts = ((name, one.columns[name]) for name in sorted(_COUNTS & one.columns.keys()))
+        bad += [f"a column {name} of no numbers" for name, column in counts if _endless(column)]
+        if not bad and one.quantity == "latency" and len(one.by_round()) < len(one.samples):
+            bad = ["one round twice"]
+        if bad:
+            raise ValueError(
+                f"the {one.quantity} of {result.contender} at {result.workload.label} cannot have been measured: "
+                f"it has {bad[0]}"
+            )
+    return result
+
+
+def _share(one: Measurement) -> None:
+    """Let it hold what equal ones hold: what every line says again takes a third of the memory of a large run."""
+    columns = {name: _column(column) if name in _COUNTS else column for name, column in one.columns.items()}
+    object.__setattr__(one, "columns", columns)
+    object.__setattr__(one, "facts", _facts(tuple(one.facts.items())))
+    object.__setattr__(one, "quantity", sys.intern(one.quantity))
+    object.__setattr__(one, "unit", sys.intern(one.unit))
+
+
+#: columns of whole numbers, the same in many results
+_COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
+_column = lru_cache(maxsize=4096)(tuple[float, ...])
+_facts = lru_cache(maxsize=4096)(dict[str, str])
+
+
+@lru_cache(maxsize=4096)
+def _endless(column: tuple[float, ...]) -> bool:
+    return not all(map(math.isfinite, column))
+
+
+@cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    """From a line to what a result is made of, its workload as it is written, in half the time of two steps."""
+    hints = {**get_type_hints(Result), "workload": msgspec.Raw}
+    told = make_dataclass(
+        "told", [(one.name, hints[one.name], field(default=one.default)) for one in fields(Result)]
+    )
+    return msgspec.json.Decoder(told, strict=False)
+
+
+@lru_cache(maxsize=64)
+def _workload(text: str | bytes) -> Workload:
+    """The workload told as JSON: contenders of one race share it, and to check it takes as long as all the rest."""
+    return Workload.from_dict(json.loads(text))
+
+
+#: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads; of
+#: its gradients, where it gives any, whether they are the same again
+GRADIENTS_AGAIN = "gradients again"
+SAME_BITS = (
+    "again", "batch alone", "head alone", "a chunk of queries", "one query alone", GRADIENTS_AGAIN, "other threads",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """Whether `contender` gave the same bits in `dtype`, by what was asked of `SAME_BITS`, as far as it could be asked.
+
+    queries, keys : of the problem. reason : why not all of it was asked. remembered : as of `Ceiling`.
+    """
+
+    contender: str
+    dtype: str
+    queries: int = 0
+    keys: int = 0
+    same: dict[str, bool] = field(default_factory=dict)
+    reason: str | None = None
+    remembered: str | None = None
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The best rate seen for one number format on one device, and the library that reached it.
+
+    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written). `remembered` is the UTC day and time
+    when it was found, where that was before the run.
+    """
+
+    device: str
+    dtype: str
+    matmul_flops: float
+    matmul_library: str
+    copy_bytes: float
+    copy_library: str
+    remembered: str | None = None

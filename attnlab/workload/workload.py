@@ -1,0 +1,455 @@
+"""One question, put to every backend alike: shape, mask, scale, number format, device, direction, inputs.
+
+A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
+FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
+pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.workload.declaring`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from attnlab.workload.declaring import (
+    MOST_SEED,
+    declaration,
+    declared,
+    in_label,
+    option,
+    spoken,
+    whole,
+)
+from attnlab.workload.drawing import DISTRIBUTIONS, Captured, is_captured
+from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
+from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
+from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
+from attnlab.workload.vocabulary import (
+    CONTIGUOUS,
+    DEVICES,
+    DIRECTIONS,
+    DTYPES,
+    GIVEN,
+    ITEM_BYTES,
+    LOG_SUM,
+    OF_QUERIES,
+    OUTPUT,
+    STORAGES,
+)
+
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
+#: what is asked of a block alone, and why nothing else is
+_OF_BLOCKS = {
+    "layout": "its projections decide how query, key and value lie",
+    "storage": "keys and values come from its projections",
+    "splits": "keys and values come from its projections",
+    "distribution": "x is standard normal, as after a layer norm",
+    "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
+}
+#: positions of all batch elements, at which a mask is counted; and multiplications, so that all counts have 63 bits
+_MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
+#: rows of gradients of key and value that are looked at after a turn, at least, where there are so many
+_FEW = 64
+#: what fields were called in results that are stored
+_FORMER = {"regime": "distribution"}
+
+
+def _causal(text: str) -> str | bool:
+    if text.lower() in ("false", "none"):
+        return False
+    return "top_left" if text.lower() == "true" else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Attention of `queries` positions over `keys` positions, for `batch` x `heads` independent heads.
+
+    query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim),
+    value: (batch, kv_heads, keys, value_dim), output: (batch, heads, queries, value_dim).
+
+    With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
+    x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
+    to the output: (batch, queries, d_model) (`attnlab.workload.inputs`). What a field means its declaration says; None
+    and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
+
+    Raises ValueError, in one line, for what cannot be: a size that is empty or beyond all use, kv_heads that do not
+    divide heads, a window, lengths or splits beyond the keys, an unknown name.
+    """
+
+    batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
+    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True, most=2**20)
+    kv_heads: int = declared(
+        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]"
+    )
+    queries: int = declared(512, "Queries, where they differ from the length.", several="lengths", most=2**24)
+    keys: int = declared(512, "Keys, where they differ from the length.", several="lengths", most=2**24)
+    head_dim: int = declared(
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", most=2**16
+    )
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", most=2**16)
+    d_model: int | None = declared(
+        None,
+        "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
+        brief="d_model={}",
+        most=2**20,
+    )
+    rotary: bool = declared(False, "Rotary positions of query and key, in a block.", brief="rotary")
+    dtype: str = declared(
+        "float32",
+        f"Number format: {', '.join(DTYPES)}.",
+        brief="{}",
+        several="dtypes",
+        names=DTYPES,
+        always=True,
+        group="What is measured",
+    )
+    device: str = declared("cpu", "cpu or cuda.", brief="{}", names=DEVICES, always=True)
+    causal: str | bool = declared(
+        False,
+        "Hide later keys: top_left (query i sees keys 0 to i) or bottom_right (the last query sees all).",
+        read=_causal,
+        brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
+        names=ALIGNMENTS,
+        group="Mask and scores",
+    )
+    window: tuple[int, int] | None = declared(
+        None,
+        "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit.",
+        brief="window={}",
+    )
+    key_lengths: tuple[int, ...] | None = declared(
+        None, "Keys that are there, one number a batch element; the rest is padding.", brief="key_lengths={}"
+    )
+    mask: str = declared(
+        "",
+        f"A further mask: one or more of {forms()}, joined by &.",
+        brief=lambda text: text.replace(" ", ""),
+    )
+    bias: str = declared(
+        "none",
+        "What is added to the scores: none, normal (an array of standard normal numbers), alibi.",
+        brief="bias={}",
+        names=("none", "normal", "alibi"),
+    )
+    softcap: float | None = declared(
+        None, "Cap c of the scores, c tanh(s/c), before the bias.", brief="softcap={:g}"
+    )
+    sinks: bool = declared(False, "One more logit a head in the denominator.", brief="sinks")
+    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]")
+    layout: str = declared(
+        "bhsd",
+        "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
+        brief="{}",
+        names=("bhsd", "bshd"),
+        group="What is measured",
+    )
+    storage: str = declared(
+        CONTIGUOUS,
+        f"How keys and values lie between calls: {', '.join(STORAGES)}.",
+        brief="storage={}",
+        several="storage",
+        names=tuple(STORAGES),
+    )
+    splits: int = declared(
+        1,
+        "Parts that the keys are cut into, each computed with its ln Z, and merged.",
+        brief="splits={}",
+        most=2**12,
+    )
+    direction: str = declared(
+        "forward",
+        "What is measured: forward, forward_with_log_sum (ln Z too), backward (the gradients alone), training (both).",
+        brief="{}",
+        names=tuple(DIRECTIONS),
+    )
+    distribution: str = declared(
+        "normal",
+        "How the inputs are drawn; or FILE.safetensors/LAYER, inputs that a model computed (attnlab diagnose).",
+        brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
+        also="inputs",
+        names=tuple(DISTRIBUTIONS),
+    )
+    seed: int = declared(0, "Seed of the inputs.", read=whole(0), brief="seed={}")
+
+    def __post_init__(self) -> None:
+        self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary, _MOST))
+        self._check_size()
+        causal = "top_left" if self.causal is True else False if self.causal is None else self.causal
+        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale)
+        softcap = None if self.softcap is None else checked_number("softcap", self.softcap, above=LEAST_CAP)
+        self._write({"causal": causal, "scale": scale, "softcap": softcap})
+        self._check_values()
+        self._check_block()
+        self.masked.check(self.shape)
+        # a mask has one way to be written
+        self._write(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        """Fields as they are written, while it is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _check_size(self) -> None:
+        """Raises ValueError for sizes that are too large together."""
+        shorter, longer = sorted((self.queries, self.keys))
+        positions = self.batch * longer
+        products = positions * self.heads * (self.head_dim + self.value_dim) * max(shorter, self.d_model or 1)
+        told = ("positions", positions, _MOST_POSITIONS), ("multiplications", products, _MOST_PRODUCTS)
+        for name, size, most in told:
+            if size > most:
+                raise ValueError(
+                    f"a workload has at most {most:,} {name} in all, got {size:,}: "
+                    "take a smaller batch, fewer heads, queries or keys"
+                )
+
+    def _check_values(self) -> None:
+        """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
+        for one in fields(self):
+            value, names = getattr(self, one.name), declaration(one).names
+            if (one.name, value) == ("bias", GIVEN) or (one.name == "distribution" and self.captured):
+                continue
+            if names and value is not one.default and not (isinstance(value, str) and value in names):
+                known = names if one.default in names else (spoken(one.default), *names)
+                raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {value!r}")
+            if one.default is False and not names and not isinstance(value, bool):
+                raise ValueError(f"{one.name} must be true or false, got {value!r}")
+        if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
+            raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {self.seed!r}")
+        if not isinstance(self.mask, str):
+            raise ValueError(
+                f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
+            )
+
+    def _check_block(self) -> None:
+        """Raises ValueError for a block that can not be, and for what is asked of no block."""
+        if self.d_model is None:
+            if self.rotary:
+                raise ValueError(
+                    "rotary positions belong to a multi-head block, got no d_model; give d_model too"
+                )
+            return
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name in _OF_BLOCKS and value != one.default:
+                raise ValueError(
+                    f"{one.name} of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}: "
+                    f"{_OF_BLOCKS[one.name]}"
+                )
+
+    # -- what is asked -----------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """Of the score matrix: batch, heads, queries, keys."""
+        return Shape(self.batch, self.heads, self.queries, self.keys)
+
+    @property
+    def captured(self) -> Captured | None:
+        """The file that the inputs are read from, None where they are drawn.
+
+        Raises ValueError where its digest is not told: `attnlab.workload.drawing.named` finds it.
+        """
+        if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
+            return None
+        found = Captured.parse(self.distribution)
+        if not found.digest:
+            raise ValueError(f"distribution must name the digest of {found.text}, got none: see inputs.named")
+        return found
+
+    @property
+    def masked(self) -> Mask:
+        """Which keys the queries see, but for an array of a caller's own."""
+        further = Mask.parse("" if self.mask == GIVEN else self.mask)
+        return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
+
+    @classmethod
+    def of_problem(
+        cls, problem: Inputs, *, device: str = "cpu", direction: str = "forward", layout: str = "bhsd"
+    ) -> Workload:
+        """The workload that a problem poses; of arrays beside query, key and value it says only that they are given."""
+        shape = problem.shape
+        return cls(
+            **shape._asdict(),
+            kv_heads=problem.kv_heads,
+            head_dim=problem.query.shape[-1],
+            value_dim=problem.value.shape[-1],
+            d_model=None if problem.block is None else problem.block.d_model,
+            rotary=problem.block is not None and problem.block.rotary,
+            dtype=problem.dtype,
+            device=device,
+            bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
+            softcap=problem.softcap,
+            sinks=problem.sinks is not None,
+            scale=problem.scale,
+            direction=direction,
+            layout=layout,
+            **fields_of(problem.mask),
+        )
+
+    @property
+    def backward(self) -> bool:
+        """Whether gradients are asked for."""
+        return DIRECTIONS[self.direction].gradients
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The names of what a call returns."""
+        return DIRECTIONS[self.direction].results
+
+    @property
+    def core(self) -> Workload:
+        """What is asked of the core: itself, or of a block the attention between its projections."""
+        return self if self.d_model is None else self.with_(d_model=None, rotary=False, layout="bshd")
+
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The shape of a named result."""
+        if self.d_model is not None:
+            return self.batch, self.queries, self.d_model
+        shapes: dict[str, tuple[int, ...]] = {
+            OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
+            LOG_SUM: (self.batch, self.heads, self.queries),
+            "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
+            "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
+            "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
+        }
+        return shapes[name]
+
+    def dtype_of(self, name: str) -> str:
+        """The number format of a named result: the workload's, but ln Z is in float32 at least."""
+        return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
+
+    def cut(self, name: str, result: NDArray[Any], rows: Sequence[int], few: bool = False) -> NDArray[Any]:
+        """A named result at these query rows; whole where it has none, as gradients of key and value.
+
+        few : of these too only some rows, `_FEW` at least where there are so many.
+        """
+        if name not in OF_QUERIES:
+            return result[:, :, :: max(1, self.keys // _FEW)] if few else result
+        return result[:, rows] if self.d_model is not None else result[:, :, rows]
+
+    @property
+    def attends_to_itself(self) -> bool:
+        """Of a block: whether keys and values come from x too, as where there are as many queries as keys."""
+        return self.queries == self.keys
+
+    # -- what it costs at least: arithmetic --------------------------------------------------------
+
+    @property
+    def pairs(self) -> int:
+        """Query-key pairs that the mask keeps, over all batches and heads."""
+        return _counts(self.masked, self.shape).pairs
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction.
+
+        Those of a block's projections are among them: a multiplication and an addition a weight and token.
+        """
+        core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
+        if self.d_model is None:
+            return core
+        q, k, v = projected(self)
+        tokens = self.queries * (q + self.heads * self.value_dim) + self.keys * (k + v)
+        return core + 2 * self.batch * self.d_model * tokens
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked.
+
+        Of a block: of x, its memory and its parameters, and of a bias.
+        """
+        return self._bytes_read(self.batch * self.queries, self.batch * self.keys, self.queries * self.keys)
+
+    @property
+    def output_bytes(self) -> int:
+        """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
+        return sum(math.prod(self.shape_of(name)) * ITEM_BYTES[self.dtype_of(name)] for name in self.results)
+
+    @property
+    def least_bytes(self) -> int:
+        """Least memory traffic: what the mask lets be seen read once, and every result written once.
+
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
+        element keeps. Of a block all inputs are read.
+        """
+        if self.d_model is not None:
+            return self.input_bytes + self.output_bytes
+        seen = _counts(self.masked, self.shape)
+        return self._bytes_read(seen.queries, seen.keys, seen.kept_by_some) + self.output_bytes
+
+    def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
+        """Bytes of the inputs, with so many queries and keys of all batch elements, and pairs of one."""
+        count = self.heads * pairs if self.bias == "normal" else 0
+        if self.d_model is None:
+            count += self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
+            count += self.kv_heads * keys * (self.head_dim + self.value_dim)
+        else:
+            count += (queries + (0 if self.attends_to_itself else keys)) * self.d_model
+            count += sum(map(math.prod, shapes(self, self.d_model).values()))
+        return count * ITEM_BYTES[self.dtype]
+
+    @property
+    def score_bytes(self) -> int:
+        """Bytes of one full score matrix, batch x heads x queries x keys, whatever the mask."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    # -- how it is written -------------------------------------------------------------------------
+
+    @property
+    def label(self) -> str:
+        """A short name that tells workloads apart: ``b1 h8 n512 d64 float32 cpu``."""
+        heads = f"h{self.heads}" + (f"/{self.kv_heads}" if self.kv_heads != self.heads else "")
+        length = f"n{self.queries}" if self.queries == self.keys else f"n{self.queries}x{self.keys}"
+        dim = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
+        scale = "" if self.scale == 1 / math.sqrt(self.head_dim) else f"scale={self.scale:g}"
+        written = {"heads": heads, "queries": length, "head_dim": dim, "scale": scale}
+        parts = (written.get(one.name, in_label(one, getattr(self, one.name))) for one in fields(self))
+        return " ".join(filter(None, parts))
+
+    def options(self) -> list[str]:
+        """The command line's options that say it, ``["--length", "512", ...]``, but for what is at its default."""
+        given: list[str] = ["--length", str(self.queries)]
+        plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
+        plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
+        if self.d_model is not None:
+            plain["head_dim"] = self.d_model / self.heads  # where that is no whole number, it has to be said
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != plain[one.name]:
+                given += [option(one.name), spoken(value)]
+        return given
+
+    def with_(self, **changes: Any) -> Workload:
+        """A copy with these fields changed.
+
+        `kv_heads`, `head_dim`, `value_dim` and `scale` stay as they are unless named: pass None to derive them anew.
+        """
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return {name: list(one) if isinstance(one, tuple) else one for name, one in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Workload:
+        """The inverse of `to_dict`, former names of fields included. Raises ValueError for an unknown one."""
+        given = {_FORMER.get(name, name): value for name, value in data.items()}
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(given) - known)
+        if unknown:
+            raise ValueError(f"unknown workload field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        return cls(**given)
+
+
+#: what sizes may be at most, by name
+_MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}
+
+
+@lru_cache(maxsize=512)
+def _counts(mask: Mask, shape: Shape) -> Counts:
+    """What a mask leaves: contenders of one race, and workloads of many directions, ask again and again."""
+    return mask.counts(shape)

@@ -1,0 +1,122 @@
+"""The multi-head block: one meaning however x is projected, one line for what does not fit, sizes that add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import attnlab
+from attnlab.backends.discovery import load
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import PROJECTIONS, Inputs
+from attnlab.workload.workload import Workload
+
+SMALL = Workload(batch=2, heads=4, queries=5, keys=5, d_model=24, dtype="float64")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "self-attention": {},
+    "cross-attention": {"keys": 7},
+    "grouped heads": {"kv_heads": 2},
+    "heads that do not divide d_model": {"head_dim": 4, "value_dim": 4, "scale": None},
+    "rotary, causal": {"rotary": True, "causal": "top_left"},
+    "rotary, decoding": {"rotary": True, "queries": 1, "keys": 9},
+}
+
+
+def written_out(problem: Inputs) -> np.ndarray:
+    """The block by the formula, a head, a query and a pair of components at a time, in float64."""
+    block = problem.block
+    assert block is not None
+    projected = {}
+    for name, (weight, bias) in block.projections.items():
+        tokens = block.x if name == "query" else block.source
+        heads = block.heads if name == "query" else block.kv_heads
+        flat = np.einsum("bnm,om->bno", tokens, weight) + bias
+        projected[name] = np.stack(np.split(flat, heads, axis=-1), axis=1)
+    if block.rotary:
+        half = block.head_dim // 2
+        for name, positions in zip(("query", "key"), block.positions, strict=True):
+            pairs = projected[name][..., :half] + 1j * projected[name][..., half:]
+            frequencies = [10000.0 ** (-c / half) for c in range(half)]
+            pairs = pairs * np.exp(1j * np.outer(positions, frequencies))
+            projected[name] = np.concatenate([pairs.real, pairs.imag], axis=-1)
+    core = problem.with_(**projected, block=None)
+    of_core = attnlab.correctness.error_budget(core).output
+    return (
+        np.concatenate(list(of_core.swapaxes(0, 1)), axis=-1) @ block.parameters["out_proj.weight"].T
+        + block.parameters["out_proj.bias"]
+    )
+
+
+@pytest.mark.parametrize("projection", PROJECTIONS)
+@pytest.mark.parametrize("name", ["numpy_vectorized", "torch_sdpa"])
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_projection_around_every_core_is_the_formula(
+    variant: dict[str, Any], name: str, projection: str
+) -> None:
+    """In float64, to rounding; in two array libraries."""
+    workload = SMALL.with_(**variant)
+    backend, problem = load(name), problem_of(workload)
+    reason = backend.declines(workload, projection)
+    if reason:
+        assert reason == backend.declines(workload.core), "a block is declined for its core"
+        pytest.skip(reason)
+    found = backend.named(workload, backend.bind(workload, problem, projection)())["output"]
+    assert found.shape == (2, workload.queries, 24)
+    np.testing.assert_allclose(found, written_out(problem), rtol=0, atol=1e-12)
+
+
+def test_a_state_dict_of_torch_is_taken_as_it_is() -> None:
+    """And the block is PyTorch's module, in its own arithmetic."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    module = torch.nn.MultiheadAttention(24, 4, batch_first=True)
+    for bias in (module.in_proj_bias, module.out_proj.bias):
+        torch.nn.init.normal_(bias)
+    x, memory = torch.randn(2, 5, 24), torch.randn(2, 7, 24)
+    with torch.no_grad():
+        expected, _ = module(x, memory, memory, need_weights=False)
+    state = {name: one.detach() for name, one in module.state_dict().items()}
+    found = attnlab.block("torch_sdpa", x.numpy(), state, heads=4, memory=memory.numpy())
+    np.testing.assert_allclose(found, expected.numpy(), atol=2e-6)
+
+
+# -- what does not fit -------------------------------------------------------------------------------
+
+X = np.zeros((1, 3, 8), np.float32)
+
+
+def state(**changed: Any) -> dict[str, Any]:
+    """A state dict that fits X and two heads, but for what is changed."""
+    shapes = {
+        "in_proj_weight": (24, 8),
+        "in_proj_bias": (24,),
+        "out_proj.weight": (8, 8),
+        "out_proj.bias": (8,),
+    }
+    found = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} | changed
+    return {name: one for name, one in found.items() if one is not None}
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"parameters": state(in_proj_weight=np.zeros((8, 24)))}, r"\(24, 8\) .* got \(8, 24\); transpose"),
+        ({"parameters": state(in_proj_bias=None)}, "got no in_proj_bias; give zeros for a bias"),
+        ({"parameters": state(**{"out_proj.bias": np.zeros(9)})}, r"out_proj.bias must have shape \(8,\)"),
+        ({"parameters": state(in_proj_bias=np.full(24, np.nan))}, "in_proj_bias must be finite, got a NaN"),
+        ({"parameters": 5}, r"parameters must be a state dict, arrays by their names, got int; .* state_dict\(\)"),
+        ({"heads": 4, "kv_heads": 0}, "kv_heads must be a whole number of at least 1, got 0"),
+        ({"heads": 3}, "d_model must be divisible by heads, got 8 and 3; take 2 heads, or give a head_dim"),
+        ({"x": X[0]}, r"x must be a non-empty array of shape \(batch, queries, d_model\), got \(3, 8\)"),
+        ({"memory": np.zeros((1, 5, 7), np.float32)}, r"memory must have shape \(1, keys, 8\) .* \(1, 5, 7\)"),
+        ({"rotary": True, "heads": 8}, "head_dim must be even for rotary positions, got 1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str, Any], message: str) -> None:
+    """What was expected, and what came."""
+    arguments = {"x": X, "parameters": state(), "heads": 2, **given_}
+    with pytest.raises(ValueError, match=message) as refusal:
+        attnlab.block("numpy_vectorized", **arguments)
+    assert "\n" not in str(refusal.value)

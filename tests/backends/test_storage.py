@@ -1,0 +1,104 @@
+"""However keys and values are stored, a call attends over the very same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from every import here, installed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from strategies import workloads
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import load
+from attnlab.backends.library import open_library
+from attnlab.backends.storage import PAGE
+from attnlab.backends.storage import STORED as KINDS
+from attnlab.workload.drawing import inputs
+from attnlab.workload.vocabulary import CONTIGUOUS, STORAGES
+from attnlab.workload.workload import Workload
+
+STORED = [name for name in STORAGES if name != CONTIGUOUS]
+
+
+ASKED = {"device": "cpu", "direction": "forward", "distribution": "normal", "splits": 1}
+#: keys up to some pages, and batch elements without any
+CACHES = st.builds(
+    lambda one, storage: one.with_(**ASKED, storage=storage), workloads(3 * PAGE), st.sampled_from(STORED)
+)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@given(workload=CACHES)
+@settings(max_examples=35, deadline=None)
+def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> None:
+    """Bit for bit, call after call, where a batch element has keys; elsewhere it is a number."""
+    library = open_library(name)
+    if library.declines(workload.dtype):
+        return
+    _, key, value = inputs(workload)
+    stored = KINDS[workload.storage].lay(library, workload, key, value)
+    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
+    there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)
+    for _ in range(2):
+        for array, found in zip((key, value), stored.read(), strict=True):
+            kept = there[..., :1] & np.ones(array.shape, bool)
+            read = library.to_numpy(found)
+            assert read.shape == array.shape and library.dtype_of(found) == workload.dtype
+            np.testing.assert_array_equal(read[kept], array[kept])
+            assert np.isfinite(read).all()
+
+
+@pytest.mark.parametrize("storage", STORED)
+@pytest.mark.parametrize("name", installed("onnxruntime", "torch_sdpa"))
+def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
+    """Decoding with grouped heads and lengths, and a prefill with a causal mask."""
+    backend = here(name)
+    few: dict[str, Any] = {"batch": 2, "heads": 4, "head_dim": 8, "storage": storage}
+    decoding = Workload(kv_heads=2, queries=1, keys=37, key_lengths=(37, 20), **few)
+    for workload in (decoding, Workload(queries=19, keys=19, causal=True, **few)):
+        if backend.declines(workload.with_(storage=CONTIGUOUS)):
+            workload = workload.with_(kv_heads=4)
+        assert backend.declines(workload) is None
+        expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
+        found = backend.named(workload, backend.bind(workload)())["output"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def _reading_pages(
+    query: NDArray[Any],
+    key: NDArray[Any],
+    value: NDArray[Any],
+    *,
+    causal: bool,
+    scale: float,
+    key_lengths: tuple[int, ...] | None = None,
+    page_table: NDArray[Any] | None = None,
+    enable_gqa: bool = False,
+) -> NDArray[Any]:
+    """Reads pages where they lie: it would fail on gathered arrays, which have the batch as their first axis."""
+    assert page_table is not None and key.shape[1] == PAGE and key.shape[0] == page_table.max() + 1
+    outputs = []
+    for at, pages in enumerate(page_table):
+        count = key.shape[0] * PAGE if key_lengths is None else key_lengths[at]
+        k, v = (
+            one[pages].reshape(-1, *one.shape[2:])[:count].swapaxes(0, 1).repeat(2, 0) for one in (key, value)
+        )
+        weights = np.exp(scale * query[at] @ k.swapaxes(1, 2))
+        outputs.append(weights / weights.sum(-1, keepdims=True) @ v)
+    return np.stack(outputs)
+
+
+def test_a_backend_that_reads_pages_is_given_them_as_they_lie() -> None:
+    """By the keyword that it names; parts of the keys are gathered for it."""
+    options = frozenset({"causal", "scale", "key_lengths", "page_table", "enable_gqa"})
+    backend = Backend("pages", "numpy", _reading_pages, options=options)
+    workload = Workload(
+        batch=2, heads=4, kv_heads=2, queries=1, keys=50, head_dim=4, key_lengths=(50, 17), storage="paged"
+    )
+    assert backend.declines(workload) is None
+    expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
+    np.testing.assert_allclose(backend.bind(workload)(), expected, rtol=1e-4)

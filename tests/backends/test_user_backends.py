@@ -1,0 +1,203 @@
+"""A user's file becomes a backend, or a clear line that says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import backends, load
+from attnlab.errors import Unavailable
+from attnlab.workload.workload import Workload
+
+SMALL = Workload(heads=2, queries=3, keys=5, head_dim=4)
+
+
+def write(folder: Path, source: str = "", name: str = "mine") -> Path:
+    """A user's file, and the folder it is in."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    return folder
+
+
+def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
+    """Beside those that come with attnlab, sorted; files that begin with _ and other files are not."""
+    write(tmp_path)
+    write(tmp_path, name="_private")
+    (tmp_path / "notes.txt").touch()
+    assert backends([tmp_path]) == sorted([*backends(), "mine"])
+    assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x = 1\nraise RuntimeError('no\\nluck')", r"fails on import: RuntimeError: no luck \(line 2\)"),
+        ("def attend(:", r"fails on import: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
+        ("import sys\nsys.exit(3)", r"fails on import: SystemExit: 3 \(line 2\)"),
+        ("LIBRARY = 'numpy'", r"mine: a backend file must define attend\(query, key, value"),
+        ("def attend(q, k, v): ...", r'mine: LIBRARY must be .*"numpy" or .*"torch" or .*got None'),
+        ("LIBRARY = 'numpy'\nattend = max", r"wrap it in a function: def attend\("),
+        ("LIBRARY = 'numpy'\ndef attend(q, k, v, *, dropout): ...", "needs 'dropout', which nobody gives"),
+    ],
+)
+def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
+    """With the file's name or the backend's, what is wrong, and the line in the file where there is one."""
+    with pytest.raises(ValueError, match=message) as refusal:
+        load("mine", [write(tmp_path, source)])
+    assert "\n" not in str(refusal.value)
+    assert "mine" in str(refusal.value)
+
+
+def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
+    """Not an error of the user's."""
+    with pytest.raises(Unavailable, match=r"mine needs nosuchlibrary, which is not installed"):
+        load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("torch_mah", r"did you mean torch_mha( or \w+)*\?$"),
+        ("torch_abc", "there are: array_api, "),
+        ("", "there are: array_api, "),
+    ],
+)
+def test_an_unknown_name_gets_its_near_names_or_all(typed: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"no backend is called '{typed}'; {told}"):
+        load(typed)
+
+
+def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
+    """By a built-in, or by a file in another folder."""
+    with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
+        backends([write(tmp_path, name="numpy_vectorized")])
+    one, other, two = tmp_path / "one", tmp_path / "other", tmp_path / "two"
+    for folder in (one, other, two):
+        folder.mkdir()
+        write(folder)
+    with pytest.raises(ValueError, match="has the name of another backend, mine; rename the file"):
+        backends([one, other])
+    with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
+        backends([write(tmp_path / "two", name="2fast")])
+    with pytest.raises(
+        ValueError, match=r"--implementations must name a folder that is there, got .*nowhere"
+    ):
+        backends([tmp_path / "nowhere"])
+
+
+# -- what it takes, what it declines -------------------------------------------------------------------
+
+
+def of(function: Any, **fields: Any) -> Backend:
+    """A backend made by hand."""
+    return Backend(name="mine", library="numpy", attend=function, **fields)
+
+
+@pytest.mark.parametrize(
+    ("signature", "options"),
+    [
+        ("q, k, v", set()),
+        ("q, k, v, causal=False", {"causal"}),
+        ("q, k, v, **others", {"causal", "scale"}),
+        ("q, k, v, *, causal, mask, softcap, enable_gqa", {"causal", "mask", "softcap", "enable_gqa"}),
+        ("q, k, v, window=None, key_lengths=None", {"window", "key_lengths"}),
+    ],
+)
+def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, options: set[str]) -> None:
+    """So that a function of three arrays is a backend already."""
+    source = f"LIBRARY = 'numpy'\ndef attend({signature}): ..."
+    assert load("mine", [write(tmp_path, source)]).options == options
+
+
+def test_a_file_may_give_its_output_with_ln_z_alone(tmp_path: Path) -> None:
+    """What it takes is what that function takes."""
+    source = "LIBRARY = 'numpy'\ndef attend_with_log_sum(q, k, v, *, causal): return v, None"
+    backend = load("mine", [write(tmp_path, source)])
+    assert backend.options == {"causal"} and backend.attend(1, 2, 3, causal=False) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "reason"),
+    [
+        ({"causal": True}, set(), "causal mask"),
+        ({"causal": "bottom_right"}, {"causal"}, "bottom-right causal mask"),
+        ({"key_lengths": (3,)}, set(), "no key_lengths"),
+        ({"mask": "window(1,1) & window(2,2)"}, {"window"}, "no mask"),
+        ({"kv_heads": 1}, {"mask"}, "no enable_gqa"),
+        ({"direction": "backward"}, {"mask"}, "no automatic differentiation"),
+    ],
+)
+def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str], reason: str) -> None:
+    """And done where the keyword for it is there; a keyword that says another alignment is none."""
+    backend = of(lambda q, k, v: v, options=frozenset(taken | {"scale"}))
+    assert reason in (backend.declines(SMALL.with_(**asked)) or "")
+
+
+@pytest.mark.parametrize(
+    ("asked", "taken", "given"),
+    [
+        ({"causal": True}, {"causal", "mask"}, {"causal": True, "mask": None}),
+        ({"causal": True, "keys": 3}, {"causal_bottom_right"}, {"causal_bottom_right": True}),
+        ({"causal": True, "window": (1, 0)}, {"causal", "window"}, {"causal": True, "window": (1, 0)}),
+        ({"bias": "alibi"}, {"alibi_slopes"}, {"alibi_slopes": (0.0625, 0.00390625)}),
+        ({"kv_heads": 1}, {"enable_gqa"}, {"enable_gqa": True}),
+        ({}, {"causal", "bias", "enable_gqa"}, {"causal": False, "bias": None, "enable_gqa": False}),
+    ],
+)
+def test_a_keyword_is_given_what_it_says(
+    asked: dict[str, Any], taken: set[str], given: dict[str, Any]
+) -> None:
+    """And what rests has its resting value."""
+    seen: dict[str, Any] = {}
+    of(lambda q, k, v, **rest: seen.update(rest), options=frozenset(taken)).bind(SMALL.with_(**asked))()
+    assert seen == given
+
+
+def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
+    """Forward; what its gradients are there is not known, and declined."""
+    workload = SMALL.with_(batch=2, key_lengths=(5, 0))
+    for empty_rows, expected in ((None, 0.0), ("zeros", 7.0), ({"cuda": "zeros"}, 0.0)):
+        backend = of(
+            lambda q, k, v, *, mask: np.full_like(q, 7), options=frozenset({"mask"}), empty_rows=empty_rows
+        )
+        output = backend.bind(workload)()
+        assert (output[0] == 7).all() and (output[1] == expected).all()
+    other = Backend(name="mine", library="torch", attend=max, options=frozenset({"mask", "scale"}))
+    assert "sees no key" in (other.declines(workload.with_(direction="training")) or "")
+
+
+def test_prepare_runs_once_outside_the_call() -> None:
+    """It gets the workload and the library's arrays."""
+    prepared: list[Workload] = []
+
+    def prepare(workload: Workload, q: Any, k: Any, v: Any) -> tuple[Any, Any, Any]:
+        prepared.append(workload)
+        return q * 0 + 1, k, v
+
+    backend = of(lambda q, k, v, *, causal, scale: q, prepare=prepare)
+    call = backend.bind(SMALL)
+    assert float(call().min()) == float(call().max()) == 1.0
+    assert prepared == [SMALL]
+
+
+# -- what it returns ------------------------------------------------------------------------------------
+
+RIGHT = np.zeros((1, 2, 3, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (RIGHT[0], r"returned shape \(2, 3, 4\), expected \(1, 2, 3, 4\)"),
+        (None, "returned a NoneType, expected a numpy.ndarray"),
+        (torch.from_numpy(RIGHT), r"returned a torch.Tensor, expected a numpy.ndarray, as its LIBRARY"),
+    ],
+)
+def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: str) -> None:
+    """By what came and what was expected."""
+    with pytest.raises(ValueError, match=f"mine {message}"):
+        of(None).named(SMALL, output)

@@ -1,0 +1,137 @@
+"""A block's budget from both sides: real blocks use it and stay within it, and no fault does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attnlab.backends.discovery import load
+from attnlab.correctness import race_check
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import PROJECTIONS, Block, Inputs
+from attnlab.workload.result import Accuracy
+from attnlab.workload.workload import Workload
+
+CASES: dict[str, Workload] = {
+    "memory": Workload(heads=12, queries=48, keys=80, d_model=768),
+    "grouped, rotary, causal": Workload(
+        heads=8, kv_heads=2, queries=64, keys=64, d_model=256, rotary=True, causal="top_left"
+    ),
+    "decoding": Workload(batch=3, heads=8, kv_heads=4, queries=1, keys=300, d_model=128, rotary=True),
+    "padded": Workload(batch=2, heads=4, queries=30, keys=30, d_model=96, key_lengths=(30, 7)),
+    "one head": Workload(heads=1, queries=40, keys=40, d_model=32),
+}
+
+
+def judged(workload: Workload, backend: str, projection: str | None = None) -> Accuracy:
+    """A backend's block before the clock, as a race does it."""
+    one, rows = load(backend), race_check.sampled_rows(workload)
+    answer = one.named(workload, one.bind(workload, projection=projection)())["output"]
+    return race_check.judge(workload, rows, answer[:, rows])
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("dtype", "least"),
+    # sums in lanes of a SIMD register have a small part of the error of a sum in order, which the budget allows
+    [("bfloat16", 0.5), ("float16", 0.4), ("float32", 0.02), ("float64", 0.01)],
+)
+def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, least: float) -> None:
+    """Where the number format's own roundings dominate, the prediction is the measured error, within a factor of 2."""
+    workload = CASES[case].with_(dtype=dtype)
+    for projection in PROJECTIONS:
+        found = judged(workload, "torch_sdpa", projection)
+        assert found.passed, f"{projection}: {found.reason}"
+        assert found.ratio > least
+
+
+@pytest.mark.parametrize("name", ["torch_mha", "torch_eager", "numpy_vectorized"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("case", ["memory", "padded"])
+def test_every_honest_block_passes(case: str, dtype: str, name: str) -> None:
+    """Cores that store scores or weights, and PyTorch's module, whose fast path stores before it adds the bias."""
+    workload = CASES[case].with_(dtype=dtype)
+    reason = load(name).declines(workload)
+    if reason:
+        pytest.skip(reason)
+    found = judged(workload, name)
+    assert found.passed, found.reason
+
+
+# -- faults
+
+
+def parameter(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Block], Block]:
+    """One of the parameters replaced."""
+    return lambda block: replace(
+        block, parameters={**block.parameters, name: change(block.parameters[name].copy())}
+    )
+
+
+def zeroed(where: Any) -> Callable[[np.ndarray], np.ndarray]:
+    """0 at an index."""
+
+    def change(x: np.ndarray) -> np.ndarray:
+        x[where] = 0
+        return x
+
+    return change
+
+
+class Late(Block):
+    """Its keys are one position off; if queries were too, no score would change."""
+
+    @property
+    def positions(self) -> Any:
+        queries, keys = super().positions
+        return queries, keys + 1
+
+
+#: what a faulty block does to its parameters
+FAULTS: dict[str, Callable[[Block], Block]] = {
+    "a head dropped": parameter("out_proj.weight", zeroed(np.s_[:, -16:])),
+    "two heads exchanged": parameter("out_proj.weight", lambda w: w[:, np.r_[16:32, :16, 32:64]]),
+    "no output bias": parameter("out_proj.bias", zeroed(np.s_[:])),
+    "no bias of the queries": parameter("in_proj_bias", zeroed(np.s_[:64])),
+    "no bias of the values": parameter("in_proj_bias", zeroed(np.s_[128:])),
+    "W_O transposed": parameter("out_proj.weight", lambda w: np.ascontiguousarray(w.T)),
+    "keys and values exchanged": parameter("in_proj_weight", lambda w: w[np.r_[:64, 128:192, 64:128]]),
+    "keys one position off": lambda block: Late(
+        **{name: getattr(block, name) for name in block.__dataclass_fields__}
+    ),
+}
+#: what a block is asked for, and what it answers instead, as fields of a workload
+IGNORED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"scale": 64**-0.5}),
+    ({"rotary": True}, {"rotary": False}),
+    ({"kv_heads": 2, "causal": "top_left"}, {"kv_heads": 2, "causal": False}),
+]
+FAULTY = Workload(heads=4, queries=20, keys=20, d_model=64)
+ROWS = list(range(20))
+
+
+def answered(workload: Workload, problem: Inputs) -> np.ndarray:
+    """What `torch_sdpa` answers to `problem`, posed as `workload`."""
+    backend = load("torch_sdpa")
+    return backend.named(workload, backend.bind(workload, problem)())["output"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_wrong_block_is_caught(dtype: str) -> None:
+    """Whatever it does to the parameters, and whatever part of the question it ignores or makes up."""
+    for fault, change in FAULTS.items():
+        workload = FAULTY.with_(dtype=dtype, rotary=fault == "keys one position off")
+        problem = problem_of(workload)
+        assert problem.block is not None
+        assert race_check.judge(workload, ROWS, answered(workload, problem)).passed
+        found = race_check.judge(
+            workload, ROWS, answered(workload, problem.with_(block=change(problem.block)))
+        )
+        assert not found.passed and found.reason and "head" not in found.reason, fault
+    for asked, done in IGNORED:
+        workload, other = (FAULTY.with_(dtype=dtype, **one) for one in (asked, {**asked, **done}))
+        assert not race_check.judge(workload, ROWS, answered(other, problem_of(other))).passed, done

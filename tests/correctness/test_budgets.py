@@ -1,0 +1,202 @@
+"""Exact results against automatic differentiation, and error budgets against attentions that round for real."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from attention import FEATURES, by_differentiation, drawn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mutants.rounding import RIGHT
+
+from attnlab.correctness.reference import refer
+from attnlab.lab import theory
+
+HALVES = ("float16", "bfloat16")
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) -> None:
+    """And the tilt is their derivative in the scale, by the difference quotient."""
+    problem, step = drawn("float64", **FEATURES[feature]), 1e-5
+    expected = by_differentiation(problem)
+    above, below = (refer(problem.with_(scale=0.4 * math.exp(by))) for by in (step, -step))
+    for name, reference in refer(problem).items():
+        np.testing.assert_allclose(reference.output, expected[name], atol=1e-12)
+        quotient = (above[name].output - below[name].output) / (2 * step)
+        np.testing.assert_allclose(reference.lenient.tilt, quotient, atol=1e-7)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_rows_are_those_of_the_whole(feature: str) -> None:
+    """An output gradient that is 0 elsewhere leaves the same, for less."""
+    rows = [0, 7, 30]
+    problem = drawn("bfloat16", **FEATURES[feature])
+    assert problem.output_gradient is not None
+    cut = np.zeros_like(problem.output_gradient)
+    cut[:, :, rows] = problem.output_gradient[:, :, rows]
+    whole, part = (refer(problem.with_(output_gradient=cut), at) for at in (None, rows))
+    for name in ("output", "query gradient"):
+        for of in (lambda x: x.output, lambda x: x.bound, lambda x: x.lenient.rms, lambda x: x.low):
+            np.testing.assert_allclose(of(part[name]), of(whole[name])[:, :, rows], rtol=1e-9, atol=1e-18)
+    assert (np.delete(whole["query gradient"].bound, rows, axis=2) == 0).all()
+    for name in ("key gradient", "value gradient"):
+        np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
+
+
+def test_arrays_and_their_problem_are_one() -> None:
+    """The public functions take either; a row that sees no key has the output 0 without error."""
+    problem = drawn("bfloat16", causal="bottom_right", softcap=2.0)
+    arrays = (problem.query, problem.key, problem.value)
+    options = {"causal": "bottom_right", "softcap": 2.0, "scale": 0.4, "dtype": "bfloat16"}
+    for name, expected in theory.precision_classes(problem, worst_case=True).items():
+        found = theory.precision_classes(*arrays, **options, worst_case=True)[name]
+        np.testing.assert_array_equal(found.rms, expected.rms)
+        np.testing.assert_array_equal(found.worst_case, expected.worst_case)
+    upstream = problem.output_gradient
+    for mine, theirs, exact in zip(
+        theory.gradient_budgets(*arrays, upstream, **options),
+        theory.gradient_budgets(problem),
+        theory.exact_gradients(*arrays, upstream, **options),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(mine.rms, theirs.rms)
+        np.testing.assert_allclose(mine.output, exact, atol=1e-12)
+    empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]), worst_case=True)
+    for zero in (empty.output, empty.rms, empty.worst_case):
+        assert (zero[:, :, 7] == 0).all()
+
+
+#: right ways of rounding, and the classes of output and of gradients that they are of
+KINDS = {
+    "float64 inside": ("full precision inside", "full precision inside"),
+    "weights rounded": ("weights rounded", None),
+    "fused, blocks of 64": (None, "weights rounded"),
+    "partial sums of 32 stored": (None, "partial sums rounded"),
+    "scores rounded": ("scores rounded", "scores rounded"),
+    "softmax written out": ("scores rounded", None),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("feature", ["plain", "soft cap", "bias", "all"])
+def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind: str, dtype: str) -> None:
+    """From both sides, as far as an upper model of several implementations goes, and below the worst case."""
+    features = {**FEATURES[feature], "queries": 70, "keys": 90, "dim": 16}
+    problem = drawn(dtype, 1, **features)
+    of_output, of_gradients = KINDS[kind]
+    found = RIGHT[kind](problem)
+    for name, reference in refer(problem).items():
+        error = found[name].astype(np.float64) - reference.output
+        assert (np.abs(error) <= reference.bound).all()
+        chosen = of_output if name == "output" else of_gradients
+        if chosen is not None:
+            relative = np.linalg.norm(error) / np.linalg.norm(reference.output)
+            ratio = relative / reference.classes[chosen].relative
+            assert (0.5 if chosen != "scores rounded" else 0.25) < ratio < 1.2, name
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_the_classes_are_told_apart_and_nest(dtype: str) -> None:
+    problem = drawn(dtype, 9, queries=300, keys=400, dim=64, scale=0.125)
+    budgets = theory.precision_classes(problem)
+    for kind, (name, _) in KINDS.items():
+        if name is not None and kind != "softmax written out":
+            output = RIGHT[kind](problem)["output"].astype(np.float64)
+            exact = budgets[name].output
+            error = np.linalg.norm(output - exact) / np.linalg.norm(exact)
+            assert theory.classify(float(error), budgets) == name
+    assert theory.classify(1.0, budgets) is None
+    for budget in theory.gradient_budgets(problem):
+        sizes = [budget.restricted_to(*sources).relative for sources in theory.GRADIENT_CLASSES.values()]
+        assert sizes == sorted(sizes)
+
+
+@given(
+    seed=st.integers(0, 99),
+    std=st.sampled_from([0.1, 1.0, 8.0, 40.0]),
+    softcap=st.sampled_from([None, 0.5, 50.0]),
+    bias=st.sampled_from([0.0, 1.0, 20.0]),
+    queries=st.integers(1, 30),
+    keys=st.integers(1, 30),
+    kind=st.sampled_from(
+        ["scores rounded", "partial sums of 32 stored", "root of the scale", "merged halves"]
+    ),
+)
+@settings(max_examples=60)
+def test_the_worst_case_is_never_passed(
+    seed: int, std: float, softcap: float | None, bias: float, queries: int, keys: int, kind: str
+) -> None:
+    """Also where the first order is of no use: saturated rows, a cap that binds on large scores, one key."""
+    added = bias * np.random.default_rng(seed).standard_normal((queries, keys))
+    problem = drawn("bfloat16", seed, std=std, softcap=softcap, bias=added, queries=queries, keys=keys)
+    for name, one in RIGHT[kind](problem).items():
+        reference = refer(problem)[name]
+        assert (np.abs(one - reference.output) <= reference.bound).all(), name
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "std", "mean"), [(64, 8, 1, 0), (256, 64, 8, 0), (600, 32, 1, 0), (128, 64, 1, 3)]
+)
+def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: float, mean: float) -> None:
+    """Every partial sum rounded to float32, one term after another."""
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((1, 1, n, d)).astype(np.float32) for _ in range(3))
+    q, k = (std * q + mean).astype(np.float32), (k + mean).astype(np.float32)
+    s = sum((q[..., :, None, c] * k[..., None, :, c] for c in range(d)), np.zeros(1, np.float32))
+    s = s * np.float32(d**-0.5)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    total = sum((p[..., j, None] for j in range(n)), np.zeros(1, np.float32))
+    o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32)) / total
+    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    ratio = np.linalg.norm(o - budget.output) / np.linalg.norm(budget.output) / budget.relative
+    slack = 3 * budget.relative_scatter
+    assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
+
+
+def test_keys_whose_neighbours_are_alike_have_the_error_of_their_own_partial_sums() -> None:
+    """As in a text: values of one sign first and of the other later sum to little by way of much, and that is rounded.
+
+    In another order the same sums wander less; independent values get what they got.
+    """
+    rng = np.random.default_rng(7)
+    n, d = 512, 16
+    q, k, drawn_v = (rng.standard_normal((1, 1, n, d)) for _ in range(3))
+    v = drawn_v * 0.1 + np.sign(np.arange(n) - n / 2 + 0.5)[:, None]
+    q, k, v = (one.astype(np.float32) for one in (0.1 * q, k, v - v.mean(axis=-2, keepdims=True)))
+    s = q @ np.swapaxes(k, -1, -2) / np.float32(4)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    p = (p / p.sum(axis=-1, keepdims=True)).astype(np.float32)
+    o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32))
+    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    far = np.abs(o - budget.output) / budget.rms
+    assert far.max() < 6
+    assert np.sqrt((far**2).mean()) > 0.5
+    mixed = rng.permutation(n)
+    assert (
+        budget.relative > 3 * theory.error_budget(q, k[:, :, mixed], v[:, :, mixed], dtype="float32").relative
+    )
+
+
+# -- what is refused
+
+X = np.zeros((1, 2, 3, 4))
+BAD: list[dict[str, Any]] = [
+    *({"q": one} for one in (X[0], X[..., :3], X[:, :, :0], X[:, :1])),
+    *({"v": np.full_like(X, one)} for one in (math.nan, math.inf)),
+    *({name: one} for name, one in (("dtype", "float8"), ("score_roundings", -1), ("scale", math.nan))),
+    *({"rows": rows} for rows in ([3], [], [0.5])),
+    *({"mask": mask} for mask in (np.ones((3, 3)), np.ones((2, 3), dtype=bool))),
+    {"causal": "middle"},
+]
+
+
+@pytest.mark.parametrize("change", BAD)
+def test_bad_input_is_refused_in_one_line(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must") as caught:
+        theory.error_budget(**{"q": X, "k": X, "v": X, "dtype": "float32", **change})
+    assert "\n" not in str(caught.value)

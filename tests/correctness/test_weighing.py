@@ -1,0 +1,151 @@
+"""One answer against its reference: what the gate says of it, and the check before a race."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from attention import FEATURES, by_differentiation, drawn
+from mutants.fault import inputs
+from mutants.parts import divided, rounder, whole
+from mutants.rounding import RIGHT
+
+from attnlab.correctness import race_check
+from attnlab.correctness.evidence import weigh
+from attnlab.correctness.gate import examine
+from attnlab.correctness.reference import refer
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.result import Accuracy, Outcome, Result
+from attnlab.workload.vocabulary import DTYPES, OUTPUT, round_to
+from attnlab.workload.workload import Workload
+
+WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dtype: str) -> None:
+    """Of one that stores every step, and of one that rounds its results; each result tells on a feature left out."""
+    problem = drawn(dtype, **FEATURES[feature])
+    references, exact = refer(problem), by_differentiation(problem)
+    for answers in (
+        RIGHT["scores rounded"](problem),
+        {name: round_to(one, dtype) for name, one in exact.items()},
+    ):
+        for name, reference in references.items():
+            assert weigh(reference, answers[name], directions=None).passed, name
+    if feature not in ("plain", "value_dim"):
+        arrays, g = (problem.query, problem.key, problem.value), problem.output_gradient
+        plain = Inputs.of(*arrays, output_gradient=g, scale=problem.scale, dtype=dtype)
+        for name, one in by_differentiation(plain).items():
+            assert not weigh(references[name], round_to(one, dtype), directions=None).passed, name
+
+
+# -- what is said of one answer
+
+
+def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
+    """The right answer, or that of a scale wrong by `factor`."""
+    problem = problem_of(workload)
+    return whole(problem.with_(scale=problem.scale * factor), workload.dtype)["output"]
+
+
+def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
+    """`judge` on the rows it samples."""
+    rows = race_check.sampled_rows(workload)
+    return race_check.judge(workload, rows, output[:, :, rows])
+
+
+def spoiled(where: Any, number: float) -> np.ndarray:
+    """The right answer with one number in the place of some."""
+    output = answered(WORKLOAD)
+    output[where] = number
+    return output
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (lambda: answered(WORKLOAD, 1.01), "scale looks too large by"),
+        (lambda: answered(WORKLOAD, 1.002), "line up with the derivative in the scale, as if it were 0.2"),
+        (lambda: 1.01 * answered(WORKLOAD), "too large by 1 % on average"),
+        (lambda: spoiled(np.s_[:, :, 17], 0), "rows are zero"),
+        (lambda: spoiled(np.s_[0, 0, 3, 5], 100), "outside the values"),
+        (lambda: spoiled(np.s_[1, 2, 7], np.nan), "NaN in 16 of 12288 values, in row 7 first"),
+        (lambda: spoiled(np.s_[1, 2, 7], np.inf), "infinity in 16"),
+    ],
+)
+def test_a_fault_is_told_by_what_it_looks_like(output: Any, said: str) -> None:
+    """In one line, which survives JSON; facts come before statistics."""
+    found = judged(output())
+    assert not found.passed and found.reason is not None and said in found.reason and "\n" not in found.reason
+    result = Result("x", WORKLOAD, Outcome.WRONG, reason=found.reason, accuracy=found)
+    assert Result.from_json(result.to_json()).to_json() == result.to_json()
+
+
+# -- before a race
+
+
+TRAINING = Workload(
+    heads=4, kv_heads=2, queries=300, keys=320, head_dim=8, causal="bottom_right", direction="training"
+)
+
+
+def results(workload: Workload, rows: list[int]) -> dict[str, np.ndarray]:
+    """The exact results, rounded."""
+    found = race_check.references(workload, tuple(rows))
+    return {name: round_to(found[name].output, workload.dtype) for name in workload.results}
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward", "training"])
+@pytest.mark.parametrize(
+    "features", [{}, {"window": (100, 0), "softcap": 5.0, "sinks": True, "bias": "alibi"}]
+)
+def test_right_results_of_every_direction_pass(direction: str, features: dict[str, Any]) -> None:
+    """Output and query gradient at the sampled rows, the gradients of key and value whole; a wrong one is named."""
+    workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
+    answers = results(workload, rows)
+    for name, one in answers.items():
+        assert one.shape[2] == (4 if name in ("output", "query gradient") else 320)
+    found = race_check.judge(workload, rows, answers)
+    assert found.passed and found.of in answers and found.kind == "full precision inside"
+    for name in answers:
+        wrong = race_check.judge(workload, rows, answers | {name: answers[name] * np.float32(1.05)})
+        assert not wrong.passed and wrong.of == name
+
+
+# -- who computes in less than its inputs' precision
+
+
+RACED = Workload(batch=2, heads=3, queries=70, keys=90, head_dim=16)
+ROWS = list(range(RACED.queries))
+
+
+def computed(problem: Inputs, dtype: str, scale: float = 1.0) -> np.ndarray:
+    """Inputs, scores and weights rounded to `dtype`, the rest and the output in float32."""
+    store = rounder(dtype)
+    few = inputs(store, "query", "key", "value")(problem.with_(scale=problem.scale * scale))
+
+    def weights(s: np.ndarray) -> np.ndarray:
+        return store(divided(np.exp(store(s) - s.max(axis=-1, keepdims=True))))
+
+    return whole(few, "float32", weights=weights)["output"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words"), [("bfloat16", "in bfloat16:"), ("float16", "in float16 or TF32:")]
+)
+def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: str, words: str) -> None:
+    """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
+    answer = computed(problem_of(RACED), dtype)
+    said, silent = (race_check.judge(RACED, ROWS, answer, one) for one in (dtype, None))
+    assert said.passed and said.relative_error < silent.relative_error
+    assert not silent.passed and f"this is the error of computing {words}" in str(silent.reason)
+    wrong = computed(problem_of(RACED), dtype, scale=1.05)
+    assert not race_check.judge(RACED, ROWS, wrong, dtype).passed
+    found = examine(
+        lambda question: {OUTPUT: computed(question.problem, dtype)}, "float32", directions=("forward",)
+    )
+    assert found.asked == 1 and f"computing {words}" in str(found.fault)

@@ -1,0 +1,282 @@
+"""Scores, random rows, identities, thresholds and scales: against sampling, other integrals and known figures."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.special import logsumexp, softmax
+
+from attnlab.lab import theory
+from attnlab.lab.random_energy import FIELDS
+
+rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
+
+# -- scores
+
+
+@pytest.mark.parametrize("case", ["independent", "correlated", "covariances"])
+def test_sampled_moments(case: str) -> None:
+    """Mean, variance and kurtosis within five standard errors."""
+    rng = np.random.default_rng(3)
+    given_: dict[str, Any]
+    d, pairs = 4, 200_000
+    q, k = rng.standard_normal((2, pairs, d))
+    if case == "independent":
+        q, k = 1.5 * rng.choice([-1.0, 1.0], (pairs, d)) + 0.5, rng.laplace(0, math.sqrt(0.5), (pairs, d)) - 1
+        given_ = {"query_std": 1.5, "query_mean": 0.5, "key_mean": -1, "query_kurtosis": 1, "key_kurtosis": 6}
+    elif case == "correlated":
+        q, k = q + 0.3, 2 * (0.6 * q + 0.8 * k) - 1
+        given_ = {"correlation": 0.6, "query_mean": 0.3, "key_mean": -1, "key_std": 2}
+    else:
+        a, b = rng.standard_normal((2, d, d))
+        q, k = q @ a.T + 0.5, k @ b.T - 0.7
+        given_ = {"query_covariance": a @ a.T, "key_covariance": b @ b.T, "query_mean": 0.5, "key_mean": -0.7}
+    found = theory.dot_product_moments(d, **given_)
+    centred = (q * k).sum(axis=1) - found.mean
+    for power, expected in ((1, 0.0), (2, found.variance), (4, found.kurtosis * found.variance**2)):
+        measured = centred**power
+        assert abs(measured.mean() - expected) < 5 * measured.std() / math.sqrt(pairs)
+
+
+@pytest.mark.parametrize("mq", [0.0, 0.8])
+def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None:
+    """Of scores that share queries and keys; of correlated pairs there is one for pairs alone."""
+    rng = np.random.default_rng(21)
+    n, m, d, repeats = 24, 12, 6, 3000
+    q, k = rng.standard_normal((repeats, n, d)) + mq, rng.standard_normal((repeats, m, d)) - 0.5
+    found = theory.dot_product_moments(d, query_mean=mq, key_mean=-0.5)
+    pooled = ((q @ k.transpose(0, 2, 1) - found.mean) ** 2).mean(axis=(1, 2))
+    excess = ((pooled - pooled.mean()) ** 4).mean() / pooled.var() ** 2
+    off = pooled.var() / found.variance_standard_error(n, m) ** 2 - 1
+    assert abs(off) < 5 * math.sqrt((excess - 1) / repeats)
+    with pytest.raises(ValueError, match="n_keys must be 1"):
+        theory.dot_product_moments(4, correlation=0.5).variance_standard_error(100, 2)
+
+
+@pytest.mark.parametrize("d", [3, 33])
+def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None:
+    """By inversion, P(S <= s) = ½ + (1/π) ∫₀^∞ sin(ts) φ(t)/t dt (Gil-Pelaez 1951); two components are Laplace's."""
+    s = 0.7 * math.sqrt(d)
+    phi = theory.score_characteristic_function
+    wave = quad(lambda t: math.sin(t * s) / t * float(phi(t, d)), 0, 60, limit=800)
+    assert float(theory.score_cdf(s, d)) == pytest.approx(0.5 + wave[0] / math.pi, abs=1e-6)
+    x = np.linspace(-8, 8, 33)
+    laplace = np.where(x < 0, np.exp(x) / 2, 1 - np.exp(-x) / 2)
+    assert theory.score_cdf(x, 2) == pytest.approx(laplace, rel=1e-12)
+
+
+@pytest.mark.parametrize(("mq", "mk"), [(0.0, 2.0), (2.0, 0.0), (1.0, -1.0)])
+def test_a_mean_of_the_keys_shifts_a_row_and_one_of_the_queries_spreads_it(mq: float, mk: float) -> None:
+    """Over all pairs both add to the variance of a scaled score; within a row, all that a softmax sees, one does."""
+    rng, draws, d = np.random.default_rng(5), 3000, 16
+    q, k = rng.standard_normal((draws, 1, d)) + mq, rng.standard_normal((draws, 40, d)) + mk
+    scores = (q * k).sum(axis=-1) / math.sqrt(d)
+    exact = theory.dot_product_moments(d, query_mean=mq, key_mean=mk, scale=d**-0.5)
+    assert exact.variance == pytest.approx(1 + mq**2 + mk**2)
+    pooled = ((scores - exact.mean) ** 2).mean(axis=1)
+    for found, expected in ((scores.var(axis=1, ddof=1), 1 + mq**2), (pooled, exact.variance)):
+        assert abs(found.mean() - expected) < 5 * found.std() / math.sqrt(draws)
+
+
+# -- random rows
+
+
+@pytest.mark.parametrize("n", [2, 1024, 10**7])
+@pytest.mark.parametrize("beta", [0.5, 3.999, 4.0, 8.0, 64.0])
+def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) -> None:
+    """∂_β E ln Z = β(1 − E Σp²), by a central difference: two integrals that share no formula."""
+    h = 1e-3
+    above, below = (theory.random_energy(n, beta + by).log_partition for by in (h, -h))
+    slope = beta * (1 - theory.random_energy(n, beta).participation)
+    assert (above - below) / (2 * h) == pytest.approx(slope, rel=2e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (64, 1.0), (300, 6.0)])
+@pytest.mark.parametrize("dim", [None, 4])
+def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | None) -> None:
+    """Of normal logits, and of those of normal queries and keys."""
+    count, rng = 4000, np.random.default_rng(1)
+    norms = 1.0 if dim is None else np.linalg.norm(rng.standard_normal((count, dim)), axis=1)[:, None]
+    s = beta * norms * rng.standard_normal((count, n))
+    log_z, p = logsumexp(s, axis=1), softmax(s, axis=1)
+    squares = (p**2).sum(axis=1)
+    norm = squares - 2 * (p**3).sum(axis=1) + squares**2
+    sampled = (log_z, log_z - (p * s).sum(axis=1), squares, p.max(axis=1), norm)
+    of_queries = dim and theory.attention_under_random_inputs(n, dim, beta)
+    found = of_queries or theory.random_energy(n, beta)
+    for field, values in zip(FIELDS, sampled, strict=True):
+        assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
+
+
+def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere() -> None:
+    hot, exact = theory.random_energy_high_temperature(10**6, 0.8), theory.random_energy(10**6, 0.8)
+    assert hot.log_partition == pytest.approx(exact.log_partition, abs=1e-10)
+    assert hot.participation == pytest.approx(exact.participation, rel=1e-4)
+    cold, exact = theory.random_energy_frozen(10**7, 40.0), theory.random_energy(10**7, 40.0)
+    for field in FIELDS:
+        assert getattr(cold, field) == pytest.approx(getattr(exact, field), rel=0.06), field
+    assert math.isnan(theory.random_energy_high_temperature(1024, 2.0).entropy)
+    assert math.isnan(theory.random_energy_frozen(1024, 1.0).participation)
+    assert theory.freezing_head_dim(1024) == pytest.approx(13.9, abs=0.05)
+    for n in (2, 10, 10**7):
+        level = theory.extreme_level(n)
+        assert n * math.exp(-(level**2) / 2) / math.sqrt(2 * math.pi) == pytest.approx(level, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [64, 1024, 10**6])
+def test_the_mean_of_z_is_that_of_a_row_below_freezing_and_of_none_beyond(n: int) -> None:
+    """n e^(β²/2) lies above the largest logit at every β; logits near β², of which it is made, are there up to β_c."""
+    critical = theory.critical_beta(n)
+    for ratio in (0.1, 0.5, 1.0, 2.0):
+        mean, largest = math.log(n) + (ratio * critical) ** 2 / 2, ratio * critical**2
+        assert mean - largest == pytest.approx((1 - ratio) ** 2 * math.log(n), abs=1e-9)
+        found = theory.random_energy(n, ratio * critical).log_partition
+        assert found < mean + 1e-12 and (mean - found < 0.25) is (ratio <= 0.5)
+    assert theory.random_energy(n, 2 * critical).log_partition < 2 * critical**2
+
+
+def test_a_few_keys_are_frozen_to_and_not_one() -> None:
+    """The figures that the pages name, at n = 1024."""
+    flat, edge, cold = (theory.random_energy(1024, beta) for beta in (1.0, theory.critical_beta(1024), 8.0))
+    assert flat.entropy / math.log(1024) == pytest.approx(0.93, abs=0.005)
+    assert edge.largest_weight == pytest.approx(0.39, abs=0.005)
+    assert math.sqrt(edge.jacobian_norm_squared) == pytest.approx(0.28, abs=0.005)
+    assert cold.largest_weight == pytest.approx(0.71, abs=0.005)
+
+
+@pytest.mark.parametrize(("per_log_n", "share"), [(2.5, 1 - 2.5 / 3.05), (12.0, 0.0)])
+def test_components_of_plus_and_minus_one_freeze_at_another_dimension(per_log_n: float, share: float) -> None:
+    """At d_k = ln n/(tanh 1 − ln cosh 1) = 3.05 ln n, where H/ln n has fallen to 0; 2^60 keys, counted by score."""
+    assert 1 / (math.tanh(1) - math.log(math.cosh(1))) == pytest.approx(3.05, abs=0.001)
+    n = 2**60
+    d = round(per_log_n * math.log(n))
+    scores = 2.0 * np.arange(d + 1) - d
+    expected = [n * math.comb(d, place) / 2**d for place in range(d + 1)]
+    keys = np.random.default_rng(2).poisson(expected, size=(50, d + 1))
+    log_z = logsumexp(scores, b=keys, axis=1)
+    energy = (keys * np.exp(scores - log_z[:, None]) * scores).sum(axis=1)
+    assert float(np.mean(log_z - energy)) / math.log(n) == pytest.approx(share, abs=0.06)
+
+
+# -- identities, thresholds and scales
+
+
+@pytest.mark.parametrize(("dim", "share"), [(64, 0.025), (256, 0.18), (1024, 0.45), (1400, 0.5)])
+def test_the_jacobian_of_so_many_unscaled_rows_is_next_to_nothing(dim: int, share: float) -> None:
+    """The share of rows over 1,024 keys with a norm below 1e-3, as article and ledger have it."""
+    rng, below = np.random.default_rng(8), 0
+    for _ in range(8):
+        p = softmax(np.sqrt(rng.chisquare(dim, (1000, 1))) * rng.standard_normal((1000, 1024)), axis=1)
+        below += int((theory.jacobian_norm_squared(p) < 1e-6).sum())
+    assert below / 8000 == pytest.approx(share, abs=4 * math.sqrt(share / 8000))
+
+
+@pytest.mark.parametrize("b", [1.0, 2.0])
+def test_the_output_answers_to_a_score_by_b_times_a_covariance(b: float) -> None:
+    """Weights e^(bs)/Z: ∂o/∂s_j = b p_j (v_j − o), by differences."""
+    rng, step = np.random.default_rng(4), 1e-5
+    s, v = rng.standard_normal(5), rng.standard_normal((5, 2))
+    moved = [[softmax(b * (s + sign * step * np.eye(5)[j])) @ v for j in range(5)] for sign in (1, -1)]
+    expected = b * theory.output_response(softmax(b * s), v)
+    assert np.subtract(*moved) / (2 * step) == pytest.approx(expected, abs=1e-9)
+
+
+@given(rows, st.floats(0.05, 3), st.integers(0, 99))
+def test_what_holds_for_every_row(s: np.ndarray, beta: float, seed: int) -> None:
+    """Bounds of ln Z, responses as derivatives of the output, and the norm of the matrix itself."""
+    low, high = theory.scaled_log_partition_bounds(s, beta)
+    assert low - 1e-12 <= logsumexp(beta * s) / beta <= high + 1e-12
+    low, high = theory.log_partition_bounds(beta * s)
+    assert low - 1e-12 <= logsumexp(beta * s) <= high + 1e-12
+    v, p = np.random.default_rng(seed).standard_normal((s.size, 3)), softmax(s)
+    with np.errstate(all="ignore"):
+        jacobian = np.diag(p) - np.outer(p, p)
+    assert theory.output_response(p, v) == pytest.approx(jacobian @ v, abs=1e-13)
+    assert theory.jacobian_norm_squared(p) == pytest.approx((jacobian**2).sum(), rel=1e-11, abs=1e-15)
+
+
+@pytest.mark.parametrize("gaps", [(40.0, 41.0, 90.0), (300.0, 310.0), (1e-9,)])
+def test_the_stable_norm_is_right_at_saturation_where_the_power_sums_cancel(gaps: tuple[float, ...]) -> None:
+    with mpmath.workdps(400):
+        boltzmann = [mpmath.mpf(1)] + [mpmath.exp(-mpmath.mpf(g)) for g in gaps]
+        exact = [b / sum(boltzmann) for b in boltzmann]
+        pairs = ((i == j, x, y) for i, x in enumerate(exact) for j, y in enumerate(exact))
+        truth = sum((x * (1 - x) if same else x * y) ** 2 for same, x, y in pairs)
+    assert theory.jacobian_norm_squared([float(x) for x in exact]) == pytest.approx(float(truth), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "u", "under", "over"),
+    [
+        ("float16", 2**-11, 17.33, 11.09),
+        ("bfloat16", 2**-8, 92.9, 88.72),
+        ("float32", 2**-24, 104.0, 88.72),
+        ("float64", 2**-53, 745.1, 709.78),
+    ],
+)
+def test_tabled_thresholds(dtype: str, u: float, under: float, over: float) -> None:
+    assert theory.unit_roundoff(dtype) == u
+    assert theory.underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
+    assert theory.overflow_threshold(dtype) == pytest.approx(over, abs=0.005)
+    if dtype != "bfloat16":
+        info, found = np.finfo(dtype), theory.float_format(dtype)
+        assert (found.largest, found.smallest_normal) == (info.max, info.tiny)
+        assert found.smallest_subnormal == info.smallest_subnormal
+
+
+def test_the_rms_of_one_rounding_is_that_of_a_log_uniform_mantissa() -> None:
+    x = np.exp(np.random.default_rng(0).uniform(0, 3 * math.log(2), 400_000))
+    error = (x.astype(np.float32) / x - 1) / theory.unit_roundoff("float32")
+    assert math.sqrt((error**2).mean()) == pytest.approx(theory.ROUNDING_RMS, rel=5e-3)
+
+
+def test_scales_and_initialisations() -> None:
+    assert theory.initial_logit_variance(512, "fused_xavier") == 0.25
+    assert theory.initial_logit_variance(100, "linear_default") == pytest.approx((1 / 3 + 1 / 300) ** 2)
+    assert theory.initial_logit_variance(768, "normal", 0.02) == pytest.approx(0.0944, rel=2e-3)
+    slope = math.sqrt(2 / math.log(1000))
+    assert theory.scalable_softmax_freezing_length(slope) == pytest.approx(1000)
+    assert theory.scalable_softmax_beta(1000, slope) == pytest.approx(theory.critical_beta(1000))
+    gap = theory.required_gap(131072, 0.9)
+    assert gap == pytest.approx(14.0, abs=0.05)
+    assert theory.largest_possible_weight(131072, gap) == pytest.approx(0.9)
+    assert theory.soft_cap_largest_weight(100, 3.0) == theory.largest_possible_weight(100, 6.0)
+
+
+NAN, EYE = math.nan, np.eye(4)
+BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("dot_product_moments", (0,), {}),
+    ("dot_product_moments", (4,), {"query_kurtosis": 0.9}),
+    ("dot_product_moments", (4,), {"correlation": 0.5, "key_covariance": EYE}),
+    ("dot_product_moments", (4,), {"query_covariance": EYE, "query_std": 2.0}),
+    *(("dot_product_moments", (4,), {"query_covariance": x}) for x in (np.eye(3), -EYE, NAN * EYE)),
+    ("score_cdf", (NAN, 4), {}),
+    *(("random_energy", arguments, {}) for arguments in ((1, 1.0), (2.5, 1.0), (8, NAN))),
+    ("attention_under_random_inputs", (8, 0, 1.0), {}),
+    *(("log_partition_bounds", (np.array(x),), {}) for x in ([NAN, 0], [], [-math.inf], 3.0)),
+    *(("jacobian_norm_squared", (x,), {}) for x in ([-0.1, 1.1], [0.5, 0.2], [NAN, 1], [], 1.0)),
+    ("scaled_log_partition_bounds", ([0, 1], 0), {}),
+    ("output_response", ([0.2, 0.8], np.zeros((3, 4))), {}),
+    *(("unit_roundoff", (dtype,), {}) for dtype in ("float8", None, np.float32)),
+    *(
+        ("initial_logit_variance", x, {})
+        for x in ((0, "xavier"), (8, "he"), (8, "normal"), (8, "xavier", 0.1))
+    ),
+    *(("required_gap", (4, weight), {}) for weight in (1.0, 0.1)),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), BAD)
+def test_numbers_without_meaning_are_refused_in_one_line(
+    name: str, arguments: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match=r"must|needs|takes no") as caught:
+        getattr(theory, name)(*arguments, **options)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,119 @@
+"""Observables read from a backend's outputs agree with float64 sums over the score matrix, within its rounding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from every import every
+
+from attnlab.errors import Declined, Unavailable
+from attnlab.lab.observables import observe
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.mask_kinds import Shape
+from attnlab.workload.vocabulary import round_to
+
+UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")
+WEIGHT_SIZED = ("participation", "jacobian_norm_squared", "largest_weight")
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).standard_normal(shape)
+
+
+def direct(q: np.ndarray, k: np.ndarray, scale: float, **masks: Any) -> dict[str, np.ndarray]:
+    """The definitions, in float64 on the whole score matrix; the Jacobian norm element by element."""
+    k = k.repeat(q.shape[1] // k.shape[1], axis=1)
+    s = scale * (q.astype(np.float64) @ k.astype(np.float64).swapaxes(-1, -2))
+    given = Inputs.of(q, k, k, **masks).mask.array(Shape(*s.shape))
+    seen = np.ones(s.shape, bool) if given is None else np.broadcast_to(given, s.shape)
+    top = np.where(seen, s, -np.inf).max(axis=-1, keepdims=True)
+    e = np.where(seen, np.exp(s - top), 0.0)
+    p = e / e.sum(axis=-1, keepdims=True)
+    log_z = (top + np.log(e.sum(axis=-1, keepdims=True)))[..., 0]
+    jacobian = p[..., :, None] * (np.eye(p.shape[-1]) - p[..., None, :])
+    return {
+        "log_partition": log_z,
+        "mean_energy": (p * s).sum(axis=-1),
+        "entropy": -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1),
+        "participation": (p**2).sum(axis=-1),
+        "jacobian_norm_squared": (jacobian**2).sum(axis=(-1, -2)),
+        "largest_logit": top[..., 0],
+        "largest_weight": p.max(axis=-1),
+    }
+
+
+def assert_agrees(
+    name: str, q: np.ndarray, k: np.ndarray, scale: float, dtype: str = "float64", **masks: Any
+) -> None:
+    """What is observed is what the definitions say, as far as the rounding of the largest possible logit allows."""
+    try:
+        seen = observe(name, q, k, scale=scale, dtype=dtype, **masks)
+    except (Declined, Unavailable) as reason:
+        pytest.skip(str(reason))
+    true, lengths = direct(q, k, scale, **masks), (np.linalg.norm(one, axis=-1).max() for one in (q, k))
+    unit = UNIT_ROUNDOFF[dtype] * (1 + abs(scale) * math.prod(lengths))
+    for field in LOGIT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 16 * unit, field
+    for field in WEIGHT_SIZED:
+        assert np.abs(getattr(seen, field) - true[field]).max() <= 64 * unit, field
+
+
+THREE = ("numpy_vectorized", "torch_eager", "torch_sdpa")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "scale", "causal"),
+    [
+        *((name, "float32", 0.125, True) for name in every()),
+        *((name, dtype, 1.0, False) for name in THREE for dtype in UNIT_ROUNDOFF),
+    ],
+)
+def test_backends_and_formats_agree_with_direct_sums(
+    name: str, dtype: str, scale: float, causal: bool
+) -> None:
+    q, k = round_to(normal(1, 2, 24, 64), dtype), round_to(normal(1, 2, 40, 64), dtype)
+    assert_agrees(name, q, k, scale, dtype, causal=causal)
+
+
+MASKS: dict[str, dict[str, Any]] = {
+    "bottom_right": {"causal": "bottom_right"},
+    "window": {"causal": True, "window": (5, -1)},
+    "key lengths": {"key_lengths": [3, 40]},
+    "random": {"mask": np.random.default_rng(6).random((2, 1, 24, 40)) < 0.4},
+    "text": {"mask": "prefix(4) & window(6,6)"},
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("name", THREE)
+def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
+    assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
+
+
+ROWS = np.ones((1, 1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "options", "message"),
+    [
+        (ROWS, np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
+        (ROWS[0, 0], ROWS[0, 0], {}, r"shape \(batch, heads, length, dim\)"),
+        (ROWS, np.ones((1, 1, 2, 4)), {}, "same head_dim"),
+        (np.ones((1, 1, 4, 3)), ROWS, {"causal": True}, "4 queries need as many keys, got 2"),
+        (ROWS, ROWS, {"scale": np.inf}, "scale must be a finite number"),
+        (ROWS, ROWS, {"mask": [[True, False], [False, False]]}, "1 that see none"),
+        (1e6 * ROWS, ROWS, {"dtype": "float16"}, "q must be finite"),
+        (ROWS, ROWS, {"backend": "numpy_vectorised"}, "numpy_vectorized"),
+        (ROWS, ROWS, {"backend": lambda q, k, v, **rest: np.nan * v}, "the output must be finite"),
+    ],
+)
+def test_what_cannot_be_observed_is_refused(
+    q: np.ndarray, k: np.ndarray, options: dict[str, Any], message: str
+) -> None:
+    asked = {"backend": "numpy_vectorized", "scale": 1.0, **options}
+    with pytest.raises(ValueError, match=message):
+        observe(asked.pop("backend"), q, k, **asked)

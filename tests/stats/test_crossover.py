@@ -1,0 +1,50 @@
+"""Where two contenders change places, on verdicts whose crossing is known."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attnlab.stats.crossover import crossovers
+from attnlab.stats.verdicts import Kind, Verdict
+
+
+def verdict(ratio: float, spread: float = 1.05) -> Verdict:
+    kind = Kind.FASTER if ratio * spread < 0.99 else Kind.SLOWER if ratio / spread > 1.01 else Kind.UNDECIDED
+    return Verdict(kind, ratio, ratio / spread, ratio * spread, 31)
+
+
+def without_interval(ratio: float) -> Verdict:
+    return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 7)
+
+
+@pytest.mark.parametrize("truth", [100.0, 180.0, 316.2, 632.5, 1000.0])
+@pytest.mark.parametrize("overhead", [2.0, 5.0, 50.0])
+def test_it_is_where_two_known_laws_cross_and_exact_ratios_leave_the_doubt_of_interpolation(truth, overhead):
+    """t_a = 1 + k x and t_b = k + x with x = (n / truth)²: equal at x = 1, and a is faster below."""
+
+    def ratio(n):
+        x = (n / truth) ** 2
+        return (overhead + x) / (1 + overhead * x)
+
+    verdicts = {n: verdict(ratio(n), 1.0001) for n in (64, 128, 256, 512, 1024, 2048)}
+    (found,) = crossovers("a", "b", verdicts)
+    assert (found.below, found.above) == ("a", "b")
+    assert found.length == pytest.approx(truth, rel=0.03)
+    assert found.low <= truth <= found.high
+    assert found.high / found.low < 1.3
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3), st.booleans()), min_size=2, max_size=8))
+def test_whatever_the_verdicts_a_crossover_lies_between_the_two_that_support_it(drawn):
+    verdicts = {
+        64 * 2**i: verdict(ratio, spread) if known else without_interval(ratio)
+        for i, (ratio, spread, known) in enumerate(drawn)
+    }
+    for one in crossovers("a", "b", verdicts):
+        assert one.last_below <= one.low <= one.length <= one.high <= one.first_above
+        sides = {verdicts[one.last_below].kind, verdicts[one.first_above].kind}
+        assert sides == {Kind.FASTER, Kind.SLOWER}

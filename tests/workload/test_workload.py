@@ -1,0 +1,223 @@
+"""A workload knows its sizes by arithmetic alone, and equal workloads pose bit-equal questions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import strategies
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from attnlab.errors import Declined
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import Inputs, digest, pack, unpack
+from attnlab.workload.vocabulary import DIRECTIONS, GRADIENTS, ITEM_BYTES, LOG_SUM, OUTPUT
+from attnlab.workload.workload import Workload
+
+workloads = strategies.workloads()
+SIZES = ("batch", "heads", "queries", "keys", "head_dim", "value_dim", "d_model")
+BAD: dict[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("batch", "heads", "queries", "keys", "head_dim"), (0, -1, 2.0, True, "8", 10**12)),
+    "splits": (0, -1, 2.0, True, "8", 4097),
+    "kv_heads": (3, 0),
+    "d_model": (0, True, 10**12),
+    "dtype": ("int8", None),
+    "device": ("gpu",),
+    "causal": (1, "bottom-right", "yes"),
+    "window": ((513, 0), (-2, 0), (1.5, 0), (1,)),
+    "key_lengths": ((513,), (-1,), (3, 3)),
+    "mask": ("strange", "random(2)", "prefix(513)", "prefix(x)", "prefix(1,2)"),
+    "bias": ("strange",),
+    "softcap": (0.0, -1.0, 1e-320, 1e300),
+    "sinks": (1,),
+    "layout": ("sbhd",),
+    "storage": ("strange", None),
+    "direction": ("sideways",),
+    "scale": (float("nan"), float("inf"), True, "1", 1e300, -1e300),
+    "distribution": ("strange",),
+    "seed": (-1, 1.5, False, 10**30),
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, all_bad in BAD.items() for bad in all_bad])
+def test_a_malformed_field_is_refused_in_one_line_by_name_with_what_came(name: str, bad: Any) -> None:
+    with pytest.raises(ValueError, match=name) as refusal:
+        Workload(**{name: bad})
+    shown = str(refusal.value)
+    assert repr(bad) in shown or (name in ("window", "key_lengths", "mask") and "got" in shown)
+    assert "\n" not in shown
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(SIZES, st.integers(0, 70).map(lambda bits: 2**bits))))
+@settings(max_examples=300, deadline=None)
+def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict[str, int]) -> None:
+    """However large, alone and together: nothing of that size is taken meanwhile."""
+    try:
+        workload = Workload(**asked)
+    except ValueError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    for each in (workload, workload.with_(direction="training") if workload.d_model is None else workload):
+        assert max(each.flops, each.least_bytes, each.score_bytes) < 2**63
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (
+            {"queries": 2**17, "keys": 2**17, "mask": "random(0.5)"},
+            "random is drawn for at most 1,073,741,824 pairs",
+        ),
+        ({"d_model": 770, "heads": 12}, "d_model must be divisible by heads, got 770 and 12; take 11 heads"),
+        ({"rotary": True}, "rotary positions belong to a multi-head block, got no d_model"),
+        ({"rotary": 1, "d_model": 64}, "rotary must be true or false, got 1"),
+        ({"rotary": True, "d_model": 24}, "head_dim must be even for rotary positions, got 3"),
+        ({"d_model": 64, "layout": "bshd"}, "layout of a multi-head block .* got 'bshd': its projections"),
+        ({"d_model": 64, "direction": "training"}, "direction of a multi-head block .* no error budget"),
+        ({"distribution": "qkv.safetensors/a"}, "must name the digest"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as refusal:
+        Workload(**asked)
+    assert "\n" not in str(refusal.value)
+
+
+def seen_pairs(workload: Workload) -> NDArray[np.bool_]:
+    """Every query and key looked at, one by one: (batch, heads, queries, keys)."""
+    found = workload.masked.array(workload.shape)
+    return np.broadcast_to(True if found is None else found, workload.shape)
+
+
+@given(workloads)
+def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Workload) -> None:
+    """A multiplication and an addition a pair and dimension; what nobody sees is not read."""
+    w, seen = workload, seen_pairs(workload)
+    assert w.pairs == seen.sum()
+    assert w.flops == int(DIRECTIONS[w.direction].flops * 2 * int(seen.sum()) * (w.head_dim + w.value_dim))
+    by_group = seen.reshape(w.batch, w.kv_heads, -1, w.queries, w.keys)
+    read = by_group.any(axis=(2, 3)).sum() * (w.head_dim + w.value_dim)
+    read += seen.any(axis=3).sum() * (w.head_dim + (w.value_dim if w.backward else 0))
+    read += seen.any(axis=0).sum() if w.bias == "normal" else 0
+    assert w.least_bytes == int(read) * ITEM_BYTES[w.dtype] + w.output_bytes
+
+
+@pytest.mark.parametrize("heads", [1, 12])
+def test_projections_are_half_of_a_block_s_flops_at_twice_its_width(heads: int) -> None:
+    """8nd² of them and 4n²d, however many heads there are; queries and keys of d_k save from 2dd_k/(d − d_k) on."""
+    n, d = 2 * 768, 768
+    block = Workload(heads=heads, head_dim=d // heads, queries=n, keys=n, d_model=d)
+    core = Workload(heads=heads, head_dim=d // heads, queries=n, keys=n)
+    assert core.flops == 4 * n * n * d == block.flops - 8 * n * d * d == block.flops // 2
+    for keys, saves in ((139, False), (140, True)):
+        narrow, wide = (Workload(heads=1, head_dim=dim, queries=keys, keys=keys).flops / 2 for dim in (64, d))
+        assert (narrow + 2 * 2 * keys * d * 64 < wide) is saves
+
+
+@given(workloads | strategies.blocks())
+@settings(max_examples=60, deadline=None)
+def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
+    """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
+    width = ITEM_BYTES[workload.dtype]
+    try:
+        problem = problem_of(workload)
+    except Declined:  # no such numbers in its dtype
+        return
+    bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
+    if problem.block is not None:
+        taken = sum(one.size for one in problem.block.arrays().values()) + bias
+        assert workload.input_bytes == taken * width
+        assert workload.output_bytes == problem.block.x.size * width
+        return
+    arrays = [problem.query, problem.key, problem.value]
+    output = int(np.prod(problem.output_shape))
+    returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
+    returned[OUTPUT] = output * width
+    returned[LOG_SUM] = int(np.prod(problem.shape[:3])) * max(width, 4)  # in float32 at least
+    taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
+    assert workload.input_bytes == taken * width
+    assert workload.output_bytes == sum(returned[name] for name in workload.results)
+    assert workload.score_bytes == int(np.prod(problem.shape)) * width
+
+
+@given(workloads | strategies.blocks())
+def test_a_problem_poses_the_workload_that_it_was_drawn_for(workload: Workload) -> None:
+    """But for how its inputs were drawn."""
+    try:
+        problem = problem_of(workload)
+    except Declined:
+        return
+    posed = Workload.of_problem(
+        problem, device=workload.device, direction=workload.direction, layout=workload.layout
+    )
+    assert digest(problem) == digest(problem_of(workload)) == digest(unpack(*pack(problem)))
+    names = ("bias", "distribution", "seed", "storage", "splits")
+    same = {name: getattr(workload, name) for name in names}
+    assert posed.with_(**same) == workload
+    back = unpack(*pack(problem))
+    assert back.mask.text == problem.mask.text and Workload.of_problem(back).pairs == workload.pairs
+
+
+@given(workloads | strategies.blocks(), workloads | strategies.blocks())
+def test_labels_tell_workloads_apart_and_json_keeps_them(one: Workload, other: Workload) -> None:
+    """The numbers that a label rounds aside."""
+    rounded = {"scale": 1.0, "softcap": None}
+    if one.with_(**rounded) != other.with_(**rounded):
+        assert one.with_(**rounded).label != other.with_(**rounded).label
+    back = Workload.from_dict(json.loads(json.dumps(one.to_dict())))
+    assert back == one and hash(back) == hash(one)
+
+
+def test_defaults_are_resolved_at_once_and_an_unknown_field_is_refused() -> None:
+    assert Workload(head_dim=16) == Workload(head_dim=16, value_dim=16, scale=0.25)
+    assert Workload(heads=16, d_model=768).head_dim == 48
+    assert Workload.from_dict({"regime": "outliers"}) == Workload(distribution="outliers")
+    with pytest.raises(ValueError, match="unknown workload field 'windows'; known: batch, bias, causal"):
+        Workload.from_dict({"windows": 8})
+
+
+#: of a small question, as they were when this was written
+DIGESTS = {
+    "c24a6d887d024528": {},
+    "b4832945f0db98ce": {"dtype": "bfloat16"},
+    "18eaeb05464bd4ef": {"distribution": "outliers"},
+}
+
+
+@pytest.mark.parametrize("expected", DIGESTS)
+def test_inputs_are_the_same_on_every_platform(expected: str) -> None:
+    """Bit for bit; one bit more, another scale or another mask is another question."""
+    asked = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 5, "keys": 7, "head_dim": 8, "bias": "normal"}
+    workload = Workload(**asked, sinks=True, seed=3).with_(**DIGESTS[expected])
+    problem = problem_of(workload)
+    assert digest(problem) == digest(unpack(*pack(problem))) == expected
+    key = problem.key.copy()
+    key[-1, -1, -1, -1] = np.nextafter(key[-1, -1, -1, -1], np.inf)
+    others = [problem.with_(key=key), problem.with_(scale=0.5), problem_of(workload.with_(causal=True))]
+    assert len({digest(one) for one in (problem, *others)}) == 4
+
+
+ARRAY = np.zeros((2, 3, 5, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "message"),
+    [
+        (ARRAY[0], ARRAY, ARRAY, "query must be a non-empty array of shape"),
+        (ARRAY, ARRAY[..., :4], ARRAY, "same head_dim, got"),
+        (ARRAY, ARRAY, ARRAY[:, :, :2], "same length, got"),
+        (ARRAY, ARRAY[:1], ARRAY[:1], "agree in batch"),
+        (ARRAY, ARRAY[:, :2], ARRAY[:, :2], "key's heads must divide the query's"),
+        (ARRAY, ARRAY.astype(np.float64), ARRAY, "share one dtype"),
+        (ARRAY[:, :, :0], ARRAY, ARRAY, "query must be a non-empty array"),
+        (*[ARRAY.astype(np.int32)] * 3, "must hold floating-point numbers, got int32"),
+    ],
+)
+def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: Any, message: str) -> None:
+    """By the first thing that does not fit."""
+    with pytest.raises(ValueError, match=message):
+        Inputs.of(query, key, value)
