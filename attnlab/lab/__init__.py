@@ -7,8 +7,9 @@ An experiment is a module of `attnlab.lab` that is listed here and defines an ``
 from __future__ import annotations
 
 import importlib
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,3 +83,49 @@ def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[P
 def figure(finding: Finding) -> Figure:
     """The finding drawn by its own experiment. Raises ValueError for one that is not in `EXPERIMENTS`."""
     return experiment(finding.experiment).draw(finding)
+
+
+# -- the numerical chapter of a run, a file in its folder ---------------------------------------------
+
+#: the findings of a folder, a list
+CHAPTER_FILE = "numerics.json"
+
+
+def experiments() -> dict[str, str]:
+    """Every experiment's name and question, in the order in which they are read."""
+    return {name: experiment(name).question for name in EXPERIMENTS}
+
+
+def run_chapter(
+    folder: Path,
+    names: Sequence[str] = CHAPTER,
+    *,
+    backends: Sequence[str] | None = None,
+    seed: int = 0,
+    folders: Sequence[Path | str] = (),
+    on_event: Callable[[str], None] = lambda text: None,
+) -> list[Finding]:
+    """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
+
+    Returns all findings of the file. `on_event` is told the name of each experiment as it begins. Raises ValueError as
+    `run_experiment` does, before anything has run, and OSError where the folder cannot be written to.
+    """
+    wanted = chosen_experiments(names)
+    check_request(backends, seed, folders)
+    found = read_chapter(folder)
+    for name in wanted:
+        if all(one.experiment != name for one in found):
+            on_event(name)
+            found.append(run_experiment(name, backends, seed, folders))
+            new = folder / f"{CHAPTER_FILE}.new"
+            new.write_text(json.dumps([one.to_dict() for one in found]), encoding="utf-8")
+            new.replace(folder / CHAPTER_FILE)
+    return found
+
+
+def read_chapter(folder: Path) -> list[Finding]:
+    """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
+    file = folder / CHAPTER_FILE
+    if not file.exists():
+        return []
+    return [Finding.from_dict(one) for one in json.loads(file.read_text(encoding="utf-8"))]
