@@ -30,7 +30,7 @@ attend = _forced.attend
 
 def declines(workload: Workload) -> str | None:
     """Why this kernel cannot do `workload`, or None."""
-    if workload.device != "cpu" and (workload.splits > 1 or LOG_SUM in workload.results):
+    if workload.device != "cpu" and LOG_SUM in workload.results:
         return "its ln Z is read from the CPU's kernel only"
     return _forced.declines(workload)
 

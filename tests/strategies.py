@@ -48,7 +48,6 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "softcap": st.none() | st.floats(1e-9, 1e9),
         "sinks": st.booleans(),
         "scale": st.none() | st.floats(-8, 8),
-        "splits": st.integers(1, min(4, keys)),
         "seed": st.integers(0, 2**32),
     }
     assert set(fields) == {field.name for field in dataclasses.fields(Workload)}
@@ -60,6 +59,6 @@ def blocks(draw: st.DrawFn, longest: int = 9) -> Workload:
     """Any multi-head block that can be written down: any core, with a width that its heads need not divide."""
     core = draw(workloads(longest))
     rotary = core.head_dim % 2 == 0 and draw(st.booleans())
-    asked: dict[str, Any] = {"layout": "bhsd", "storage": "contiguous", "splits": 1}
+    asked: dict[str, Any] = {"layout": "bhsd", "storage": "contiguous"}
     asked |= {"distribution": "normal", "direction": "forward"}
     return core.with_(d_model=draw(st.integers(1, 9)), rotary=rotary, **asked)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.calling import UNKNOWN_GRADIENTS, Calling, laid_out
-from attnlab.backends.keywords import in_form, not_in_form, unsupported, unsupported_part
+from attnlab.backends.keywords import in_form, not_in_form, unsupported
 from attnlab.backends.library import Library, array_type, open_library
 from attnlab.backends.storage import not_stored
 from attnlab.errors import Declined
@@ -93,18 +93,10 @@ class Backend:
         return None
 
     def _no_log_sum(self, workload: Workload, library: Library) -> str | None:
-        """Why it does not give ln Z where it is asked for, or does not merge parts of the keys, or None."""
-        if workload.splits == 1 and LOG_SUM not in workload.results:
-            return None
-        if self.attend_with_log_sum is None:
+        """Why it does not give ln Z where it is asked for, or None."""
+        if LOG_SUM in workload.results and self.attend_with_log_sum is None:
             return "it gives no ln Z: its file has no attend_with_log_sum"
-        if workload.splits == 1:
-            return None
-        if workload.backward:
-            return f"gradients are computed on whole keys only, not on {workload.splits} parts of them"
-        if not hasattr(library, "namespace"):
-            return f"attnlab's {library.name} library does not merge parts of the keys"
-        return unsupported_part(workload, self.options)
+        return None
 
     def _no_scale(self, workload: Workload) -> str | None:
         if "scale" in self.options or math.isclose(workload.scale, workload.head_dim**-0.5):

@@ -33,7 +33,7 @@ from attnlab.backends.keywords import given
 from attnlab.backends.library import Arrays, Call, Library
 from attnlab.backends.storage import STORED
 from attnlab.errors import Declined
-from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, places, projected
+from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projected
 from attnlab.workload.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.workload.workload import Workload
 
@@ -79,10 +79,9 @@ class Calling:
 
     def _forward(self, arrays: Arrays) -> Call:
         """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
-        workload, whole = self.workload, self.workload.splits == 1
-        attend = self._attending() if whole else self._merging()
+        workload, attend = self.workload, self._attending()
         if workload.storage == CONTIGUOUS:
-            return self._on_prepared(attend, arrays) if whole else self._completed(attend, arrays)
+            return self._on_prepared(attend, arrays)
         query, *of_keys = arrays
         storage = STORED[workload.storage]
         stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
@@ -91,15 +90,13 @@ class Calling:
             return stored.laid(getattr(problem, name))
 
         self.held.extend(zip(stored.arrays, (partial(laid, name) for name in _NAMES[1:]), strict=True))
-        if whole and storage.keyword in self.backend.options:  # read as it lies
+        if storage.keyword in self.backend.options:  # read as it lies
             told = {storage.keyword: self.library.numbers(stored.numbers)}
             return self._on_prepared(self._attending(told), (query, *stored.lying))
-        if whole:
-            self._prepared((query, *stored.read()))  # what is compiled is compiled now
+        self._prepared((query, *stored.read()))  # what is compiled is compiled now
 
         def gathering(query: Any) -> Any:
-            found = (query, *stored.read())
-            return attend(*(self._prepared(found) if whole else found))
+            return attend(*self._prepared((query, *stored.read())))
 
         return self._completed(gathering, (query,))
 
@@ -195,47 +192,6 @@ class Calling:
             return library.fill(output, rows, 0.0), log_sum
 
         return filled
-
-    def _merging(self) -> Callable[..., Any]:
-        """Attention over parts of the keys, cut and merged within the call."""
-        workload, pieces = self.workload, []
-        for at, part in self.problem.parts(places(workload.keys, workload.splits)):
-            asked = Workload.of_problem(
-                part, device=workload.device, direction="forward_with_log_sum", layout=workload.layout
-            )
-            of_part = Calling(self.backend, asked, part, self.library)
-            pieces.append((at, of_part, of_part._attending()))
-
-        def attend(query: Any, key: Any, value: Any) -> Any:
-            found = [
-                attending(*of_part._prepared((query, key[:, :, at], value[:, :, at])))
-                for at, of_part, attending in pieces
-            ]
-            output, log_sum = merge(self.library, found, workload.dtype)
-            return (output, log_sum) if LOG_SUM in workload.results else output
-
-        return attend
-
-
-def merge(library: Library, found: Sequence[tuple[Any, Any]], dtype: str) -> tuple[Any, Any]:
-    """(output, ln Z) of the whole from those of its parts (`Inputs.parts`); the output in `dtype`.
-
-    Arrays of `library`. Weights and sums are in the precision of ln Z, float32 at least. A part without keys, and one
-    of which a query sees nothing, has z_s = −inf and no weight.
-    """
-    outputs, log_sums = zip(*found, strict=True)
-    of = library.namespace
-    top = log_sums[0]
-    for one in log_sums[1:]:
-        top = of.maximum(top, one)
-    shift = of.where(top == -np.inf, of.zeros_like(top), top)  # -inf minus -inf would be NaN
-    weights = [of.exp(one - shift) for one in log_sums]
-    total = sum(weights[1:], weights[0])
-    empty = total == 0
-    share = of.where(empty, of.ones_like(total), total)
-    first, *others = ((weight / share)[..., None] * one for weight, one in zip(weights, outputs, strict=True))
-    log_sum = of.where(empty, top, shift + of.log(share))
-    return library.cast(sum(others, first), dtype), log_sum
 
 
 def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:

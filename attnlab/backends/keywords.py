@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from attnlab.backends.library import Library
 from attnlab.backends.storage import STORED
 from attnlab.workload.inputs import Alibi, Inputs
-from attnlab.workload.mask_kinds import KeyLengths, Part, Shape
+from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
 from attnlab.workload.vocabulary import GIVEN
 from attnlab.workload.workload import Workload
@@ -91,19 +91,6 @@ def unsupported(workload: Workload, options: Collection[str]) -> str | None:
     if workload.kv_heads != workload.heads and "enable_gqa" not in options:
         return f"its attend() takes no enable_gqa: {workload.heads} heads share {workload.kv_heads} of key and value"
     return None
-
-
-def unsupported_part(workload: Workload, options: Collection[str]) -> str | None:
-    """Why a backend with these keywords cannot do some part of the keys of `workload`, or None.
-
-    Of a part whatever is no plain length has to be given as an array.
-    """
-    asked = workload.masked.parts
-    plain = workload.mask != GIVEN and (not asked or (len(asked) == 1 and isinstance(asked[0], KeyLengths)))
-    mask, bias = "" if plain else GIVEN, "none" if workload.bias == "none" else GIVEN
-    hardest = workload.with_(splits=1, causal=False, window=None, mask=mask, bias=bias)
-    reason = unsupported(hardest, options)
-    return reason and f"{reason}, as parts of the keys need"
 
 
 def in_form(workload: Workload, form: str | None) -> Workload:

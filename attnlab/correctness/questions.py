@@ -84,8 +84,7 @@ class Question:
         """What a backend is asked for that is to answer it."""
         directions = {"backward": "training", LOG_SUM: "forward_with_log_sum"}
         direction = directions.get(self.kind, "forward")
-        posed = Workload.of_problem(self.problem, device=device, direction=direction)
-        return posed.with_(splits=self.form.splits)
+        return Workload.of_problem(self.problem, device=device, direction=direction)
 
     @property
     def pairs(self) -> int:

@@ -65,7 +65,7 @@ def references(
     problem = checked_problem(workload, rows)
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
         cast = problem if computes_in is None else problem.cast(computes_in)
-        return refer(cast, rows, log_sum=LOG_SUM in workload.results, splits=workload.splits)
+        return refer(cast, rows, log_sum=LOG_SUM in workload.results)
 
 
 def judge(

@@ -183,7 +183,6 @@ def shortened(workload: Workload, length: int) -> Workload:
         kv_heads=workload.kv_heads if workload.d_model else 1,
         queries=queries,
         keys=keys,
-        splits=min(workload.splits, keys),
         window=window and tuple(min(side, keys) for side in window),
         key_lengths=lengths and (min(max(lengths), keys),),
         mask=mask,
@@ -192,7 +191,7 @@ def shortened(workload: Workload, length: int) -> Workload:
 
 def sort_of(workload: Workload) -> Workload:
     """What is left of `workload` without its sizes, scale and inputs: calls of one sort predict one another."""
-    one = shortened(workload, workload.splits)
+    one = shortened(workload, 1)
     softcap = None if one.softcap is None else 1.0
     # 2, because rotary positions turn pairs
     return one.with_(head_dim=2, value_dim=2, scale=1.0, softcap=softcap, seed=0, distribution="normal")

@@ -51,8 +51,8 @@ def kind_of(workload: Workload) -> tuple[str, ...] | None:
     None where no call of PyTorch's function asks for what `workload` measures. The mask is what PyTorch is given; one
     query is decoding, which is another problem than a short sequence.
     """
-    further = workload.d_model, workload.softcap, workload.storage, workload.splits, workload.sinks
-    if further != (None, None, CONTIGUOUS, 1, False) or workload.direction not in (FORWARD, TRAINING):
+    further = workload.d_model, workload.softcap, workload.storage, workload.sinks
+    if further != (None, None, CONTIGUOUS, False) or workload.direction not in (FORWARD, TRAINING):
         return None
     causal, array = flag_and_array(workload)
     return (

@@ -82,7 +82,6 @@ def features() -> dict[str, Mapping[str, Any]]:
         "grown cache": {"storage": "grown", "queries": 1},
         "packed keys": {"storage": "packed", "key_lengths": (20, 32)},
         "paged keys": {"storage": "paged", "queries": 1},
-        "keys in 3 parts": {"splits": 3},
     }
 
 

@@ -35,7 +35,6 @@ _DEFAULTS = {
     "causal": "not causal",
     "key_lengths": "no padding",
     "storage": "contiguous keys and values",
-    "splits": "whole keys",
     "seed": "seed 0",
 }
 

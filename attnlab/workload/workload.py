@@ -41,12 +41,11 @@ from attnlab.workload.vocabulary import (
     STORAGES,
 )
 
-_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim", "splits")
+_SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim")
 #: what is asked of a block alone, and why nothing else is
 _OF_BLOCKS = {
     "layout": "its projections decide how query, key and value lie",
     "storage": "keys and values come from its projections",
-    "splits": "keys and values come from its projections",
     "distribution": "x is standard normal, as after a layer norm",
     "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
 }
@@ -54,8 +53,8 @@ _OF_BLOCKS = {
 _MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
 #: rows of gradients of key and value that are looked at after a turn, at least, where there are so many
 _FEW = 64
-#: what fields were called in results that are stored
-_FORMER = {"regime": "distribution"}
+#: what fields were called in results that are stored; and fields that went, with the one value that can be read
+_FORMER, _GONE = {"regime": "distribution"}, {"splits": 1}
 
 
 def _causal(text: str) -> str | bool:
@@ -77,7 +76,7 @@ class Workload:
     and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
 
     Raises ValueError, in one line, for what cannot be: a size that is empty or beyond all use, kv_heads that do not
-    divide heads, a window, lengths or splits beyond the keys, an unknown name.
+    divide heads, a window or lengths beyond the keys, an unknown name.
     """
 
     batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
@@ -153,12 +152,6 @@ class Workload:
         brief="storage={}",
         several="storage",
         names=tuple(STORAGES),
-    )
-    splits: int = declared(
-        1,
-        "Parts that the keys are cut into, each computed with its ln Z, and merged.",
-        brief="splits={}",
-        most=2**12,
     )
     direction: str = declared(
         "forward",
@@ -438,6 +431,7 @@ class Workload:
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
         """The inverse of `to_dict`, former names of fields included. Raises ValueError for an unknown one."""
         given = {_FORMER.get(name, name): value for name, value in data.items()}
+        given = {name: value for name, value in given.items() if _GONE.get(name) != value}
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:

@@ -23,7 +23,6 @@ HIDING: list[dict[str, Any]] = [
     {"key_lengths": (24, 7)},
     {"key_lengths": (0, 24)},
     {"mask": "random(0.4)", "bias": "normal"},
-    {"causal": "top_left", "splits": 3},
     {"causal": "top_left", "d_model": 32},
 ]
 NAMES = ["numpy_vectorized", "torch_eager", "torch_sdpa", "onnxruntime", "onnxruntime_contrib", "array_api"]
@@ -61,7 +60,7 @@ def test_a_mask_in_another_form_is_answered_within_the_budget(name: str, fields:
 def test_a_form_that_cannot_be_is_declined() -> None:
     none = replace(load("numpy_vectorized"), mask_form="none")
     for fields in HIDING:
-        reason = none.declines(BASE.with_(**{**fields, "splits": 1}))
+        reason = none.declines(BASE.with_(**fields))
         assert reason is not None and "mask=none hands over no mask" in reason and "hides keys" in reason
     assert none.declines(BASE) is None
     loop = replace(load("naive_loop"), mask_form="array")

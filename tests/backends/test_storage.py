@@ -24,7 +24,7 @@ from attnlab.workload.workload import Workload
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 
 
-ASKED = {"device": "cpu", "direction": "forward", "distribution": "normal", "splits": 1}
+ASKED = {"device": "cpu", "direction": "forward", "distribution": "normal"}
 #: keys up to some pages, and batch elements without any
 CACHES = st.builds(
     lambda one, storage: one.with_(**ASKED, storage=storage), workloads(3 * PAGE), st.sampled_from(STORED)

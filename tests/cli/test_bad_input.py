@@ -63,7 +63,6 @@ MISTAKES = {
     "compare torch_sdpa torch_eager --predict --length 1024,2048": "--predict takes one workload",
     "compare torch_sdpa torch_eager --predict --length 256": "measure it, without --predict",
     "compare a b --length 1000000000000": "--length must be at most 16,777,216",
-    "compare a b --length 64 --splits 5000": "--splits must be at most 4,096",
     "numerics saturation --seed 99999999999999999999": "seed",
     "run --seconds 0": "--seconds",
     "compare a b --processes 0": "--processes",

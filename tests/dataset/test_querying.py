@@ -69,20 +69,6 @@ def test_every_round_is_there(two: tuple[Path, list[Run]]) -> None:
     ]
 
 
-def test_files_from_before_a_column_was_added_are_null_there(two: tuple[Path, list[Run]]) -> None:
-    """Beside files that have it; the runs come back with the field's default."""
-    import pyarrow.parquet as pq
-
-    path, runs = two
-    file = next((path / "results").rglob(f"{runs[0].id}-*.parquet"))
-    older = pq.ParquetFile(file).read().drop_columns(["margin", "splits"])
-    pq.write_table(older, file)
-    rows = ask(path, "select distinct run, margin is null as unknown, splits from verdicts")
-    assert {tuple(one.values()) for one in rows} == {(runs[0].id, True, None), (runs[1].id, False, 1)}
-    stored = {run.id: run.results for run in dataset.runs(path)}
-    assert {one.workload.splits for one in stored[runs[0].id]} == {1}
-
-
 def test_a_folder_of_any_name_is_read(made: Made, tmp_path: Path) -> None:
     """Signs that are patterns to a program that lists files, and quotes."""
     run, path = made(), tmp_path / "it's [all] of*it" / "a=b"

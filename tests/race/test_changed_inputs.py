@@ -32,7 +32,7 @@ ASKED = [
     *(SMALL.with_(bias=bias, direction="training") for bias in ("normal", "alibi")),
     SMALL.with_(sinks=True),
     SMALL.with_(softcap=2.0, causal="bottom_right", direction="training", layout="bshd"),
-    SMALL.with_(window=(3, 1), splits=2),
+    SMALL.with_(window=(3, 1)),
     SMALL.with_(direction="backward", causal="top_left", kv_heads=4),
     # where heads have one order, other inputs are drawn
     SMALL.with_(heads=1, kv_heads=1, causal="top_left"),

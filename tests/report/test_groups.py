@@ -60,7 +60,6 @@ DIFFERENT = {
     "scale": 0.0,
     "layout": "bshd",
     "storage": "paged",
-    "splits": 3,
     "direction": "training",
     "distribution": "outliers",
     "seed": 3,

@@ -22,7 +22,6 @@ workloads = strategies.workloads()
 SIZES = ("batch", "heads", "queries", "keys", "head_dim", "value_dim", "d_model")
 BAD: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("batch", "heads", "queries", "keys", "head_dim"), (0, -1, 2.0, True, "8", 10**12)),
-    "splits": (0, -1, 2.0, True, "8", 4097),
     "kv_heads": (3, 0),
     "d_model": (0, True, 10**12),
     "dtype": ("int8", None),
@@ -155,7 +154,7 @@ def test_a_problem_poses_the_workload_that_it_was_drawn_for(workload: Workload) 
         problem, device=workload.device, direction=workload.direction, layout=workload.layout
     )
     assert digest(problem) == digest(problem_of(workload)) == digest(unpack(*pack(problem)))
-    names = ("bias", "distribution", "seed", "storage", "splits")
+    names = ("bias", "distribution", "seed", "storage")
     same = {name: getattr(workload, name) for name in names}
     assert posed.with_(**same) == workload
     back = unpack(*pack(problem))
