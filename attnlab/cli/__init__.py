@@ -13,23 +13,19 @@ _COMMANDS = """\
 backends  backends     List the backends: which can run here, which cannot, and why.
 check     backends     Hold answers and gradients of backends against float64.
 claims    experiments  Measure what is often claimed about attention.
-collect   stored       Add what runs hold to a dataset of Parquet files.
+collect   stored       Write the measurements of many runs to one Parquet file.
 compare   races        Race contenders on one workload; the first is the baseline.
 diagnose  experiments  Say what attention does in a trained model, head by head.
-diff      history      Show two stored runs side by side.
+diff      diff         Show two stored runs side by side.
 doctor    stored       Check that a stored run is whole.
 explore   stored       Make one HTML page of stored runs to explore, and open it.
 gate      versions     Race HEAD against BASE: did it become slower, bigger or wrong?
-history   history      Write what became of every contender over many runs.
 numerics  experiments  Run numerical experiments and write their page.
 plans     races        List the presets; of those named, the cost at each length.
-query     stored       Ask a dataset in SQL.
 report    stored       Write the report of a stored run again.
 run       races        Measure a plan, write its report, and print the verdict.
 selftest  races        Test the instrument on contenders whose ratio is known.
 show      stored       Print the verdict and the table of a stored run.
-sweep     sweep        Measure a plan on many machines, in shards.
-tune      tuning       Find settings under which a backend is faster on this machine.
 """
 _LINES = {
     name: (home, line) for name, home, line in (one.split(maxsplit=2) for one in _COMMANDS.splitlines())

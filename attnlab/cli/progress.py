@@ -26,14 +26,11 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from attnlab.runs.store import Run
-    from attnlab.runs.sweep_folder import Status
     from attnlab.stats.analysis import Cell
     from attnlab.workload.result import Result
 
 #: seconds between two drawings, but for those that a finished workload asks for
 _BETWEEN = 0.5
-#: seconds between two lines on a sweep that go to a log
-_BETWEEN_LINES = 30.0
 #: lines of the terminal that are not rows: title, head, frame, and what is being done
 _FRAME = 8
 
@@ -181,18 +178,3 @@ def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     finally:
         if width:
             print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def sweep_progress() -> Iterator[Callable[[Status], None]]:
-    """A function that is told how far a sweep is: one live line in a terminal, a line now and then elsewhere."""
-    told = -_BETWEEN_LINES
-
-    def line(found: Status) -> None:
-        nonlocal told
-        if time.monotonic() - told >= _BETWEEN_LINES or found.over:
-            told = time.monotonic()
-            print(found.summary(), file=sys.stderr, flush=True)
-
-    with note() as show:
-        yield (lambda found: show(found.summary())) if sys.stderr.isatty() else line

@@ -1,4 +1,4 @@
-"""What ``attnlab compare`` answers beside one race: the same at several values of one option, and what is predicted."""
+"""What ``attnlab compare`` answers beside one race: the same at several values of one option."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from attnlab.cli import options
 from attnlab.cli.progress import note
 from attnlab.cli.tables import Fitted, show
 from attnlab.race.compare import compare
-from attnlab.race.prediction import Predicted, predicted
 from attnlab.race.series import Series
 
 
@@ -21,34 +20,29 @@ def answer(
     contenders: Sequence[str],
     said: Mapping[str, str | None],
     preset: str | None,
-    several: tuple[str, Sequence[str]] | None,
+    several: tuple[str, Sequence[str]],
     *,
     as_json: bool,
     quiet: bool,
     **how: Any,
 ) -> int:
-    """Race them at `several` values of an option, of threads in one race; or predict, where that is None.
+    """Race them at `several` values of an option, of threads in one race.
 
     said : the texts of the options of a workload. how : as for `attnlab.race.compare.compare`. Prints a table and
-    sentences. Exits with 1 where nothing could be compared or predicted.
+    sentences. Exits with 1 where nothing could be compared.
     """
-    found: Series | Predicted
     with note(quiet=as_json or quiet) as on_event:
         how["on_event"] = on_event
-        if several is None:
-            found = predicted(contenders, options.read_workload(said, preset)[0], **how)
-            answered = bool(found.seconds)
+        name, values = several
+        if name == "threads":
+            every = [with_setting(one, name, value) for value in values for one in contenders]
+            races = [compare(*every, workload=options.read_workload(said, preset)[0], **how)]
+            found = Series.of_threads(values, contenders, races[0])
         else:
-            name, values = several
-            if name == "threads":
-                every = [with_setting(one, name, value) for value in values for one in contenders]
-                races = [compare(*every, workload=options.read_workload(said, preset)[0], **how)]
-                found = Series.of_threads(values, contenders, races[0])
-            else:
-                asked = [options.read_workload({**said, name: value}, preset)[0] for value in values]
-                races = [compare(*contenders, workload=one, **how) for one in asked]
-                found = Series.of_races(name, dict(zip(values, races, strict=True)))
-            answered = max(sum(one.latency is not None for one in race.results) for race in races) > 1
+            asked = [options.read_workload({**said, name: value}, preset)[0] for value in values]
+            races = [compare(*contenders, workload=one, **how) for one in asked]
+            found = Series.of_races(name, dict(zip(values, races, strict=True)))
+        answered = max(sum(one.latency is not None for one in race.results) for race in races) > 1
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     elif quiet:

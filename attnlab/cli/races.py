@@ -149,7 +149,6 @@ def plan_of(
 @options.preset
 @options.workload_options(grid=False)
 @click.option("--threads", metavar="N,...", help="Each contender with so many threads.")
-@click.option("--predict", is_flag=True, help="Time and memory from shorter lengths, without running it.")
 @click.option(
     "--seconds",
     type=options.AMOUNT,
@@ -169,7 +168,6 @@ def compare(
     requirements: tuple[str, ...],
     preset: str | None,
     threads: str | None,
-    predict: bool,
     seconds: float | None,
     processes: int,
     folders: tuple[str, ...],
@@ -187,19 +185,16 @@ def compare(
     from attnlab.cli.progress import note
     from attnlab.cli.tables import comparison_table, medians, show
     from attnlab.race.compare import compare as race
-    from attnlab.workload.declaring import option
     from attnlab.workload.grid import several_values
     from attnlab.workload.result import Outcome
 
     if requirements:
         contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
     several = several_values({**said, "threads": threads})
-    if predict and several:
-        raise ValueError(f"--predict takes one workload, got several values of {option(several[0])}")
     if threads and not several:
         contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
     how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes}
-    if predict or several:
+    if several:
         from attnlab.cli.questions import answer
 
         return answer(contenders, said, preset, several, as_json=as_json, quiet=quiet, **how)

@@ -510,7 +510,7 @@ def write(found: Iterable[tuple[str, Table]], folder: Path) -> list[str]:
 
 
 def with_parquet() -> bool:
-    """Whether Parquet can be written: it needs ``pip install attnlab[dataset]``."""
+    """Whether Parquet can be written: it needs ``pip install attnlab[collect]``."""
     return importlib.util.find_spec("pyarrow") is not None
 
 

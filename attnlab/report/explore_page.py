@@ -30,7 +30,6 @@ from attnlab.report import data_tables, sentences
 from attnlab.report.analysis import Analysis, analyse, mapping
 from attnlab.report.answer import answer_of
 from attnlab.report.layout import plain
-from attnlab.runs.history import histories
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Cell
 from attnlab.stats.groups import condition, conditions, place_text
@@ -38,14 +37,13 @@ from attnlab.stats.ranking import Lead, Sure
 from attnlab.stats.replication import seconds
 from attnlab.text import bytes_text, interval_text, one_line, ratio_text
 from attnlab.workload.result import Measurement, Result
-from attnlab.workload.workload import Workload
 
 PAGE = "explore.html"
 #: bytes that a page takes at most
 LIMIT = 5_000_000
 _LIBRARIES = ("d3-7.9.2", "plot-0.6.17")
 #: the page's own scripts, in the order in which one uses another
-_SCRIPTS = ("data", "parts", "chart", "winners", "figures", "rounds", "history", "runs", "page")
+_SCRIPTS = ("data", "parts", "chart", "winners", "figures", "rounds", "runs", "page")
 #: fields that have a filter of their own whatever the run; all others have one where they take several values
 ALWAYS = ("heads", "keys", "dtype", "direction", "device")
 #: entries of an environment that two runs are compared by
@@ -134,7 +132,6 @@ def page_data(
     titles = [one_line(run.folder.resolve().name) for run in runs]
     if len(runs) > 1:
         titles = [f"{ascii_uppercase[at % 26]}: {title}" for at, title in enumerate(titles)]
-    steps, news = _history(runs, analyses)
     workloads: Rows = []
     results: Rows = []
     fields: Rows = []
@@ -143,7 +140,6 @@ def page_data(
         for cell in analysis.cells:
             for name, result in cell.answers.items():
                 results.append({"workload": len(workloads), **_result(cell, name, result, analysis.baseline)})
-                results[-1]["step"] = steps.get((number, cell.workload, name))
                 if results[-1]["time"] is not None and result.latency is not None:
                     latencies.append(result.latency)
             workloads.append({"run": number, **_workload(cell)})
@@ -152,10 +148,7 @@ def page_data(
             fields.append({**run, "heads": heads, "keys": keys, **conditions(cell.workload)})
     names = list(dict.fromkeys(name for one in analyses for name in one.names))
     data = {
-        "runs": [
-            {**_run(*one), "news": news.get(number, [])}
-            for number, one in enumerate(zip(titles, runs, analyses, strict=True))
-        ],
+        "runs": [_run(*one) for one in zip(titles, runs, analyses, strict=True)],
         "contenders": [
             {"name": name, "colour": style.colour, "symbol": style.marker, "dashes": _DASHES[style.dashes]}
             for name, style in figures.styles(names).items()
@@ -174,23 +167,6 @@ def _analysed(run: Run, known: Sequence[Analysis]) -> Analysis:
         if replace(one.run, findings=run.findings) == shown:  # the page shows no findings
             return one
     return analyse(shown, lambda same: same)
-
-
-def _history(
-    runs: Sequence[Run], analyses: Sequence[Analysis]
-) -> tuple[dict[tuple[int, Workload, str], float], dict[int, list[str]]]:
-    """Where runs of one machine have change points, by (run, workload, contender); what software is new in each."""
-    steps: dict[tuple[int, Workload, str], float] = {}
-    news: dict[int, list[str]] = {}
-    known = {id(run): one for run, one in zip(runs, analyses, strict=True)}
-    for one in histories(runs, judged=lambda run: known[id(run)]) if len(runs) > 1 else ():
-        places = [
-            next(at for at, run in enumerate(runs) if str(run.folder) == seen.folder) for seen in one.runs
-        ]
-        news |= {at: list(map(one_line, some)) for at, some in zip(places, one.news, strict=True)}
-        for each in one.series:
-            steps |= {(places[at.run], each.workload, each.contender): at.ratio for at in each.changes}
-    return steps, news
 
 
 def _run(title: str, run: Run, analysis: Analysis) -> dict[str, Any]:

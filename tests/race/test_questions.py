@@ -1,4 +1,4 @@
-"""What `attnlab compare` answers beside one race: several values of one option, and what a length would take."""
+"""What `attnlab compare` answers beside one race: several values of one option."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import pytest
 from process_sets import TINY, compared, measured
 from typed import status
 
-from attnlab.race.prediction import carried_on, ladder
 from attnlab.race.series import Series
 from attnlab.workload.grid import several_values
-from attnlab.workload.result import Measurement, Outcome, Result
-from attnlab.workload.workload import Workload
+from attnlab.workload.result import Outcome, Result
 
 
 def series(**times: tuple[float, ...]) -> Series:
@@ -82,56 +80,6 @@ def test_threads_are_raced_together_and_told_apart() -> None:
     assert [one.partition(" (")[0] for one in further[:2]] == told
 
 
-def test_what_a_length_would_take_follows_from_shorter_ones() -> None:
-    """Each contender as far as it was measured, memory by its own law; who has too few lengths has a reason."""
-    asked, results = Workload(queries=8192, keys=8192), []
-    for one in ladder(asked):
-        n = one.keys
-        peak = Measurement("peak_memory", "B", (1000.0 + 4096 * n,))
-        few = Result("b", one, Outcome.OVER_BUDGET, "predicted 9 s")
-        results.append(measured("a", 1e-5 + 1e-9 * n**2, peak, workload=one))
-        results.append(measured("b", 1e-3 * n, workload=one) if n <= 128 else few)
-    assert [one.workload.keys for one in (*results[:6:2], results[-1])] == [64, 96, 128, 4096]
-    found = carried_on(results, asked)
-    assert found.seconds["a"].value == pytest.approx(1e-9 * 8192**2, rel=0.02)
-    assert found.peak_bytes["a"].value == pytest.approx(1000 + 4096 * 8192, rel=1e-3)
-    assert "b" not in found.seconds and "predicted 9 s" in found.reasons["b"]
-    assert (
-        "b: its time was measured at 3 lengths" in found.sentences()[1] and found.table()[1][0][-1] == "4096"
-    )
-    far = carried_on(results[:20], asked.with_(queries=65536, keys=65536))
-    assert "a was measured only up to 1536" in "".join(far.sentences())
-
-
-def test_what_follows_no_law_is_not_predicted() -> None:
-    asked = Workload(queries=65536, keys=65536)
-    lengths = [one for one in ladder(asked) if one.keys <= 1024]
-    told = [measured("a", 1e-5 * one.keys * (1, 9)[at % 2], workload=one) for at, one in enumerate(lengths)]
-    found = carried_on(told, asked)
-    assert not found.seconds and "its time does not follow" in found.reasons["a"]
-
-
-def test_who_would_be_faster_is_told_where_it_follows() -> None:
-    asked, times = Workload(queries=8192, keys=8192), {"a": 1e-9, "b": 9e-9, "c": 1e-9}
-    results = []
-    for at, one in enumerate(ladder(asked)):
-        for name, by in times.items():
-            noise = (1.0, 1.05, 0.95)[(at + (name == "c")) % 3]
-            results.append(measured(name, by * one.keys**2 * noise, workload=one))
-    told = " ".join(carried_on(results, asked).sentences())
-    assert "b would take at least" in told and "faster there does not follow: their" in told
-
-
-def test_one_side_that_stays_is_not_scaled() -> None:
-    """Decoding: one query, and the cache is the length."""
-    rungs = list(ladder(Workload(batch=2, heads=8, kv_heads=2, queries=1, keys=4096)))
-    assert {(one.batch, one.heads, one.kv_heads, one.queries) for one in rungs} == {(2, 8, 2, 1)}
-    crossed = list(ladder(Workload(queries=77, keys=4096)))
-    assert {one.queries for one in crossed} == {77} and crossed[0].keys == 96
-    padded = ladder(Workload(batch=2, queries=4096, keys=4096, key_lengths=(4096, 1024)))
-    assert {one.keys // min(one.key_lengths or (1,)) for one in padded} == {4}
-
-
 @pytest.mark.parametrize("words", [["--length", "16,32"], ["--threads", "1,2", "--length", "16"]])
 def test_a_series_is_raced(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """For real, small, and told to other programs."""
@@ -141,13 +89,3 @@ def test_a_series_is_raced(words: list[str], capsys: pytest.CaptureFixture[str])
     assert "--" + told["option"] == words[0] and told["sentences"]
     assert [one["value"] for one in told["comparisons"]] == words[1].split(",")
     assert all(len(one["contenders"]) == 2 for one in told["comparisons"])
-
-
-def test_a_prediction_is_made(capsys: pytest.CaptureFixture[str]) -> None:
-    """For real: what it says of time is up to the machine, of memory it is a law."""
-    words = ["--length", "1024", "--heads", "1", "--head-dim", "8", "--predict", "--processes", "1"]
-    assert status("compare", "numpy_vectorized", *words, "--seconds", "0.1", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    time, peak = told["seconds"]["numpy_vectorized"], told["peak_bytes"]["numpy_vectorized"]
-    assert time["low"] <= time["value"] <= time["high"] and (time["longest"], time["length"]) == (512, 1024)
-    assert 4 * 1024**2 < peak["value"] < 4 * 4 * 1024**2  # float32 scores, held a few times

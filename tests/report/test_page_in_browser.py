@@ -192,26 +192,6 @@ def test_two_runs_stand_side_by_side(made: Make, opened: Open) -> None:
     assert "No contender was measured on the same workload in both" in found.text("#view")
 
 
-def test_runs_of_one_machine_have_a_history(made: Make, opened: Open) -> None:
-    """A panel a workload over date; a run alone, and runs of two machines, have no such view."""
-    runs = [
-        replace(
-            made(f"day{day}", contenders=PAIR, heads=(1,), seed=day), started=f"2026-03-0{day}T12:00:00+00:00"
-        )
-        for day in (1, 2, 3)
-    ]
-    runs[2] = replace(runs[2], environment={**runs[2].environment, "variables": {"OMP_NUM_THREADS": "1"}})
-    found = opened(*runs)
-    assert "b1 h1 n256 d64 float32 cpu" in found.view("history") and found.points() == 18
-    found.page.locator("#view .chart").first.focus()
-    for _ in range(3):
-        found.page.keyboard.press("ArrowRight")
-    assert "OMP_NUM_THREADS unset → 1" in found.text("#tip")
-    elsewhere = replace(runs[0], environment={**runs[0].environment, "cpu": "Another Processor"})
-    for some in (runs[:1], [elsewhere, runs[1]]):
-        assert opened(*some).page.locator("#history-tab").count() == 0
-
-
 #: what a run may lack, and what the page then says
 LACKING: dict[str, tuple[Callable[[Make], Run], str]] = {
     "empty": (lambda made: replace(made(complete=False), results=[]), "No verdict"),

@@ -8,12 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sweeping import LATENCY, cells
 from synthetic import synthetic
 
 from attnlab.environment import unchanged
@@ -26,9 +26,11 @@ from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import RUN_FILE, Run, examine, read_run, torn_text
-from attnlab.workload.result import Outcome, Result
+from attnlab.workload.result import Measurement, Outcome, Result
+from attnlab.workload.workload import Workload
 
 ROOT = Path(__file__).parents[2]
+LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
 QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)
 
 
@@ -37,6 +39,11 @@ def plan(**fields: Any) -> Plan:
     chosen: dict[str, Any] = {"contenders": ("numpy_vectorized",), "self_test": False, "memory": False}
     chosen |= {"ceilings": False, "experiments": ("none",), "limits": QUICK, **fields}
     return Plan.grid(lengths=(8, 16), heads=(1,), head_dim=4, **chosen)
+
+
+def cells(results: Sequence[Result]) -> set[tuple[str, Workload]]:
+    """Contenders and workloads that have a result."""
+    return {(one.contender, one.workload) for one in results}
 
 
 def record(folder: Path) -> Run:

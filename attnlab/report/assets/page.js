@@ -3,7 +3,6 @@ const VIEWS = {
   winners: showWinners,
   figures: showFigures,
   rounds: showRounds,
-  history: showHistory,
   runs: showRuns,
   table: showTable,
 };

@@ -1,4 +1,4 @@
-"""Stored runs beside each other: two of them, and all of a machine over time."""
+"""``attnlab diff``: two stored runs side by side."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import TypeVar
 
 import click
-import msgspec
 
 from attnlab.cli import options
-from attnlab.errors import NotStored
 from attnlab.plain import finite
 from attnlab.system import without_garbage_collection
-from attnlab.text import bytes_text, interval_text, one_line, ratio_text, seconds_text
+from attnlab.text import bytes_text, interval_text, ratio_text, seconds_text
 from attnlab.workload.result import Outcome
 
 T = TypeVar("T")
@@ -85,49 +83,3 @@ def _pair(values: Sequence[T | None], text: Callable[[T], str]) -> str:
     """``first → second``, or once where both are alike; empty where neither is known."""
     first, second = ("–" if one is None else text(one) for one in values)
     return ("" if first == "–" else first) if first == second else f"{first} → {second}"
-
-
-@click.command()
-@click.argument("places", metavar="FOLDER|DATASET...", nargs=-1, required=True, type=options.PATH)
-@options.chosen_backends("Those to show; by default all. The others still say what the machine did.")
-@click.option("--workload", default="", metavar="WORDS", help="With these words in their label: 'h4 n512'.")
-@click.option("--seconds", "in_seconds", is_flag=True, help="Look for changes in seconds, drift included.")
-@click.option("--out", type=options.PATH, metavar="DIR", default="reports/history", help="Where to write.")
-@options.as_json
-@without_garbage_collection(last=True)
-def history(
-    places: tuple[Path, ...],
-    backends: tuple[str, ...] | None,
-    workload: str,
-    in_seconds: bool,
-    out: Path,
-    as_json: bool,
-) -> int:
-    """Write what became of every contender over many runs.
-
-    Of all runs in and below folders: a figure a machine, change points. Machines are never mixed. Changes are looked
-    for in the ratio of a contender to the machine's other libraries.
-    """
-    from attnlab.report import history_page
-    from attnlab.runs import history as over_time
-
-    def tell(fault: str) -> None:
-        click.echo(f"attnlab: passed over: {one_line(fault)}", err=True)
-
-    runs = over_time.found_runs(places, tell)
-    found = over_time.histories(runs, backends or (), workload.split(), in_seconds=in_seconds)
-    if not any(one.series for one in found):
-        raise ValueError(
-            "no run has a speed of such a backend at such a workload; attnlab show RUN says which"
-        )
-    if as_json:
-        click.echo(json.dumps(finite(msgspec.to_builtins(found))))
-        return 0
-    try:
-        page = history_page.write(found, out)
-    except OSError as fault:
-        raise NotStored(f"{out} cannot be written: {fault.strerror}; name another place with --out") from None
-    for one in found:
-        click.echo(f"{one.machine}: {history_page.summary(one)}")
-    click.echo(f"The page: {page}")
-    return 0
