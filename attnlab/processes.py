@@ -1,0 +1,475 @@
+"""Processes of this program: our own functions called in a child, and messages to and from children.
+
+`call` runs one function of ours in a fresh interpreter and returns its answer; `start` lets it run side by side. A
+`Process` is a child that is kept and asked again and again (`serve` is its side). Requests and answers are msgspec's
+MessagePack with NumPy arrays in it: nothing is unpickled. A crash, a hang or an answer that is none is one exception,
+`Failed`, whose message is a reason in one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import typing
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from attnlab.errors import Declined, Misbehaved, Unavailable
+from attnlab.system import die_with_parent, wait_until_stopped
+
+T = TypeVar("T")
+#: variables that would bring this interpreter's packages, or its versions of them, into another one
+_OWN = ("PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
+#: before each message: its length in bytes, big-endian
+_LENGTH = struct.Struct(">Q")
+#: a message that claims to be longer is none; the code of an array within a message
+_MOST_BYTES, _ARRAY = 2**36, 1
+#: a process that has closed its channel has so many seconds to end by itself
+_ENDING_SECONDS = 2.0
+#: what a signal that ended a process tells
+_CAUSES = {
+    "SIGKILL": " (the system does this when memory runs out)",
+    "SIGILL": " (an instruction that this processor does not have: the build is for another)",
+}
+#: the kind of failure that an exception of the child's is
+_KINDS: dict[type[Exception], str] = {
+    Declined: "declined", Unavailable: "unavailable", Misbehaved: "wrong", MemoryError: "memory",
+}  # fmt: skip
+
+
+class Failed(Exception):
+    """There is no answer; the message says why, in one line.
+
+    kind : what the child said ("declined", "unavailable", "wrong", "memory", "raised"), or what became of it
+    ("crashed", "timed_out"). tail : the last lines that it printed, where it crashed.
+    """
+
+    def __init__(self, kind: str, message: str, tail: str = "") -> None:
+        super().__init__(message)
+        self.kind, self.tail = kind, tail
+
+
+class Closed(Failed):
+    """The other side of a channel is gone, or sends what is no message."""
+
+    def __init__(self, message: str = "the other process is gone") -> None:
+        super().__init__("crashed", message)
+
+
+class Late(Failed):
+    """No complete message came, or was taken, before the deadline."""
+
+    def __init__(self) -> None:
+        super().__init__("timed_out", "no answer in time")
+
+
+# -- messages ----------------------------------------------------------------------------------------
+
+
+def encode(message: Any) -> bytes:
+    """Plain data, dataclasses and NumPy arrays as MessagePack. Raises TypeError for anything else."""
+    return msgspec.msgpack.encode(message, enc_hook=_packed)
+
+
+def decode(data: bytes | bytearray, kind: Any = Any) -> Any:
+    """The inverse of `encode`; lists for tuples where `kind` does not say otherwise. Raises msgspec.MsgspecError."""
+    return msgspec.msgpack.decode(data, type=kind, ext_hook=_array, dec_hook=lambda _, found: found)
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        head = json.dumps([value.dtype.str, value.shape]).encode()
+        data = head + b"\n" + np.ascontiguousarray(value).tobytes()
+        return msgspec.msgpack.Ext(_ARRAY, data)
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} is not sent to other processes")
+
+
+def _array(code: int, data: memoryview) -> Any:
+    """An array of its own: what is received may be written into."""
+    head, _, rest = bytes(data).partition(b"\n")
+    dtype, shape = json.loads(head)
+    return np.frombuffer(bytearray(rest), dtype).reshape(shape)
+
+
+class Channel:
+    """Messages over one socket. A deadline is a `time.monotonic` instant, None for never."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    def fileno(self) -> int:
+        """For `select`."""
+        return self.socket.fileno()
+
+    def send(self, message: Any, deadline: float | None = None) -> None:
+        """Raises Closed or Late."""
+        data = encode(message)
+        try:
+            self.socket.settimeout(_left(deadline))
+            self.socket.sendall(_LENGTH.pack(len(data)) + data)
+        except TimeoutError:
+            raise Late from None
+        except OSError:
+            raise Closed from None
+
+    def receive(self, deadline: float | None = None, kind: Any = Any) -> Any:
+        """The next message, a `kind`. Raises Closed or Late."""
+        (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
+        if length > _MOST_BYTES:
+            raise Closed(f"it sent a message of {length} bytes, at most {_MOST_BYTES} are expected")
+        try:
+            return decode(self._read(length, deadline), kind)
+        except (msgspec.MsgspecError, ValueError, TypeError):
+            raise Closed("it sent a message that is none") from None
+
+    def close(self) -> None:
+        """The other side finds it `Closed`."""
+        self.socket.close()
+
+    def _read(self, length: int, deadline: float | None) -> bytearray:
+        data = bytearray()
+        while len(data) < length:
+            try:
+                self.socket.settimeout(_left(deadline))
+                chunk = self.socket.recv(min(length - len(data), 1 << 20))
+            except TimeoutError:
+                raise Late from None
+            except OSError:
+                raise Closed from None
+            if not chunk:
+                raise Closed
+            data += chunk
+        return data
+
+
+def ready(channels: Sequence[Channel], seconds: float | None = None) -> list[Channel]:
+    """Those on which a message begins to come, or whose other side is gone; waits for one, at most so many seconds."""
+    waiting = select.poll()
+    for one in channels:
+        waiting.register(one.fileno(), select.POLLIN)
+    found = {number for number, _ in waiting.poll(None if seconds is None else seconds * 1e3)}
+    return [one for one in channels if one.fileno() in found]
+
+
+def _left(deadline: float | None) -> float | None:
+    """Seconds until then, a moment at least: 0 would mean not to wait for what is there."""
+    return None if deadline is None else max(1e-4, deadline - time.monotonic())
+
+
+# -- interpreters ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python: that of this process where `executable` is None. It searches `paths` for modules before all others."""
+
+    executable: str | None = None
+    paths: tuple[str, ...] = ()
+
+    def command(self, code: str) -> list[str]:
+        """The command that runs `code`, and takes further words as arguments. It does not search its folder."""
+        first = f"import sys; sys.path[:] = [*{[*self.paths]!r}, *filter(None, sys.path)]; "
+        return [self.executable or sys.executable, "-c", first + code]
+
+
+def without_own(variables: Mapping[str, str]) -> dict[str, str]:
+    """These environment variables for another interpreter: without those that are meant for this one."""
+    return {name: value for name, value in variables.items() if name not in _OWN}
+
+
+# -- a process that is asked again and again -----------------------------------------------------------
+
+
+class Process:
+    """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
+
+    It has a group of processes of its own unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what
+    it starts is stopped and ended with it. What it prints goes to a log, whose end a failure tells. Raises OSError
+    where no process can be started.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        interpreter: Interpreter = Interpreter(),
+        own_group: bool = True,
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        log = tempfile.TemporaryFile("a+b", prefix="attnlab-")  # noqa: SIM115 (`end` closes it)
+        command = interpreter.command("from attnlab.processes import main; main()")
+        with theirs:
+            try:
+                started = subprocess.Popen(
+                    [*command, str(theirs.fileno()), target],
+                    pass_fds=[theirs.fileno()],
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=own_group,
+                )
+            except OSError:
+                ours.close()
+                log.close()
+                raise
+        self._set(started.pid, Channel(ours), log, own_group, started)
+
+    @classmethod
+    def forked(cls, number: int, channel: Channel, log: IO[bytes]) -> Process:
+        """A child of this process that another process has forked."""
+        one = cls.__new__(cls)
+        one._set(number, channel, log, True)
+        return one
+
+    def _set(self, number: int, channel: Channel, log: IO[bytes], own_group: bool, popen: Any = None) -> None:
+        self.number, self.channel, self._log, self._own_group = number, channel, log, own_group
+        self._popen: subprocess.Popen[bytes] | None = popen
+        self._status: int | None = None
+        self.alive = True
+
+    def ask(self, op: str, *, seconds: float, answer: Any = Any, **arguments: Any) -> Any:
+        """What the method `op` of the child's object returns, an `answer`. Raises Failed.
+
+        A child that crashes, or gives no answer within so many seconds, is ended.
+        """
+        return self.begin(op, seconds=seconds, answer=answer, **arguments)()
+
+    def begin(self, op: str, *, seconds: float, answer: Any = Any, **arguments: Any) -> Callable[[], Any]:
+        """The same side by side: the child works from now on, and a call of what is returned waits for the answer."""
+        if not self.alive:
+            raise Failed("crashed", "its process has ended before")
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(Closed):  # how it ended is told with the answer
+            self.channel.send([op, arguments], deadline)
+
+        def wait() -> Any:
+            try:
+                kind, told = self.channel.receive(deadline, tuple[str, msgspec.Raw])
+                if kind != "answer":
+                    raise Failed(kind, decode(told, str))
+                return decode(told, answer)
+            except Late:
+                self.end()
+                said = f"no answer within {seconds:.0f} s to {op}; its process was killed"
+                raise Failed("timed_out", said) from None
+            except Closed as fault:
+                raise self._crashed(op, fault) from None
+            except msgspec.MsgspecError as fault:
+                raise self._crashed(op, Closed(f"it sent an answer that is none ({fault})")) from None
+
+        return wait
+
+    def _crashed(self, op: str, fault: Closed) -> Failed:
+        status = self.ended(_ENDING_SECONDS)
+        tail = self.tail()
+        self.end()
+        if status is None:
+            return Failed("crashed", f"{fault} (asked to {op}); its process was killed", tail)
+        name = signal_name(-status)
+        how = f"was killed by {name}{_CAUSES.get(name, '')}" if status < 0 else f"exited with status {status}"
+        last = f": {tail.splitlines()[-1]}" if tail else ""
+        return Failed("crashed", f"its process {how} when it was asked to {op}{last}", tail)
+
+    def tail(self) -> str:
+        """The last ten lines that it printed."""
+        if self._log.closed:
+            return ""
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
+        lines = (line.strip() for line in self._log.read().decode(errors="replace").splitlines())
+        return "\n".join([line[:200] for line in lines if line][-10:])
+
+    def signal(self, number: int) -> None:
+        """To its whole group, where it has one of its own."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            (os.killpg if self._own_group else os.kill)(self.number, number)
+
+    def stop(self) -> None:
+        """Stop it and what is in its group, and return when its threads are stopped: a signal alone only asks."""
+        self.signal(signal.SIGSTOP)
+        wait_until_stopped(self.number)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        self.signal(signal.SIGCONT)
+
+    def ended(self, seconds: float = 0.0) -> int | None:
+        """Its exit status, negative for a signal; None where it has not ended within so many seconds."""
+        until = time.monotonic() + seconds
+        while self._status is None:
+            if self._popen is not None:
+                self._status = self._popen.poll()
+            else:
+                try:
+                    number, status = os.waitpid(self.number, os.WNOHANG)
+                    self._status = os.waitstatus_to_exitcode(status) if number else None
+                except ChildProcessError:
+                    self._status = 0
+            if self._status is None:
+                if time.monotonic() >= until:
+                    return None
+                time.sleep(2e-4)
+        return self._status
+
+    def end(self) -> None:
+        """End it, whatever it does, with what it has started in its group."""
+        if not self.alive:
+            return
+        self.alive = False
+        if self._own_group or self.ended() is None:
+            self.signal(signal.SIGKILL)
+        self.ended(_ENDING_SECONDS)
+        self.channel.close()
+        self._log.close()
+
+
+def serve(
+    channel: Channel, holder: object, refused: Callable[[Exception], tuple[str, str]] | None = None
+) -> None:
+    """In the child: answer requests by the methods of `holder` until the channel closes.
+
+    refused : the kind and the text of a failure, as of `Failed`; by default by the type of the exception.
+    """
+    with contextlib.suppress(Closed):
+        while True:
+            op, arguments = channel.receive()
+            try:
+                told = "answer", getattr(holder, op)(**arguments)
+            except Exception as fault:
+                told = (refused or refusal)(fault)
+            channel.send(told)
+
+
+def refusal(fault: Exception) -> tuple[str, str]:
+    """The kind of failure that an exception is, and one line for a person."""
+    text, name = " ".join(str(fault).split())[:400], type(fault).__name__
+    kind = next((kind for known, kind in _KINDS.items() if isinstance(fault, known)), "raised")
+    return kind, text if kind != "raised" and text else f"raised {name}: {text}"
+
+
+# -- one call ----------------------------------------------------------------------------------------
+
+
+class Job:
+    """A call in another process, which ends with this object at the latest."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: IO[bytes], name: str, answer: Any) -> None:
+        self._process, self._told, self._name, self._answer = process, told, name, answer
+        self._end = weakref.finalize(self, _end, process)
+
+    def result(self, seconds: float | None = None) -> Any:
+        """What the function returned, waiting at most so many seconds. Raises Failed."""
+        try:
+            status = self._process.wait(seconds)
+            self._told.seek(0)
+            kind, told = decode(self._told.read(), tuple[str, msgspec.Raw])
+            if kind == "answer":
+                return decode(told, self._answer)
+            raise Failed(kind, decode(told, str))
+        except subprocess.TimeoutExpired:
+            raise Failed("timed_out", f"{self._name} took over {seconds:.0f} s and was ended") from None
+        except (msgspec.MsgspecError, ValueError, TypeError):
+            how = f"was killed by {signal_name(-status)}" if status < 0 else f"exited with status {status}"
+            raise Failed("crashed", f"the process of {self._name} {how} without an answer") from None
+        finally:
+            self._end()
+            self._told.close()
+
+
+def start(
+    target: str,
+    request: Any,
+    *,
+    answer: Any = Any,
+    environment: Mapping[str, str] | None = None,
+    interpreter: Interpreter = Interpreter(),
+) -> Job:
+    """Call `target`, "module:function", with `request` in a process of its own, from now on.
+
+    The function takes one argument, whose type hint says what the request becomes there; `answer` is the type of what
+    `Job.result` returns. Both are plain data, dataclasses and NumPy arrays.
+    """
+    asked, told = (tempfile.TemporaryFile(prefix="attnlab-") for _ in range(2))  # noqa: SIM115 (`Job` closes it)
+    asked.write(encode(request))
+    asked.seek(0)
+    command = interpreter.command("from attnlab.processes import answer; answer()")
+    with asked:
+        process = subprocess.Popen(
+            [*command, str(told.fileno()), target],
+            stdin=asked,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[told.fileno()],
+            env=environment,
+            start_new_session=True,
+        )
+    return Job(process, told, target.partition(":")[2], answer)
+
+
+def call(target: str, request: Any, *, seconds: float | None = None, **how: Any) -> Any:
+    """As `start`, and wait for the answer, at most so many seconds. Raises Failed."""
+    return start(target, request, **how).result(seconds)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # what it started may still be there
+    process.wait()
+
+
+def signal_name(number: int) -> str:
+    """As the manual calls it."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _function(target: str) -> Callable[[Any], Any]:
+    module, _, name = target.partition(":")
+    found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def main() -> None:
+    """In the child of a `Process`: call its target. What the child starts does not hold its channel open."""
+    die_with_parent()
+    end = socket.socket(fileno=int(sys.argv[1]))
+    end.set_inheritable(False)
+    os.register_at_fork(after_in_child=end.close)
+    _function(sys.argv[2])(Channel(end))
+
+
+def answer() -> None:
+    """In the child of a `Job`: read the request, call the function, write the answer."""
+    die_with_parent()
+    number = int(sys.argv[1])
+    os.set_inheritable(number, False)
+    try:
+        function = _function(sys.argv[2])
+        hints = typing.get_type_hints(function)
+        kind = next((hint for name, hint in hints.items() if name != "return"), Any)
+        told: Any = "answer", function(decode(sys.stdin.buffer.read(), kind))
+        data = encode(told)
+    except Exception as fault:
+        data = encode(refusal(fault))
+    with open(number, "wb") as file:
+        file.write(data)
+    os._exit(0)

@@ -1,0 +1,79 @@
+"""A function in a child process: its answer, or one reason in one line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attnlab.processes import Failed, Interpreter, Process, call, decode, encode, start
+from tests.race.called import Asked, Told
+
+_HOME = "tests.race.called"
+_HERE = Interpreter(paths=(str(Path(__file__).parents[2]),))
+
+
+def test_a_call_carries_arrays_and_dataclasses_both_ways() -> None:
+    """In another process."""
+    numbers = np.arange(6, dtype=np.float16).reshape(2, 3)
+    found = call(f"{_HOME}:doubled", Asked(numbers, ("one", "three")), answer=Told, interpreter=_HERE)
+    assert isinstance(found, Told) and found.named == {"one": 3, "three": 5}
+    assert found.numbers.dtype == np.float16 and np.array_equal(found.numbers, 2 * numbers)
+
+
+def test_what_goes_wrong_is_a_reason_in_one_line() -> None:
+    """Of whatever kind, and side by side."""
+    jobs = {
+        how: start(f"{_HOME}:fails", how, interpreter=_HERE)
+        for how in ("raises", "declines", "crashes", "hangs", "odd")
+    }
+    told = {}
+    for how, job in jobs.items():
+        with pytest.raises(Failed) as fault:
+            job.result(0.0 if how == "hangs" else None)
+        told[how] = fault.value.kind, str(fault.value)
+    assert told["raises"] == ("raised", "raised ValueError: no such thing")
+    assert told["declines"] == ("declined", "not for odd numbers")
+    assert told["crashes"][0] == "crashed" and "SIGSEGV" in told["crashes"][1]
+    assert told["hangs"][0] == "timed_out"
+    assert told["odd"][0] == "raised" and "object" in told["odd"][1]
+
+
+def test_only_plain_data_and_arrays_travel() -> None:
+    """No objects within arrays, and no code."""
+    with pytest.raises(TypeError):
+        encode(np.array([object()]))
+    with pytest.raises(TypeError):
+        encode(os.system)
+    (array,) = decode(encode([np.float32([1, 2])]))
+    array[0] = 5  # it is the receiver's own
+
+
+def test_a_process_is_asked_again_and_again() -> None:
+    """It goes on after a failure of a request, and says how it ended."""
+    one = Process(f"{_HOME}:counting", interpreter=_HERE)
+    assert [one.ask("add", seconds=60, number=2) for _ in range(2)] == [2, 4]
+    with pytest.raises(Failed, match="no such thing"):
+        one.ask("fail", seconds=60, how="raises")
+    one.stop()
+    one.go_on()
+    assert one.ask("add", seconds=60, number=1) == 5
+    with pytest.raises(Failed) as fault:
+        one.ask("fail", seconds=60, how="crashes")
+    assert fault.value.kind == "crashed" and "SIGSEGV" in str(fault.value) and not one.alive
+    with pytest.raises(Failed, match="has ended before"):
+        one.ask("add", seconds=60, number=1)
+
+
+def test_a_process_that_hangs_or_sends_garbage_is_ended() -> None:
+    """With a reason that names the request."""
+    one, other = (Process(f"{_HOME}:counting", interpreter=_HERE) for _ in range(2))
+    assert other.ask("add", seconds=60, number=1) == 1
+    with pytest.raises(Failed, match="no answer within 0 s to fail") as fault:
+        one.ask("fail", seconds=0.1, how="hangs")
+    assert fault.value.kind == "timed_out" and one.ended() is not None
+    with pytest.raises(Failed, match="a message that is none"):
+        other.ask("garble", seconds=60)
+    assert not other.alive
