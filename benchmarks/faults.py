@@ -1,8 +1,8 @@
 """How good is the gate? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
 ``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--held-out-seeds 20] [--jobs 2]``, with one thread a
-process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``docs/faults.md``. Every seed draws all inputs and all
-random conditions anew; no seed was chosen.
+process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``benchmarks/faults.md``. Every seed draws all inputs
+and random conditions anew; no seed was chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from attnlab.workload.vocabulary import DTYPES
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000
 _BACK = ", on the way back"
-PAGE = REPOSITORY / "docs" / "faults.md"
+PAGE = REPOSITORY / "benchmarks" / "faults.md"
 Rows = list[dict[str, Any]]
 
 

@@ -72,7 +72,7 @@ def gate() -> Rows:
 def diagnosis() -> Rows:
     """`attnlab diagnose` on trained weights at n = 512: three runs, importing included"""
     yield "run", "seconds", "at most in one process", "within 60 s and 2 GiB"
-    text = REPOSITORY / "docs" / "decisions" / "0002-claims-rest-on-pairs-of-fresh-processes.md"
+    text = REPOSITORY / "docs" / "decisions.md"
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.redirect_stdout(io.StringIO()):
             model = importlib.import_module("all_minilm_l6_v2").extract_model(folder)

@@ -3,8 +3,8 @@
 ``python benchmarks peers``, on a machine that does nothing else; ``pip install --group peers`` installs the others.
 Every trial goes into ``benchmarks/peers.jsonl`` as soon as it is measured, and what is there is not measured again: an
 interrupted run goes on where it stopped, and every run stops by itself after ``--minutes``. One round of everything
-takes about twelve minutes, ten trials ten such runs. The page ``benchmarks/peers.md`` and the figure
-``docs/figures/peers.svg`` are made anew from the store each time; ``--minutes 0`` makes them and measures nothing.
+takes about twelve minutes, ten trials ten such runs. The page ``benchmarks/peers.md`` and its figure are made anew from
+the store each time; ``--minutes 0`` makes them and measures nothing.
 
 A claim is 1 where the second of a pair is called slower, -1 where it is called faster, and 0 where nothing is claimed.
 """
@@ -253,7 +253,7 @@ def main() -> None:
         if "cpu" in one:
             elsewhere.setdefault((one["cpu"], one["pair"]), []).append(one)
     tools = [tool for tool in TOOLS if tool in versions]
-    draw(trials, tools, REPOSITORY / "docs" / "figures")
+    draw(trials, tools, REPOSITORY / "benchmarks" / "figures")
     parts = [
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
@@ -262,7 +262,7 @@ def main() -> None:
             f"{counted(len(there), 'trial')}."
             for (cpu, pair), there in elsewhere.items()
         ),
-        "![False claims and ratio errors of each tool](../docs/figures/peers.svg)",
+        "![False claims and ratio errors of each tool](figures/peers.png)",
         "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + ".",
         *told(trials, tools),
     ]

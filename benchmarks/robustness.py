@@ -2,7 +2,7 @@
 
 ``python benchmarks robustness [PART ...] [--kills 200] [--lines 12000] [--changes 20000]
 [--races 2000] [--workloads 2000]``; the parts are `matrix`, `cheats`, `honest`, `soak`, `fuzz`, `damage`, `leaks` and
-`store`, all by default. Each part adds its figures to ``benchmarks/robustness.json``, and ``docs/robustness.md``
+`store`, all by default. Each part adds its figures to ``benchmarks/robustness.json``, and ``benchmarks/robustness.md``
 is written whole from that file. `soak` takes about eleven seconds a kill, `damage` and `cheats` about ten minutes,
 `leaks` two, the others one to five minutes.
 """
@@ -305,7 +305,7 @@ def _written(value: Any) -> str:
 
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page whenever figures come."""
-    parser = command_line(__doc__, out=REPOSITORY / "docs" / "robustness.md")
+    parser = command_line(__doc__, out=REPOSITORY / "benchmarks" / "robustness.md")
     parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--lines", type=int, default=12_000)

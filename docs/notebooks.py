@@ -69,9 +69,9 @@ def page(name: str, script: str, figures: Path) -> str:
             parts.append(f"```text\n{printed.rstrip()}\n```")
         for number in plt.get_fignums():
             drawn += 1
-            file = figures / f"{name}-{drawn}.svg"
+            file = figures / f"{name}-{drawn}.png"
             file.parent.mkdir(exist_ok=True)
-            plt.figure(number).savefig(file, bbox_inches="tight", metadata={"Date": None})
+            plt.figure(number).savefig(file, bbox_inches="tight", dpi=100)
             parts.append(f"![{cell.alt}](figures/{file.name})")
         plt.close("all")
     parts.append(f"*This page is [a script]({name}.py): run it, or open it as a notebook.*")
@@ -83,7 +83,6 @@ def main(chosen: list[str]) -> None:
     import matplotlib
 
     matplotlib.use("agg")
-    matplotlib.rcParams["svg.hashsalt"] = "attnlab"  # the same drawing, the same file
     for path in sorted(HOME.glob("*.py")):
         if chosen and path.stem not in chosen:
             continue

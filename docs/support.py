@@ -1,4 +1,4 @@
-"""Write docs/support.md, its data docs/support.json and the short tables in docs/backends.md and README.md.
+"""Write docs/support.md, its data docs/support.json and the short table in docs/backends.md.
 
 ``python docs/support.py [NAME]...`` asks every backend, or those named, on the CPU, and on CUDA where there is a GPU.
 What cannot be asked here, because its library is not installed, stays as it stands in docs/support.json, with the
@@ -15,14 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from attnlab.backends.discovery import backends
-from attnlab.report.support_page import by_feature, page, short
+from attnlab.report.support_page import page, short
 from attnlab.runs.support import Support, support
 from attnlab.workload.vocabulary import DEVICES
 
 DOCS = Path(__file__).parent
 DATA, PAGE = DOCS / "support.json", DOCS / "support.md"
-#: the table between the marks of each of these pages
-TABLES = {DOCS / "backends.md": short, DOCS.parent / "README.md": by_feature}
+#: the table between the marks of this page
+TABLES = {DOCS / "backends.md": short}
 MARKED = re.compile(r"(<!-- support table -->\n).*?(<!-- end of the support table -->)", re.DOTALL)
 
 

@@ -23,13 +23,8 @@ INCLUDED = (
     "benchmarks/*.md",
     "benchmarks/*/*.md",
     "reports/README.md",
-    "reports/diagnosis/**/*.md",
-    "reports/diagnosis/**/*.svg",
-    "reports/diagnosis/**/*.png",
-    "reports/reference*/**/*.md",
-    "reports/reference*/**/*.svg",
-    "reports/reference*/**/*.png",
-    "reports/reference*/**/*.csv",
+    "reports/reference/**/*.md",
+    "reports/reference/**/*.png",
 )
 #: the README is the repository's first page, and `docs/index.md` the site's
 INSTEAD = {"README.md": "index.md"}

@@ -124,4 +124,4 @@ print(
 
 # %% [markdown]
 # From the command line: `attnlab check right_one --implementations my_backends`. [What the gate
-# catches](../faults.md); [how the tolerance is derived](../ideas/tolerance.md).
+# catches, and how the tolerance is derived](../robustness.md).

@@ -82,4 +82,4 @@ print(verdict_text(run))
 
 # %% [markdown]
 # [How to read a verdict](../verdicts.md) says what every word in there means. For a model that
-# you know, see [choose for a model's shapes](../how-to/model-shapes.md).
+# you know, see [the questions page](../which-question.md).

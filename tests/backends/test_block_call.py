@@ -42,7 +42,7 @@ def written_out(problem: Inputs) -> np.ndarray:
             pairs = pairs * np.exp(1j * np.outer(positions, frequencies))
             projected[name] = np.concatenate([pairs.real, pairs.imag], axis=-1)
     core = problem.with_(**projected, block=None)
-    of_core = attnlab.correctness.error_budget(core).output
+    of_core = attnlab.theory.error_budget(core).output
     return (
         np.concatenate(list(of_core.swapaxes(0, 1)), axis=-1) @ block.parameters["out_proj.weight"].T
         + block.parameters["out_proj.bias"]
