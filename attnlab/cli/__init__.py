@@ -1,61 +1,93 @@
-"""The commands by name; each is imported when it is called, and imports what it needs then."""
+"""The commands in their groups, each imported when it is called; and what to type instead of those that are gone."""
 
 from __future__ import annotations
 
 import importlib
-from collections import UserDict
-from typing import Any
+import importlib.metadata
 
 import click
 
-#: by name: the module that holds each command, and what `attnlab --help` says of it, the first sentence of its own help
-_COMMANDS = """\
-backends  backends     List the backends: which can run here, which cannot, and why.
-check     backends     Hold answers and gradients of backends against float64.
-claims    experiments  Measure what is often claimed about attention.
-collect   stored       Write the measurements of many runs to one Parquet file.
-compare   races        Race contenders on one workload; the first is the baseline.
-diagnose  experiments  Say what attention does in a trained model, head by head.
-diff      diff         Show two stored runs side by side.
-doctor    stored       Check that a stored run is whole.
-explore   stored       Make one HTML page of stored runs to explore, and open it.
-gate      versions     Race HEAD against BASE: did it become slower, bigger or wrong?
-numerics  experiments  Run numerical experiments and write their page.
-plans     races        List the presets; of those named, the cost at each length.
-report    stored       Write the report of a stored run again.
-run       races        Measure a plan, write its report, and print the verdict.
-selftest  races        Test the instrument on contenders whose ratio is known.
-show      stored       Print the verdict and the table of a stored run.
-"""
-_LINES = {
-    name: (home, line) for name, home, line in (one.split(maxsplit=2) for one in _COMMANDS.splitlines())
+#: by group and name: the module of a command, and what it does
+GROUPS = {
+    "Measure": {
+        "compare": ("racing", "Race backends on one workload; the first is the baseline."),
+        "run": ("racing", "Measure a plan and write its report."),
+        "gate": ("versions", "Race two versions: did it become slower, bigger or wrong?"),
+    },
+    "Check and understand": {
+        "backends": ("backends", "List the backends: which can run here, which cannot, and why."),
+        "check": ("backends", "Check answers and gradients of backends against float64."),
+        "numerics": ("laboratory", "Run numerical experiments and write their page."),
+        "diagnose": ("laboratory", "Say what attention does in a trained model, head by head."),
+    },
+    "Read what is stored": {
+        "show": ("stored", "Print the verdict and the table of a stored run."),
+        "report": ("stored", "Write the report of a stored run again."),
+        "diff": ("versions", "Show two stored runs side by side."),
+        "collect": ("stored", "Write the results of many runs into one table."),
+    },
 }
-
-
-class _Commands(UserDict[str, Any]):
-    """The commands by name, each imported when it is taken."""
-
-    def __getitem__(self, name: str) -> click.Command:
-        found: click.Command = getattr(importlib.import_module(f"attnlab.cli.{self.data[name][0]}"), name)
-        return found
+HOMES = {name: home for commands in GROUPS.values() for name, (home, _) in commands.items()}
+#: commands and options that are gone, kept for one release: what to do instead
+REMOVED = {
+    "claims": "type: attnlab numerics --claims",
+    "doctor": "attnlab show RUN and attnlab report RUN report damage",
+    "explore": "attnlab report RUN writes the page to explore too",
+    "history": "type: attnlab show RUN --format bmf, and give the file to Bencher or Otava",
+    "plans": "type: attnlab run --list-presets",
+    "query": "type: attnlab collect RUN... -o results.parquet, and ask DuckDB or pandas",
+    "selftest": "every run races its baseline twice (the A/A control): see its report",
+    "sweep": "type: attnlab run --plan FILE --shards 16 --cluster slurm --out FOLDER",
+    "tune": "race the settings: attnlab compare torch_eager 'torch_eager[threads=1]' 'torch_eager[pages=huge]'",
+    "compare --predict": "measure the length that you need: attnlab compare A B --length N",
+    "compare --splits": "leave it out: keys are no longer cut into parts",
+    "run --splits": "leave it out: keys are no longer cut into parts",
+    "report --page": "leave it out: the page is always written",
+}
+#: libraries of the backends that come with attnlab, as their packages are called
+_LIBRARIES = (
+    "torch",
+    "numpy",
+    "numba",
+    "jax",
+    "onnxruntime",
+    "openvino",
+    "keras",
+    "mlx",
+    "xformers",
+    "flash-attn",
+)
 
 
 class _Group(click.Group):
     """Lists its commands without importing them."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(HOMES)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Raises ValueError for a command that is gone."""
+        if name in REMOVED:
+            raise ValueError(f"attnlab {name} is gone; {REMOVED[name]}")
+        if name not in HOMES:
+            return None
+        found: click.Command = getattr(importlib.import_module(f"attnlab.cli.{HOMES[name]}"), name)
+        return found
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Each with its whole sentence."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _LINES.items()])
+        for group, commands in GROUPS.items():
+            with formatter.section(group):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
 
 @click.group(
     cls=_Group,
-    commands=_Commands(_LINES),
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )
 @click.version_option(package_name="attnlab", message="attnlab %(version)s")
-def app() -> None:
+@click.pass_context
+def app(context: click.Context) -> None:
     """Which attention should I run here, how fast, how big, and is it right?
 
     For completion in a shell, in ~/.bashrc (zsh and fish alike):
@@ -63,3 +95,13 @@ def app() -> None:
     \b
     eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"
     """
+    if context.invoked_subcommand is None:
+        there = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
+        here = ", ".join(f"{name} {there[name]}" for name in _LIBRARIES if name in there)
+        click.echo(
+            f"attnlab {there.get('attnlab', '')}: which attention should I run here, how fast, and is it right?\n"
+            "Compare two backends, 10 s:          attnlab compare torch_sdpa torch_eager\n"
+            "Measure all backends, with a report: attnlab run\n"
+            f"Libraries installed here:            {here}\n"
+            "All commands:                        attnlab --help"
+        )

@@ -34,7 +34,7 @@ def backends(
     """
     from attnlab.backends.discovery import backends as there
     from attnlab.backends.discovery import require
-    from attnlab.cli.progress import note
+    from attnlab.cli.progress import progress
     from attnlab.cli.tables import backend_table, show
     from attnlab.report.support_page import page
     from attnlab.runs.support import listed as found_here
@@ -42,11 +42,11 @@ def backends(
 
     for name in names:
         require(name, folders)
-    with note(quiet=as_json) as on_event:
+    with progress(quiet=as_json) as shown:
         if matrix:
-            found = [support(one, device, folders, on_event=on_event) for one in names or there(folders)]
+            found = [support(one, device, folders, on_event=shown.detail) for one in names or there(folders)]
         else:
-            here = found_here(device, folders, names, on_event=on_event)
+            here = found_here(device, folders, names, on_event=shown.detail)
             here.sort(key=lambda one: bool(one.reason))
     if not matrix:
         if as_json:
@@ -75,14 +75,14 @@ def backends(
 @options.as_json
 @options.quiet
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
-    """Hold answers and gradients of backends against float64.
+    """Check answers and gradients of backends against float64.
 
     All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded,
     or was named and could not be asked; with --quiet those alone are printed.
     """
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import backends as there
-    from attnlab.cli.progress import note
+    from attnlab.cli.progress import progress
     from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
     from attnlab.runs.check import check as hold
 
@@ -90,8 +90,10 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     for name in asked:
         Contender.parse(name).require(folders)
     keep = len(asked) > 1
-    with note(quiet=as_json or quiet) as on_event:
-        found = [hold(one, folders, on_event=on_event, keep=keep, invariance=True, **how) for one in asked]
+    with progress(quiet=as_json or quiet) as shown:
+        found = [
+            hold(one, folders, on_event=shown.detail, keep=keep, invariance=True, **how) for one in asked
+        ]
     failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
     if as_json:
         click.echo(json.dumps([asdict(one) for one in found]))

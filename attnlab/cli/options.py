@@ -1,4 +1,4 @@
-"""The options that several commands share, how their text is read, and what a shell completes them to."""
+"""The options that several commands share, and the two pages of help that a command has."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from attnlab.workload.grid import GRID, by_option, choices, read_options, worklo
 from attnlab.workload.vocabulary import DEVICES
 from attnlab.workload.workload import Workload
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: names, or what finds them
 Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
 
@@ -62,13 +63,26 @@ class Positive(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return within(param.opts[0] if param else self.name, found, self._most)
 
 
+class _Path(click.Path):
+    """A path that may be there or not. Raises ValueError, naming it, for one that cannot be looked at."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a `Path`."""
+        found = Path(os.fsdecode(super().convert(value, param, ctx)))
+        try:
+            found.exists()
+        except OSError as fault:
+            raise ValueError(f"{one_line(str(found), 80)} cannot be looked at: {fault.strerror}") from None
+        return found
+
+
 def backends(context: click.Context) -> Iterable[str]:
     """Names of backends, those of the folders given so far included."""
     from attnlab.backends.discovery import backends as there
 
     try:
         return there(context.params.get("folders") or ())
-    except ValueError:  # a folder that is not there: told when the command runs
+    except ValueError:  # a folder that is not there: the command says so when it runs
         return there()
 
 
@@ -86,35 +100,14 @@ def experiments(context: click.Context) -> Iterable[str]:
     return EXPERIMENTS
 
 
-def claims(context: click.Context) -> Iterable[str]:
-    """Ids of claims."""
-    from attnlab.lab.claims import chosen
-
-    return [one.id for one in chosen(())]
-
-
-class _Path(click.Path):
-    """A path that may be there or not. Raises ValueError, naming it, for one that cannot be looked at."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As a `Path`."""
-        found = Path(os.fsdecode(super().convert(value, param, ctx)))
-        try:
-            found.exists()
-        except OSError as fault:
-            raise ValueError(f"{one_line(str(found), 80)} cannot be looked at: {fault.strerror}") from None
-        return found
-
-
 PATH = _Path()
 COUNT, AMOUNT, PROCESSES = Positive(click.INT), Positive(click.FLOAT), Positive(click.INT, UTMOST_PROCESSES)
 
 folders = click.option(
-    "--implementations",
-    "folders",
+    *("--implementations", "folders"),
     metavar="DIR",
     multiple=True,
-    help="A folder of backend files of your own; repeatable.",
+    help="A folder with backend files of your own; repeatable.",
 )
 device = click.option(
     "--device", default="cpu", metavar="DEVICE", type=click.Choice(DEVICES), help="cpu or cuda."
@@ -123,19 +116,19 @@ preset = click.option(
     "--preset",
     metavar="NAME[/PHASE],...",
     type=Name(presets, several=True),
-    help="The shapes of a known model, as llama3-8b or llama3-8b/decode; `attnlab plans` lists them.",
+    help="The shapes of a known model, as llama3-8b or llama3-8b/decode.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the answer alone.")
 backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", type=Name(backends))
 
 
-def chosen_backends(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def chosen_backends(help: str) -> Decorator:
     """``--backends A,B``."""
     return click.option("--backends", metavar="A,B", type=Names(backends), help=help)
 
 
-def out(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def out(help: str) -> Decorator:
     """``--out DIR``."""
     return click.option("--out", type=PATH, metavar="DIR", help=help)
 
@@ -152,27 +145,23 @@ def typed() -> str:
     return without_home(shlex.join(["attnlab", *kept]))
 
 
-def workload_options(
-    *, grid: bool, defaults: Mapping[str, str] | None = None
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -> Decorator:
     """Options for every field of a workload, or of a `grid` of them; their texts come by `Choice.name`.
 
-    defaults : what is told of a grid where nothing is said, those of a plan by default.
+    defaults : what the help says of a grid where an option is not given, by default those of a plan.
     """
-    told = (
-        {name: ",".join(map(str, values)) for name, values in GRID.items()} if defaults is None else defaults
-    )
+    if defaults is None:
+        defaults = {name: ",".join(map(str, values)) for name, values in GRID.items()} if grid else {}
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
-            default = told.get(choice.name, "") if grid else ""
             command = click.option(
                 choice.option,
                 *choice.also,
                 choice.name,
                 metavar=choice.metavar,
                 type=Name(declaration(choice.fields[0]).names, several=True),
-                help=choice.help(default),
+                help=choice.help(defaults.get(choice.name, "")),
             )(command)
         return command
 
@@ -182,7 +171,7 @@ def workload_options(
 def read_workload(
     texts: Mapping[str, str | None], preset: str | None = None
 ) -> tuple[Workload, str, tuple[str, ...]]:
-    """The workload that the options say, and a preset where they say nothing; what to say of the one that was taken.
+    """The workload of the options, and a preset where they say nothing; a sentence on which one was taken.
 
     And the words that say it on a command line. Raises ValueError, naming the option that is wrong.
     """
@@ -199,39 +188,53 @@ def read_workload(
     return found, "", tuple(found.options())
 
 
-#: headings of options that commands share
-_GROUPS = {"How long": ("seconds", "processes"), "Output": ("out", "summary", "as_json", "quiet")}
+#: where --help-all leaves that everything is to be shown
+_EVERYTHING = "attnlab.everything"
 
 
-class GroupedCommand(click.Command):
-    """A command whose page of options has headings.
+def _show_everything(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    if asked:
+        ctx.meta[_EVERYTHING] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
 
-    groups : by heading the names of options that only this command has.
+
+class Command(click.Command):
+    """A command whose --help shows its `common` options, by their names, and whose --help-all shows every one.
+
+    Its yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``.
     """
 
-    def __init__(self, *args: Any, groups: Mapping[str, Sequence[str]] | None = None, **rest: Any) -> None:
+    def __init__(self, *args: Any, common: Sequence[str], **rest: Any) -> None:
         super().__init__(*args, **rest)
-        self._groups = {**(groups or {}), **_GROUPS}
+        self._common = common
+        every = click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_everything,
+            help="Show every option.",
+        )
+        self.params.append(every)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Those without a heading first, then those of a workload, then the others."""
-        headings = {one.name: one.group for grid in (False, True) for one in choices(grid=grid)}
-        fields = dict.fromkeys(one.group for one in reversed(choices(grid=True)))
-        order = ["Options", *reversed(fields), *self._groups]
-        headings |= {name: heading for heading, names in self._groups.items() for name in names}
-        found: dict[str, list[tuple[str, str]]] = {heading: [] for heading in order}
-        for param in self.get_params(ctx):
-            record = None if isinstance(param, click.Argument) else param.get_help_record(ctx)
-            if record is not None:
-                found[headings.get(param.name or "", "Options")].append(record)
-        for heading, records in found.items():
+        """The common options, or all of them: first the command's own, then those of a workload by their headings."""
+        named = {one.name: one for one in self.params if isinstance(one, click.Option)}
+        of_help = self.get_help_option(ctx)
+        found: dict[str, list[click.Option]] = {"Options": []}
+        if ctx.meta.get(_EVERYTHING):
+            headings = {one.name: one.group for grid in (False, True) for one in choices(grid=grid)}
+            for name, option in named.items():
+                found.setdefault(headings.get(name, "Options"), []).append(option)
+        else:
+            found["Options"] = [named[name] for name in (*self._common, "help_all")]
+        found["Options"] += [of_help] if of_help else []
+        for heading, options in found.items():
+            records = [option.get_help_record(ctx) for option in options]
             if records:
                 with formatter.section(heading):
-                    formatter.write_dl(records)
-
-
-class WorkloadCommand(GroupedCommand):
-    """A command whose yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``."""
+                    formatter.write_dl([one for one in records if one])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """With ``=true`` written behind those that stand bare."""

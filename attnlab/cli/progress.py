@@ -1,10 +1,7 @@
-"""How far a run has come: a live table with the time left in a terminal, plain lines elsewhere.
+"""How far a measurement has come: a bar in a terminal, plain lines elsewhere, both on standard error.
 
-All of it goes to standard error, so that standard output holds the answer alone.
-
-Nothing is drawn while a turn is on the clock. There is no thread that refreshes, and none that waits for a key: the
-table is drawn anew only when the conductor tells something, which it does between turns and workloads, when every
-process that is timed is stopped; and no more than twice a second, since a terminal takes a core's time to draw.
+Nothing is drawn while a turn is on the clock: no thread refreshes the bar. It is drawn when the conductor tells
+something, which it does when every timed process is stopped, and at most twice a second.
 """
 
 from __future__ import annotations
@@ -12,169 +9,90 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from attnlab.race.disturbance import Notice
 from attnlab.runs.execute import Progress
-from attnlab.text import one_line, wrapped
+from attnlab.text import one_line
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.live import Live
+    from rich.progress import Progress as Bar
 
-    from attnlab.runs.store import Run
-    from attnlab.stats.analysis import Cell
-    from attnlab.workload.result import Result
-
-#: seconds between two drawings, but for those that a finished workload asks for
+#: seconds between two drawings
 _BETWEEN = 0.5
-#: lines of the terminal that are not rows: title, head, frame, and what is being done
-_FRAME = 8
 
 
-class _Timed(Progress):
-    """How many workloads are done since the start, and how long the others will take. `clock` counts seconds."""
+class _Lines(Progress):
+    """A line for each stage, and each notice, for logs."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._started = clock, clock()
-        self._before: int | None = None
-        self._done, self._total = 0, 0
+    def __init__(self) -> None:
+        self._started = time.monotonic()
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        self._before = done if self._before is None else self._before
-        self._done, self._total = done, total
-
-    def times(self) -> str:
-        """How long it took so far, and what is left where the others take as long as those since the start."""
-        took, before = (
-            self._clock() - self._started,
-            self._before or 0,
-        )  # of a run that is gone on with, not 0
-        told = f"{_clock_text(took)} so far"
-        if before < self._done < self._total:
-            left = took / (self._done - before) * (self._total - self._done)
-            told += f", {_clock_text(left)} left if the others take as long"
-        return told
-
-
-class _Lines(_Timed):
-    """A line a stage, for logs."""
-
-    def stage(self, text: str, *, done: int, total: int) -> None:
-        super().stage(text, done=done, total=total)
-        print(f"[{done}/{total}] {text} ({self.times()})", file=sys.stderr, flush=True)
+        seconds = time.monotonic() - self._started
+        print(f"[{done}/{total}] {text} ({seconds:.0f} s so far)", file=sys.stderr, flush=True)
 
     def detail(self, text: str) -> None:
         if isinstance(text, Notice):
             print(text, file=sys.stderr, flush=True)
 
 
-class LiveTable(_Timed):
-    """A row a finished workload, the last ones where not all fit, and below them what is done now and the time left."""
+class _Drawn(Progress):
+    """A bar with the workload, how many are done and the time left; below it what is done now."""
 
-    def __init__(self, live: Live, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._live, self._drawn = live, -_BETWEEN
-        self._rows: list[Cell] = []
-        self._baseline, self._margin, self._now = "", 0.0, ""
-
-    def begins(self, run: Run) -> None:
-        self._baseline, self._margin = run.baseline, run.plan.limits.noise_margin
-        for _, results in groupby(run.results, key=lambda one: one.workload):
-            self._add(list(results))
+    def __init__(self, bar: Bar) -> None:
+        self._bar, self._drawn = bar, -_BETWEEN
+        self._task = bar.add_task("starting", total=None, now="")
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        super().stage(text, done=done, total=total)
-        self._now = text
-        self._draw()
+        self._bar.update(self._task, description=text, completed=done, total=total, now="", refresh=True)
 
     def detail(self, text: str) -> None:
         if isinstance(text, Notice):
-            self._live.console.print(text, markup=False, highlight=False)
-            return
-        self._now = text
-        if self._clock() - self._drawn >= _BETWEEN:
-            self._draw()
-
-    def finished(self, results: Sequence[Result]) -> None:
-        self._add(results)
-        self._draw()
-
-    def _add(self, results: Sequence[Result]) -> None:
-        from attnlab.stats.analysis import analyse
-
-        # judged before a ceiling can take a figure back
-        self._rows += analyse(results, baseline=self._baseline, margin=self._margin).cells
-
-    def _draw(self) -> None:
-        self._live.update(self.shown(self._live.console.height), refresh=True)
-        self._drawn = self._clock()
-
-    def shown(self, height: int) -> RenderableType:
-        """What is drawn on a terminal of so many lines."""
-        from rich.console import Group
-        from rich.text import Text
-
-        from attnlab.cli.tables import race_table, undecided
-
-        lines: list[RenderableType] = []
-        room = max(1, height - _FRAME)
-        kept = self._rows[-room:]
-        over = len(self._live.console.render_lines(race_table(kept))) - room  # rows may have several lines
-        kept = kept[max(0, min(over, len(kept) - 1)) :]
-        hidden = len(self._rows) - len(kept)
-        if kept:
-            lines.append(race_table(kept, f"so far (… {hidden} workloads before)" if hidden else "so far"))
-        still = sum(undecided(one)[0] for one in self._rows)
-        verdicts = f", {still} verdicts open" if still else ""
-        told = f"{self._done} of {self._total} workloads{verdicts}, {self.times()}"
-        lines.append(Text(told, no_wrap=True))
-        lines.append(Text(one_line(self._now), style="dim", no_wrap=True, overflow="ellipsis"))
-        return Group(*lines)
-
-
-def _clock_text(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _drawable() -> bool:
-    """Whether standard error is a terminal that can be drawn on: no pipe, no CI log, none without moving cursors."""
-    return sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+            self._bar.console.print(text, markup=False, highlight=False)
+        elif time.monotonic() - self._drawn >= _BETWEEN:
+            self._bar.update(self._task, now=one_line(text), refresh=True)
+            self._drawn = time.monotonic()
 
 
 @contextmanager
-def live_progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Progress of a run, as fits standard error; none at all where it is `quiet`."""
-    if quiet or not _drawable():
+def progress(*, quiet: bool = False) -> Iterator[Progress]:
+    """Progress of a measurement, as fits standard error; none at all where it is `quiet`."""
+    terminal = sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
+    if quiet or not terminal:
         yield Progress() if quiet else _Lines()
         return
     from rich.console import Console
-    from rich.live import Live
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+    from rich.table import Column
 
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield LiveTable(live)
-
-
-@contextmanager
-def note(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A function that shows one passing line in a terminal, and the first `Notice` for good; none with `quiet`."""
-    width, noticed = 0 if quiet or not _drawable() else 78, quiet
-
-    def show(text: str) -> None:
-        nonlocal noticed
-        if isinstance(text, Notice) and not noticed:
-            noticed = True
-            kept = f"\r{' ' * width}\r{wrapped(text, width)}" if width else text
-            print(kept, file=sys.stderr, flush=True)
-        elif width:
-            print(f"\r{one_line(text)[:width]:<{width}}", end="", file=sys.stderr, flush=True)
-
-    try:
-        yield show
-    finally:
-        if width:
-            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn(
+            "{task.fields[now]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)
+        ),
+    )
+    # the speed counts every workload since the start
+    with Bar(
+        *columns,
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        expand=True,
+        speed_estimate_period=float("inf"),
+    ) as bar:
+        yield _Drawn(bar)

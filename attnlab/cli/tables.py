@@ -20,9 +20,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnlab.race.compare import Comparison
-from attnlab.race.selftest import Report
-from attnlab.report.layout import plain
-from attnlab.report.selftest_page import COLUMNS
 from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
@@ -134,16 +131,6 @@ class Fitted:
 
 def _known(value: T | None, text: Callable[[T], str]) -> str:
     return "" if value is None else text(value)
-
-
-def selftest_tables(found: Report) -> list[Fitted]:
-    """Of each condition a row a trial: what was asked, what is true, what was found."""
-    rows: dict[str, list[list[str]]] = {}
-    for one in found.trials:
-        question, condition, *told = (plain(str(shown(one))) for shown in COLUMNS.values())
-        rows.setdefault(condition, []).append([question, *told])
-    headers = [one for one in COLUMNS if one != "condition"]
-    return [Fitted(headers, mine, title, spare=("true ratio", "interval")) for title, mine in rows.items()]
 
 
 def comparison_table(found: Comparison) -> Fitted:

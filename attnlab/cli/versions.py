@@ -1,21 +1,27 @@
-"""``attnlab gate``: did a change make attention slower, bigger or wrong?"""
+"""``attnlab gate`` and ``attnlab diff``: two versions raced, and two stored runs side by side."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from attnlab.cli import options
-from attnlab.cli.races import plan_of
+from attnlab.cli.racing import plan_of
+from attnlab.plain import finite
+from attnlab.system import without_garbage_collection
+from attnlab.text import bytes_text, interval_text, ratio_text, seconds_text
+from attnlab.workload.result import Outcome
+
+T = TypeVar("T")
 
 #: what is raced where nothing is said
 _GRID = {"lengths": "128,512,1024", "heads": "8"}
-#: options of what is a regression
-_MARGINS = ("margin", "memory_margin", "setup_margin", "unseen", "allow_kernel_change")
 
 
 class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -35,7 +41,10 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
         return part
 
 
-@click.command(cls=options.WorkloadCommand, groups={"What is a regression": _MARGINS})
+@click.command(
+    cls=options.Command,
+    common=("backends", "lengths", "heads", "folders", "margin", "unseen", "summary", "as_json"),
+)
 @click.argument("base")
 @click.argument("head")
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file: its workloads.")
@@ -70,7 +79,7 @@ def gate(
     quiet: bool,
     **given: Any,
 ) -> int:
-    """Race HEAD against BASE: did it become slower, bigger or wrong?
+    """Race two versions: did it become slower, bigger or wrong?
 
     Each side is a commit, branch or tag of the git repository here (. is the working tree as it is), the path of an
     interpreter or virtual environment, or a requirement such as torch==2.11.0, which is installed over this
@@ -81,7 +90,7 @@ def gate(
     """
     from attnlab.backends.discovery import backends as known
     from attnlab.backends.side import require_two, setting_of
-    from attnlab.cli.progress import note
+    from attnlab.cli.progress import progress
     from attnlab.cli.tables import show
     from attnlab.runs import gate as regression
 
@@ -113,7 +122,7 @@ def gate(
         processes=min(regression.LIMITS.processes, processes),
         most_processes=processes,
     )
-    with note(quiet=as_json or quiet) as on_event:
+    with progress(quiet=as_json or quiet) as shown:
         found = regression.gate(
             *sides,
             raced,
@@ -121,7 +130,7 @@ def gate(
             folders=plan.folders,
             margins=margins,
             limits=limits,
-            on_event=on_event,
+            on_event=shown.detail,
         )
     if summary:
         with summary.open("a", encoding="utf-8") as file:
@@ -131,3 +140,69 @@ def gate(
     else:
         show("\n".join(found.sentences()))
     return regression.STATUS[found.found]
+
+
+@click.command()
+@click.argument("first", metavar="RUN", type=options.PATH)
+@click.argument("second", metavar="RUN", type=options.PATH)
+@click.option(
+    "--anyway", is_flag=True, help="Show runs of different conditions too; nothing is called changed then."
+)
+@options.as_json
+@without_garbage_collection(last=True)
+def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
+    """Show two stored runs side by side.
+
+    They are of one machine and one plan, as of two versions of a library. Their seconds did not race, so that their
+    ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
+    the intervals of that ratio are disjoint in the two runs.
+    """
+    from attnlab.cli.tables import Fitted, apart, show
+    from attnlab.runs import diff as two
+    from attnlab.runs.store import read_run
+
+    found = two.diff(read_run(first), read_run(second), anyway=anyway)
+    if as_json:
+        click.echo(json.dumps(finite(dataclasses.asdict(found))))
+        return 0
+    rows = []
+    for row in found.rows:
+        if Outcome.MEASURED not in row.outcomes and (row.news == 2 or two.NOT_ASKED in row.outcomes):
+            continue  # nobody asks how long it did not take
+        held = [
+            one and f"{ratio_text(one.ratio)} {interval_text(one.low, one.high)}"
+            for one in row.against_baseline
+        ]
+        texts = (
+            _pair(row.outcomes, str),
+            _pair(row.seconds, seconds_text),
+            _pair(row.peak_bytes, bytes_text),
+        )
+        kernels = _pair(row.kernels, str) if row.kernels[0] != row.kernels[1] else ""
+        ratio, changed = row.ratio and ratio_text(row.ratio), row.changed and "changed"
+        rows.append(
+            [one or "" for one in (row.workload, row.contender, *texts, ratio, *held, changed, kernels)]
+        )
+    shared, labels = apart([str(row[0]) for row in rows])
+    both = ["first", "second"]
+    against = [f"{which} / {found.baseline}" for which in both]
+    columns = ["workload", "contender", "outcome", "seconds", "peak", "ratio", *against, "changed", "kernel"]
+    told = [[label, *row[1:]] for label, row in zip(labels, rows, strict=True)]
+    spare = ("changed", *against, "seconds", "ratio", "outcome", "peak", "kernel")
+    known = [row.changed for row in found.rows if row.changed is not None]
+    ratios = (
+        f"{sum(known)} of {len(known)} ratios to {found.baseline} changed; seconds of two runs did not race"
+    )
+    differing = [
+        Fitted([kind, *both], [(name, *pair) for name, pair in differs.items()], prose=both)
+        for kind, differs in (("condition", found.conditions), ("software", found.software))
+    ]
+    answer = "Conditions differ: nothing is called changed." if found.conditions else f"{ratios}."
+    show(answer, *differing, Fitted(columns, told, shared, prose=("outcome",), spare=spare))
+    return 0
+
+
+def _pair(values: Sequence[T | None], text: Callable[[T], str]) -> str:
+    """``first → second``, or once where both are alike; empty where neither is known."""
+    first, second = ("–" if one is None else text(one) for one in values)
+    return ("" if first == "–" else first) if first == second else f"{first} → {second}"

@@ -31,7 +31,7 @@ def heavy_after(code: str) -> set[str]:
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"{code}\n{show}"], capture_output=True, text=True, check=True
     )
-    return HEAVY & set(done.stdout.split())
+    return HEAVY & set(done.stdout.splitlines()[-1].split())
 
 
 def test_the_instruments_import_nothing_heavy() -> None:

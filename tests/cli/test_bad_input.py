@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from typed import status
 
+from attnlab.cli import REMOVED
+
 #: what is typed, in a folder with the files of `folder`, and what the line names
 MISTAKES = {
     # commands and options
@@ -21,15 +23,14 @@ MISTAKES = {
     "run --backends numpy_blocked --experiments nope": "nope",
     "run --baseline naive_loop --backends torch_eager": "baseline",
     "run --implementations missing": "--implementations",
+    "run --preset llama3 --list-presets": "did you mean llama3-8b",
+    "numerics --claims boltzman": "did you mean boltzmann",
     "compare torch_sdpa": "two contenders",
     "compare torch_sdpa[pages=small] torch_eager": "'small'",
     "gate numpy==2.3.0 numpy==2.4.0": "--backends",
     "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --processes 2": "at least 4",
     "check nope": "'nope'",
-    "plans llama3": "did you mean llama3-8b",
     "numerics satturation": "did you mean saturation",
-    "claims boltzman": "did you mean boltzmann",
-    "selftest --conditions idle,noise": "'noise'",
     # values of fields
     "run --lengths 0": "--lengths",
     "run --dtypes float31": "'float31'",
@@ -73,9 +74,7 @@ MISTAKES = {
     "report missing": "run.json",
     f"show {'a' * 5000}": "File name too long",
     "report later": "format",
-    "report later --format csv --page": "--page",
     "report later --summary --out x": "--out",
-    "explore missing": "run.json",
     "collect missing": "holds a run",
     "diff full missing": "run.json",
     "diff later later": "format",
@@ -142,11 +141,9 @@ def test_a_slip_in_a_plan_file_is_one_line(text: str, capsys: pytest.CaptureFixt
     assert "plan.toml" in shown.err and SLIPS[text] in shown.err
 
 
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("typed", ["doctor missing", "doctor later"])
-def test_what_was_looked_at_and_is_not_right_is_one_line_with_status_1(
-    typed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert status(*typed.split()) == 1
+@pytest.mark.parametrize("gone", REMOVED)
+def test_what_is_gone_is_one_line_that_says_what_to_do(gone: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*gone.split()) == 2
     shown = capsys.readouterr()
-    assert (shown.out + shown.err).count("\n") == 1 and "run.json" in shown.out + shown.err
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert f"attnlab {gone} is gone" in shown.err and REMOVED[gone] in shown.err

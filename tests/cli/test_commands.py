@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import strategies
 from click.shell_completion import ShellComplete
@@ -15,9 +16,9 @@ from click.testing import CliRunner
 from hypothesis import example, given
 from typed import status
 
-from attnlab.cli import app
+from attnlab.cli import GROUPS, HOMES, app, options
 from attnlab.cli.options import read_workload
-from attnlab.cli.races import compare
+from attnlab.cli.racing import compare
 from attnlab.runs.presets import presets
 from attnlab.workload.grid import choices
 from attnlab.workload.workload import Workload
@@ -33,13 +34,33 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, status_is: int = 0)
     return shown.out
 
 
-def test_without_a_command_each_is_listed_with_its_first_sentence() -> None:
-    """Whole, from a list that imports none of them (tests/backend/test_light_imports.py)."""
-    found = CliRunner().invoke(app, [], terminal_width=999, max_content_width=999)
-    assert found.exit_code == 2
-    for name, command in app.commands.items():
-        said = re.escape(command.get_short_help_str(999))
-        assert re.search(rf"^  {name} +{said}", found.output, re.MULTILINE)
+def test_without_a_command_five_lines_say_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = printed(capsys)
+    assert shown.count("\n") == 5 and "attnlab compare" in shown and "torch 2." in shown
+
+
+def test_the_help_lists_each_command_with_the_first_sentence_of_its_own() -> None:
+    found = CliRunner().invoke(app, ["--help"], terminal_width=999, max_content_width=999)
+    for commands in GROUPS.values():
+        for name in commands:
+            command = app.get_command(click.Context(app), name)
+            assert command is not None
+            said = re.escape(command.get_short_help_str(999))
+            assert re.search(rf"^  {name} +{said}", found.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_help_shows_eight_options_and_help_all_every_one(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = app.get_command(click.Context(app), name)
+    assert command is not None
+    every = {one.opts[-1] for one in command.params if isinstance(one, click.Option)}
+    short = set(re.findall(r"^  (?:-\w, )?(--[a-z-]+)", printed(capsys, name, "--help"), re.MULTILINE))
+    if isinstance(command, options.Command):
+        assert len(short) == 10, "with --help and --help-all"
+        whole = printed(capsys, name, "--help-all")
+        assert all(re.search(rf"{one}\b", whole) for one in every)
 
 
 def understood(words: list[str]) -> tuple[tuple[str, ...], Workload]:
@@ -102,18 +123,13 @@ def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(capsys, "plans")
-    rows = {line.split()[0]: re.split(r"[ ,]+", line) for line in shown.split("\n\n")[0].splitlines()}
+    shown = printed(capsys, "run", "--list-presets")
+    rows = {line.split()[0]: re.split(r"[ ,]+", line) for line in shown.splitlines() if line.strip()}
     assert all({part.name for part in one.parts} <= {*rows[name]} for name, one in presets().items())
-    shown = printed(capsys, "plans", "llama3-8b/decode")
+    shown = printed(capsys, "run", "--preset", "llama3-8b/decode", "--list-presets")
     row = next(line for line in shown.splitlines() if " n1x1024 " in line)
     # 2 · 32 heads · n pairs · (128 + 128); 32 · n scores; 2 · 8 · n · 128 numbers of key and value
     assert "16.8 MFLOP" in row and "128 KiB" in row and "8.03 MiB" in row
-    assert "arXiv:2310.06825" in printed(capsys, "plans", "mistral-7b/prefill")
-    (told,) = json.loads(printed(capsys, "plans", "fa2-2k", "--json"))
-    workload = told["parts"][0]["workloads"][0]
-    assert workload.pop("flops") == 4 * 16 * 128 * 128 * 32 * 64
-    assert Workload.from_dict({key: workload[key] for key in Workload().to_dict()}).batch == 16
 
 
 def test_backends_in_json(capsys: pytest.CaptureFixture[str]) -> None:

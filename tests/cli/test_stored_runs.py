@@ -1,4 +1,4 @@
-"""``attnlab report``, ``show`` and ``doctor`` of a stored run."""
+"""``attnlab report`` and ``show`` of a stored run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ def test_the_report_is_written_and_its_verdict_printed(
     stored: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status("report", str(stored)) == 0
-    assert capsys.readouterr().out.rstrip().endswith(f"The report: {stored / 'report.md'}")
+    assert f"The report: {stored / 'report.md'}" in capsys.readouterr().out
+    assert "<script" in (stored / "explore.html").read_text(encoding="utf-8")
     assert (stored / "report.md").read_text(encoding="utf-8").startswith("# Which attention to run here\n")
     out = tmp_path / "other"
-    assert status("report", str(stored), "--format", "html", "--out", str(out), "--page") == 0
+    assert status("report", str(stored), "--format", "html", "--out", str(out)) == 0
     assert "<!doctype html>" in (out / "report.html").read_text(encoding="utf-8")
-    assert status("explore", str(stored), "--no-open", "--out", str(tmp_path / "alone.html")) == 0
-    assert (out / "explore.html").read_bytes() == (tmp_path / "alone.html").read_bytes()
 
 
 def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,8 +41,6 @@ def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith('"group","heads","n","contender",')
     assert status("report", str(stored), "--summary") == 0
     assert capsys.readouterr().out.count("\n") == 1
-    assert status("doctor", str(stored)) == 0
-    assert capsys.readouterr().out == f"{stored} is in order\n"
     assert {file: file.read_bytes() for file in stored.iterdir()} == before
 
 

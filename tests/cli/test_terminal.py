@@ -91,7 +91,7 @@ def test_the_answer_is_first_and_lines_are_few(screen: Callable[[str], list[str]
     lines = screen(f"show {REFERENCE}")
     assert lines[0].startswith("Use torch_sdpa") and len(lines) <= 2 * len(CELLS) + 10
     assert "\n".join(lines).count("16 unavailable") == 1
-    assert len(screen("plans")) < sum(map(len, PARTS.values()))
+    assert len(screen("run --list-presets")) < sum(map(len, PARTS.values()))
 
 
 @given(st.integers(30, 120))
@@ -115,7 +115,7 @@ def test_a_pipe_has_one_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert shown[0] == shown[1] and "want of room" not in shown[0]
 
 
-@pytest.mark.parametrize("words", ["--help", f"show {REFERENCE}", "plans --json"])
+@pytest.mark.parametrize("words", ["--help", f"show {REFERENCE}", "run --list-presets"])
 def test_nobody_needs_to_read_to_the_end(words: str) -> None:
     """As ``| head`` does not: here nobody reads the pipe at all."""
     reading, writing = os.pipe()
@@ -127,5 +127,5 @@ def test_nobody_needs_to_read_to_the_end(words: str) -> None:
 
 
 def test_the_help_of_a_race_names_every_mask(screen: Callable[[str], list[str]]) -> None:
-    of_masks = "\n".join(screen("compare --help")).partition("--mask")[2].partition("--bias")[0]
+    of_masks = "\n".join(screen("compare --help-all")).partition("--mask")[2].partition("--bias")[0]
     assert all(f"{kind}(" in of_masks for kind in {*Part.kinds} - {Given.kind})

@@ -83,11 +83,17 @@ def test_wrong_and_raising_and_absent_backends(faulty: Path) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert status(*["claims", "next-token", "heads-learn-syntax", "--backends", "numpy_blocked"]) == 0
+    assert (
+        status(*["numerics", "--claims", "next-token", "heads-learn-syntax", "--backends", "numpy_blocked"])
+        == 0
+    )
     assert "1 refuted, 1 not measurable" in capsys.readouterr().out
-    assert status(*["claims", "boltzmann", "--json", "--seed", "5", "--backends", "numpy_blocked"]) == 0
+    assert (
+        status(*["numerics", "--claims", "boltzmann", "--json", "--seed", "5", "--backends", "numpy_blocked"])
+        == 0
+    )
     data = json.loads(capsys.readouterr().out)
     assert data["facts"]["seed"] == 5 and data["claims"][0]["verdict"] == "confirmed"
     assert {"id", "theme", "says", "verdict", "truth", "reference", "checks"} <= set(data["claims"][0])
-    assert status(*["claims", "--list", "--json", "boltzmann"]) == 0
+    assert status(*["numerics", "--claims", "--list", "--json", "boltzmann"]) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["boltzmann"]

@@ -1,4 +1,4 @@
-"""``attnlab numerics``, ``claims`` and ``diagnose``: theory against measurement, what is said, and a trained model."""
+"""``attnlab numerics`` and ``attnlab diagnose``: theory against measurement, and a trained model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from attnlab.cli import options
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
-@click.option("--list", "listing", is_flag=True, help="List the experiments and leave.")
+@click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
+@click.option(
+    "--claims", is_flag=True, help="Measure what is often claimed about attention; NAME is a claim."
+)
 @options.chosen_backends("Backends to measure through; all that are there by default.")
 @click.option("--seed", default=0, help="Seed of every draw.")
 @options.folders
@@ -21,13 +24,20 @@ from attnlab.cli import options
 @options.as_json
 @options.quiet
 def numerics(
-    names: tuple[str, ...], listing: bool, out: Path | None, as_json: bool, quiet: bool, **how: Any
+    names: tuple[str, ...],
+    listing: bool,
+    claims: bool,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **how: Any,
 ) -> int:
     """Run numerical experiments and write their page.
 
     Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
+    A claim that is refuted is no failure.
     """
-    from attnlab.cli.progress import live_progress
+    from attnlab.cli.progress import progress
     from attnlab.cli.tables import Fitted, show
     from attnlab.environment import environment
     from attnlab.lab import (
@@ -41,6 +51,8 @@ def numerics(
     from attnlab.report import experiments_page
     from attnlab.runs.store import claim
 
+    if claims:
+        return _claims(names, listing, as_json, **how)
     if listing:
         rows = [(name, experiment(name).question) for name in EXPERIMENTS]
         show(Fitted(["experiment", "question"], rows, prose=["question"]))
@@ -49,13 +61,13 @@ def numerics(
     check_request(**how)
     place = claim(out, Path("reports/numerics"), experiments_page.STORE)
     found = []
-    with live_progress(quiet=quiet) as progress:
+    with progress(quiet=quiet) as shown:
         for done, name in enumerate(chosen):
-            progress.stage(name.replace("_", " "), done=done, total=len(chosen))
+            shown.stage(name.replace("_", " "), done=done, total=len(chosen))
             found.append(run_experiment(name, **how))
         ledger = None
         if not names:
-            progress.stage("claims", done=len(chosen), total=len(chosen))
+            shown.stage("claims", done=len(chosen), total=len(chosen))
             ledger = run_claims(findings=found, **how)
     page = experiments_page.write(
         found, place, environment=environment(), command=options.typed(), ledger=ledger
@@ -71,39 +83,26 @@ def numerics(
     return 0 if all(one.passed for one in found) else 1
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID]...", type=options.Name(options.claims))
-@click.option("--list", "as_list", is_flag=True, help="List the claims and measure nothing.")
-@options.chosen_backends("Measure through these; all that are there by default.")
-@click.option("--seed", type=int, default=0, help="Of every random number.")
-@options.folders
-@options.as_json
-def claims(ids: tuple[str, ...], as_list: bool, as_json: bool, **how: Any) -> int:
-    """Measure what is often claimed about attention.
-
-    All claims, or those named. Runs the experiments of `attnlab numerics` that decide them, each once.
-
-    A verdict is no failure: the exit status is 0 whatever they are.
-    """
-    from attnlab.cli.progress import note
+def _claims(ids: tuple[str, ...], listing: bool, as_json: bool, **how: Any) -> int:
+    """Measure these claims, or all, and print the ledger; or list them."""
+    from attnlab.cli.progress import progress
     from attnlab.cli.tables import claims_table, ledger_table, show
     from attnlab.lab.claims import chosen, run_claims
 
-    if as_list:
+    if listing:
         listed = [(one.id, one.theme, one.says) for one in chosen(ids)]
         if as_json:
             click.echo(json.dumps([dict(zip(("id", "theme", "says"), one, strict=True)) for one in listed]))
         else:
             show(claims_table(listed))
         return 0
-    with note(quiet=as_json) as on_event:
-        found = run_claims(ids, on_event=on_event, **how)
+    with progress(quiet=as_json) as shown:
+        found = run_claims(ids, on_event=shown.detail, **how)
     if as_json:
         click.echo(json.dumps(found.to_dict(), ensure_ascii=False, allow_nan=False))
-        return 0
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
-    facts = f"seed {how['seed']}, {found.facts['seconds']} s, through {found.facts['backends']}"
-    show(f"{counts}; {facts}", ledger_table(found))
+    else:
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items() if count)
+        show(f"{counts}; seed {how['seed']}, {found.facts['seconds']} s", ledger_table(found))
     return 0
 
 
@@ -148,7 +147,7 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
     layer0.query, layer0.key, layer0.value, ...; any safetensors file with such tensors, or with query, key and value
     alone, may be given to run and compare as --inputs.
     """
-    from attnlab.cli.progress import note
+    from attnlab.cli.progress import progress
     from attnlab.lab.diagnosis import diagnose as examined
     from attnlab.lab.trained_model import read_text
     from attnlab.report import diagnosis_page as page
@@ -161,14 +160,14 @@ def diagnose(model: Path, text_files: tuple[Path, ...], out: Path | None, as_jso
             raise ValueError("--where tells the share alone: leave out --out, --save-inputs and --backends")
         from attnlab.lab.share import attention_share
 
-        with note(quiet=as_json) as on_event:
-            share = attention_share(model, texts, length=how["length"], on_event=on_event)
+        with progress(quiet=as_json) as shown:
+            share = attention_share(model, texts, length=how["length"], on_event=shown.detail)
         click.echo(json.dumps(share.to_json()) if as_json else "\n".join(share.sentences()))
         return 0
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), page.STORE)
-    with note(quiet=as_json) as on_event:
+    with progress(quiet=as_json) as shown:
         names = [without_home(str(one)) for one in text_files]
-        found = examined(model, texts, text_name=names, command=options.typed(), on_event=on_event, **how)
+        found = examined(model, texts, text_name=names, command=options.typed(), on_event=shown.detail, **how)
     written = None if place is None else page.write(found, place)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))

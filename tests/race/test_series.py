@@ -1,12 +1,9 @@
-"""What `attnlab compare` answers beside one race: several values of one option."""
+"""One option with several values: who is first at each of them, and how the lead changes."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from process_sets import TINY, compared, measured
-from typed import status
 
 from attnlab.race.series import Series
 from attnlab.workload.grid import several_values
@@ -78,14 +75,3 @@ def test_threads_are_raced_together_and_told_apart() -> None:
         for one, by in (("a", "3.00"), ("b", "2.00"))
     ]
     assert [one.partition(" (")[0] for one in further[:2]] == told
-
-
-@pytest.mark.parametrize("words", [["--length", "16,32"], ["--threads", "1,2", "--length", "16"]])
-def test_a_series_is_raced(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """For real, small, and told to other programs."""
-    limits = ["--processes", "2", "--seconds", "0.2", "--heads", "1", "--json"]
-    assert status("compare", "numpy_vectorized", "naive_loop", *words, *limits) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert "--" + told["option"] == words[0] and told["sentences"]
-    assert [one["value"] for one in told["comparisons"]] == words[1].split(",")
-    assert all(len(one["contenders"]) == 2 for one in told["comparisons"])

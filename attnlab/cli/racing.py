@@ -1,0 +1,255 @@
+"""``attnlab run`` and ``attnlab compare``: races."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from attnlab.cli import options
+
+if TYPE_CHECKING:
+    from attnlab.race.series import Series
+    from attnlab.runs.plan import Plan
+
+
+@click.command(
+    cls=options.Command,
+    common=("backends", "lengths", "heads", "dtypes", "preset", "seconds", "out", "resume"),
+)
+@click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file.")
+@options.preset
+@click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
+@click.option(
+    "--resume",
+    type=options.PATH,
+    metavar="DIR",
+    help="Continue an interrupted run; its folder holds the plan, so no other option is taken.",
+)
+@options.chosen_backends("Backends to race (default: all that start quickly; all for every one).")
+@options.workload_options(grid=True)
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    type=options.Name(options.backends),
+    help="The contender that the others are compared with.",
+)
+@options.folders
+@click.option(
+    "--experiments",
+    metavar="A,B",
+    type=options.Names(options.experiments),
+    help="The numerical chapter: names, or all, or none.",
+)
+@click.option("--seconds", type=options.AMOUNT, help="Time for the rounds of one workload.")
+@click.option(
+    "--processes", type=options.PROCESSES, metavar="N", help="Fresh processes of each contender (default: 5)."
+)
+@click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
+@options.out("A new folder (default: reports/latest; an earlier run there is moved aside).")
+@options.quiet
+def run(list_presets: bool, resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int:
+    """Measure a plan and write its report.
+
+    Options go before the plan file, and both before the preset. Ctrl-C keeps what is measured and writes the report;
+    --resume continues.
+    """
+    from attnlab.cli.progress import progress
+    from attnlab.cli.tables import show_verdict
+    from attnlab.report import content_of, write
+    from attnlab.runs import execute
+    from attnlab.workload.result import Outcome
+
+    if list_presets:
+        return _list_presets(given["preset"])
+    started = time.monotonic()
+    if resume is None:
+        asked = plan_of(**given)
+    elif out or any(one not in (None, ()) for one in given.values()):
+        raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
+    with progress(quiet=quiet) as shown:
+        if resume is None:
+            found = execute.run(asked, out, command=options.typed(), progress=shown)
+        else:
+            found = execute.resume(resume, progress=shown)
+        shown.detail("writing the report")
+        with execute.accounted(found, "report"):
+            page = write(found)
+        found.save()
+    show_verdict(content_of(found))
+    if not quiet:
+        click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+    if not found.complete:
+        click.echo(
+            "Interrupted: the report covers what was measured until then. "
+            f"Continue with: attnlab run --resume {shlex.quote(str(found.folder))}",
+            err=True,
+        )
+        return 130
+    if not any(one.outcome is Outcome.MEASURED for one in found.results):
+        reasons = dict.fromkeys(one.reason for one in found.results)
+        click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)
+        return 1
+    return 0
+
+
+def _list_presets(asked: str | None) -> int:
+    """Print all presets, or those asked for with the cost at each length."""
+    from attnlab.cli.tables import costs_tables, presets_table, show
+    from attnlab.runs.presets import chosen_parts, presets
+
+    known = presets()
+    if asked is None:
+        show(presets_table({name: one.parts for name, one in known.items()}))
+        return 0
+    parts = chosen_parts(asked)
+    for one in (known[name] for name in dict.fromkeys(part.preset for part in parts)):
+        note = f"\nNote: {one.note}" if one.note else ""
+        mine = [part for part in parts if part.preset == one.name]
+        show(f"{one.title}\nSource: {one.source}.{note}", *costs_tables(mine))
+    return 0
+
+
+def plan_of(
+    file: Path | None,
+    *,
+    backends: tuple[str, ...] | None = None,
+    seconds: float | None = None,
+    processes: int | None = None,
+    folders: tuple[str, ...] = (),
+    **given: Any,
+) -> Plan:
+    """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
+    from attnlab.race.limits import Limits
+    from attnlab.runs.plan import Plan, read_plan
+    from attnlab.workload.grid import by_option, read_options
+
+    typed = read_options(given, grid=True)
+    chosen: dict[str, Any] = read_plan(file) if file else {}
+    limits: dict[str, Any] = {}
+    if seconds is not None:
+        limits["workload_seconds"] = seconds
+    if processes is not None:
+        limits |= {"processes": processes, "most_processes": processes}
+    if limits:
+        chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
+    beside = {name: given.get(name) for name in ("preset", "baseline", "experiments", "afresh")}
+    beside |= {"contenders": backends, "folders": folders or None}
+    chosen |= {name: value for name, value in beside.items() if value is not None} | typed
+    try:
+        return Plan.grid(**chosen)
+    except ValueError as fault:
+        told = by_option(fault, typed, grid=True)
+        raise (ValueError(f"{file}: {fault}") if file and told is fault else told) from None
+
+
+@click.command(
+    cls=options.Command,
+    common=("length", "heads", "causal", "dtype", "direction", "preset", "seconds", "as_json"),
+)
+@click.argument(
+    "contenders",
+    nargs=-1,
+    required=True,
+    metavar="CONTENDER CONTENDER...",
+    type=options.Name(options.backends),
+)
+@click.option(
+    *("--with", "requirements"),
+    metavar="PACKAGE==VERSION",
+    multiple=True,
+    help="Race each contender with this version, installed into an environment that is kept; repeatable.",
+)
+@options.preset
+@options.workload_options(grid=False)
+@click.option("--threads", metavar="N,...", help="Race each contender with so many threads.")
+@click.option(
+    "--seconds",
+    type=options.AMOUNT,
+    help="Time for the rounds of the first five processes (default: 1 for each contender).",
+)
+@click.option("--processes", type=options.PROCESSES, default=8, help="Fresh processes of each, at most.")
+@options.folders
+@options.as_json
+@options.quiet
+def compare(
+    contenders: tuple[str, ...],
+    requirements: tuple[str, ...],
+    preset: str | None,
+    threads: str | None,
+    as_json: bool,
+    quiet: bool,
+    seconds: float | None,
+    processes: int,
+    folders: tuple[str, ...],
+    **said: str | None,
+) -> int:
+    """Race backends on one workload; the first is the baseline.
+
+    A contender is a backend with settings, if any: torch_sdpa[threads=1]. One option may have several values, as in
+    --batch 1,4,16. Exits with 1 where fewer than two contenders could be measured.
+    """
+    from attnlab.backends.contender import with_setting
+    from attnlab.cli.progress import progress
+    from attnlab.cli.tables import Fitted, comparison_table, medians, show
+    from attnlab.race.compare import compare as race
+    from attnlab.workload.grid import several_values
+
+    if requirements:
+        contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
+    several = several_values({**said, "threads": threads})
+    if threads and not several:
+        contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
+    how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes}
+    with progress(quiet=as_json or quiet) as shown:
+        how["on_event"] = shown.detail
+        if several:
+            series = _at_several_values(contenders, *several, said, preset, how)
+        else:
+            workload, chosen, words = options.read_workload(said, preset)
+            found = race(*contenders, workload=workload, words=words, **how)
+    if several:
+        measured = max(sum(bool(one.latency) for one in it.results) for it in series.comparisons.values())
+        if as_json:
+            click.echo(json.dumps(series.to_json(), allow_nan=False))
+        else:
+            lines = series.sentences()
+            show("\n".join(lines[:1] if quiet else lines), *([] if quiet else [Fitted(*series.table())]))
+        return 0 if measured > 1 else 1
+    measured = sum(bool(one.latency) for one in found.results)
+    if as_json:
+        click.echo(json.dumps(found.to_json(), allow_nan=False))
+    else:
+        figures = comparison_table(found) if measured and not quiet else medians(found)
+        show("\n".join(filter(None, [chosen, *found.sentences()])), figures)
+        if measured and not quiet:
+            click.echo(f"\nRepeat this: {found.command}")
+    return 0 if measured > 1 else 1
+
+
+def _at_several_values(
+    contenders: Sequence[str],
+    name: str,
+    values: Sequence[str],
+    said: dict[str, str | None],
+    preset: str | None,
+    how: dict[str, Any],
+) -> Series:
+    """The race at each of the `values` of the option `name`; for threads one race of all."""
+    from attnlab.backends.contender import with_setting
+    from attnlab.race.compare import compare as race
+    from attnlab.race.series import Series
+
+    if name == "threads":
+        every = [with_setting(one, name, value) for value in values for one in contenders]
+        found = race(*every, workload=options.read_workload(said, preset)[0], **how)
+        return Series.of_threads(values, contenders, found)
+    asked = [options.read_workload({**said, name: value}, preset)[0] for value in values]
+    races = [race(*contenders, workload=one, **how) for one in asked]
+    return Series.of_races(name, dict(zip(values, races, strict=True)))
