@@ -230,7 +230,7 @@ def compare(
         some_elsewhere = any(one.elsewhere for one in raced)
         ran_with = versions_of(conductor.facts(workload.device)) if some_elsewhere else {}
     verdicts = verdicts_against(results, baseline)
-    sets = max((len(set(one.latency.processes.values())) for one in results if one.latency), default=0)
+    sets = max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
     huge = _with_huge_pages(raced, results, workload, places, limits, on_event)
     return Comparison(
         workload=workload,

@@ -377,7 +377,7 @@ def _rounds(latencies: Sequence[Measurement], step: int) -> dict[str, Any]:
         samples, left_out = latency.by_round(), latency.disturbed_rounds
         numbers = tuple(sorted(samples)[::step])
         exponent = math.floor(math.log10(min((one for one in samples.values() if one > 0), default=1.0))) - 3
-        taken = (numbers, tuple(latency.processes[one] for one in numbers))
+        taken = (numbers, tuple(latency.visits[one] for one in numbers))
         row = {
             "exponent": exponent,
             "times": [round(samples[one] / 10.0**exponent) for one in numbers],

@@ -318,7 +318,7 @@ def _timed(analysis: Analysis, group: Group) -> Iterator[tuple[tuple[str, int], 
 
 def rounds_of(latency: Measurement) -> list[list[float]]:
     """The samples (s) by process, without disturbed rounds; with them, where no others are there."""
-    process, samples = latency.processes, latency.by_round()
+    process, samples = latency.visits, latency.by_round()
     kept = {index: one for index, one in samples.items() if index not in latency.disturbed_rounds} or samples
     found: dict[int, list[float]] = {}
     for index, one in kept.items():

@@ -66,7 +66,7 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
 def placements(latency: Measurement) -> dict[tuple[int, int], list[float]]:
     """The undisturbed samples by (process, placement)."""
     left_out, found = latency.disturbed_rounds, dict[tuple[int, int], list[float]]()
-    process = latency.processes
+    process = latency.visits
     numbers = latency.columns.get("placement", (0.0,) * len(latency.samples))
     for (index, sample), number in zip(latency.by_round().items(), numbers, strict=True):
         if index not in left_out:

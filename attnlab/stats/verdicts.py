@@ -156,7 +156,7 @@ def _chance(found: Verdict, margin: float) -> float:
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
     """By pair of processes, ln(contender / baseline) of every round that both took part in undisturbed."""
     left_out = baseline.disturbed_rounds | contender.disturbed_rounds
-    base, other, processes = baseline.by_round(), contender.by_round(), baseline.processes
+    base, other, processes = baseline.by_round(), contender.by_round(), baseline.visits
     pairs: dict[int, list[float]] = {}
     for index in sorted(base):
         if index in other and index not in left_out:

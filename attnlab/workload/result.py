@@ -1,7 +1,8 @@
 """One contender's answer to one workload: an outcome, and measurements only where it was measured.
 
-Raw samples are kept and summaries computed. A wrong or skipped contender has no speed: such a result
-cannot be made. Everything is plain data and survives a trip through JSON unchanged.
+Raw samples are kept and summaries computed. A wrong or skipped contender has no speed: such a result cannot be made.
+A visit gives one result for each contender; `merged` makes one of the results of several visits. Everything is plain
+data and survives a trip through JSON unchanged.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 import json
 import math
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
-from functools import cache, cached_property, lru_cache
-from typing import Any, get_type_hints
-
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any
 
 from attnlab.plain import decode, finite
 from attnlab.text import StrEnum, counted, one_line, quantity_text
@@ -28,7 +27,7 @@ class Outcome(StrEnum):
     MEASURED = "measured"
     DECLINED = "declined"  # by its own reason
     UNAVAILABLE = "unavailable"  # a library, a device or a file is missing
-    WRONG = "wrong"  # failed the accuracy gate
+    WRONG = "wrong"  # a wrong answer
     OVER_BUDGET = "over_budget"  # would not fit in memory or time, by prediction: never tried
     CRASHED = "crashed"
     TIMED_OUT = "timed_out"
@@ -86,34 +85,26 @@ class Measurement:
         return dict(zip(map(int, self.columns["round"]), self.samples, strict=True))
 
     @cached_property
-    def processes(self) -> Mapping[int, int]:
-        """By round, the number of the process that took its turn; 0 where that was not recorded."""
-        return _by_rounds(self.columns["round"], self.columns.get("process", (0.0,) * len(self.samples)))
+    def visits(self) -> Mapping[int, int]:
+        """The number of the visit, by round. Runs of earlier versions have processes in their place."""
+        columns = self.columns
+        numbers = columns.get("visit") or columns.get("process") or (0.0,) * len(self.samples)
+        return dict(zip(map(int, columns["round"]), map(int, numbers), strict=True))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
-        """Rounds whose turn shared its cores with somebody else, as far as could be seen."""
-        return _flagged(self.columns.get("round", ()), self.columns.get("disturbed", ()))
-
-
-# of many results in a row the columns are the same
-
-
-@lru_cache(maxsize=256)
-def _by_rounds(rounds: tuple[float, ...], numbers: tuple[float, ...]) -> Mapping[int, int]:
-    return dict(zip(map(int, rounds), map(int, numbers), strict=True))
-
-
-@lru_cache(maxsize=256)
-def _flagged(rounds: tuple[float, ...], flags: tuple[float, ...]) -> frozenset[int]:
-    return frozenset(int(index) for index, flag in zip(rounds, flags, strict=False) if flag)
+        """Rounds in which this contender's turn was disturbed, as far as could be seen."""
+        flags = self.columns.get("disturbed", ())
+        return frozenset(
+            int(one) for one, flag in zip(self.columns.get("round", ()), flags, strict=False) if flag
+        )
 
 
 @dataclass(frozen=True)
 class Accuracy:
     """How exact one array of numbers is against float64 on the inputs as cast, and the most that is allowed.
 
-    The one record of precision: the check before a race, the gate and their reports all fill and show it.
+    The check before a race, `check` and their reports all fill and show it.
 
     relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm over `rows_checked` of `rows` query rows.
     budget : the largest relative error that passes. largest_error : the largest absolute error.
@@ -151,15 +142,14 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Result:
-    """One contender's answer to one workload.
+    """One contender's answer to one workload, in one visit or merged over several.
 
-    `contender` is the name it raced under (``torch_sdpa#2`` for a second entry), `library` the one that its backend
-    is written for (None in results that were stored before this was recorded), `kernel` what that library says
-    really ran, `asked_kernel` the operator that the backend forces, where it does. `computes_in` is the number format
-    that it computes in where that is lower than its inputs', and by which its accuracy was judged. `tail` are the last
-    lines that its process printed where that ended. `race_seconds` is how long the race that it is of took in
-    all, the same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured`
-    without a latency, and for any other outcome without a reason.
+    contender : the name that it raced under (``torch_sdpa#2`` for a second entry). library : that of its backend.
+    kernel : what the library says really ran. asked_kernel : the operator that the backend forces, where it does.
+    computes_in : the number format that it computes in, where that is lower than its inputs' and decides its budget.
+    tail : the last lines that its process printed, where it ended. race_seconds : what its visits took in all, the
+    same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured` without a
+    latency, and for any other outcome without a reason.
     """
 
     contender: str
@@ -219,7 +209,7 @@ class Result:
 
     @property
     def uncounted(self) -> bool:
-        """Whether it has a latency, and other programs disturbed every turn of it: nothing may rest on that."""
+        """Whether it has a latency of which every turn was disturbed: nothing may rest on that."""
         return self.latency is not None and not self.latency.counted
 
     @property
@@ -243,33 +233,31 @@ class Result:
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`; fields that a later version added are passed over, but for those of the workload.
+        """The inverse of `to_json`. Fields that a later version added are skipped, but not those of the workload.
 
-        Raises ValueError, naming the key, for a line that is no result, and for what `possible` refuses.
+        Raises ValueError, naming the key, for a line that is no result and for figures that cannot have been measured.
         """
         try:
-            told = _decoder().decode(line)
-        except (msgspec.DecodeError, RecursionError):
-            try:  # what is wrong with it, plain data tells better, and more slowly
-                data = json.loads(line)
-            except RecursionError:
-                raise ValueError("not a result: it is nested too deeply") from None
-            if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
+            data = json.loads(line)
+        except RecursionError:
+            raise ValueError("not a result: it is nested too deeply") from None
+        if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
+            raise ValueError("not a result: it has no workload; measure again with this version")
+        told = {**data, "workload": _workload(json.dumps(data["workload"]))}
+        found = decode(told, cls, "the result", strict=False, known_only=False)
+        for one in found.measurements:
+            if bad := _impossible(one):
                 raise ValueError(
-                    "not a result: it has no workload; measure again with this version"
-                ) from None
-            workload = _workload(json.dumps(data["workload"]))
-            told = {**data, "workload": workload}
-            return possible(decode(told, cls, "the result", strict=False, known_only=False))
-        for one in told.measurements:
-            _share(one)
-        told.contender = sys.intern(told.contender)
-        return possible(cls(**{**vars(told), "workload": _workload(bytes(told.workload))}))
+                    f"the {one.quantity} of {found.contender} at {found.workload.label} cannot have been measured: "
+                    f"it has {bad}"
+                )
+        return found
 
 
 #: what a sample may be, in its base unit: from the one of a latency, and from 0 of any other quantity, to the other
 _LEAST, _MOST = 1e-12, 1e18
-#: columns without which a quantity cannot be read
+#: columns of whole numbers, and those without which a quantity cannot be read
+_COUNTS = ("round", "visit", "process", "disturbed", "fresh", "iterations")
 _NEEDED = {
     "latency": ("round",),
     "setup": ("fresh",),
@@ -277,62 +265,70 @@ _NEEDED = {
 }
 
 
-def possible(result: Result) -> Result:
-    """`result` as it was read, where all its figures can have been measured.
-
-    Raises ValueError, naming contender, workload and measurement, for a sample that is NaN, infinite, negative or
-    beyond all machines, and for a column that is missing or holds no numbers where whole ones belong.
-    """
-    for one in result.measurements:
-        least = _LEAST if one.quantity == "latency" else 0.0
-        bad = [f"a sample of {sample:g}" for sample in one.samples if not least <= sample <= _MOST]
-        bad += [f"no column {name}" for name in _NEEDED.get(one.quantity, ()) if name not in one.columns]
-        counts = ((name, one.columns[name]) for name in sorted(_COUNTS & one.columns.keys()))
-        bad += [f"a column {name} of no numbers" for name, column in counts if _endless(column)]
-        if not bad and one.quantity == "latency" and len(one.by_round()) < len(one.samples):
-            bad = ["one round twice"]
-        if bad:
-            raise ValueError(
-                f"the {one.quantity} of {result.contender} at {result.workload.label} cannot have been measured: "
-                f"it has {bad[0]}"
-            )
-    return result
-
-
-def _share(one: Measurement) -> None:
-    """Let it hold what equal ones hold: what every line says again takes a third of the memory of a large run."""
-    columns = {name: _column(column) if name in _COUNTS else column for name, column in one.columns.items()}
-    object.__setattr__(one, "columns", columns)
-    object.__setattr__(one, "facts", _facts(tuple(one.facts.items())))
-    object.__setattr__(one, "quantity", sys.intern(one.quantity))
-    object.__setattr__(one, "unit", sys.intern(one.unit))
-
-
-#: columns of whole numbers, the same in many results
-_COUNTS = frozenset({"round", "process", "placement", "disturbed", "retaken", "fresh", "iterations"})
-_column = lru_cache(maxsize=4096)(tuple[float, ...])
-_facts = lru_cache(maxsize=4096)(dict[str, str])
-
-
-@lru_cache(maxsize=4096)
-def _endless(column: tuple[float, ...]) -> bool:
-    return not all(map(math.isfinite, column))
-
-
-@cache
-def _decoder() -> msgspec.json.Decoder[Any]:
-    """From a line to what a result is made of, its workload as it is written, in half the time of two steps."""
-    hints = {**get_type_hints(Result), "workload": msgspec.Raw}
-    told = make_dataclass(
-        "told", [(one.name, hints[one.name], field(default=one.default)) for one in fields(Result)]
-    )
-    return msgspec.json.Decoder(told, strict=False)
+def _impossible(one: Measurement) -> str | None:
+    """Why the figures cannot have been measured, or None."""
+    least = _LEAST if one.quantity == "latency" else 0.0
+    for sample in one.samples:
+        if not least <= sample <= _MOST:
+            return f"a sample of {sample:g}"
+    for name in _NEEDED.get(one.quantity, ()):
+        if name not in one.columns:
+            return f"no column {name}"
+    for name in _COUNTS:
+        if not all(map(math.isfinite, one.columns.get(name, ()))):
+            return f"a column {name} of no numbers"
+    if one.quantity == "latency" and len(one.by_round()) < len(one.samples):
+        return "one round twice"
+    return None
 
 
 @lru_cache(maxsize=64)
-def _workload(text: str | bytes) -> Workload:
-    """The workload told as JSON: contenders of one race share it, and to check it takes as long as all the rest."""
+def _workload(text: str) -> Workload:
     return Workload.from_dict(json.loads(text))
+
+
+def merged(results: Iterable[Result]) -> list[Result]:
+    """One result for each contender and workload, with the samples of all visits, in the order of their first.
+
+    A contender that was wrong in any visit is wrong. Otherwise it is measured if any visit measured it, and `reason`
+    says what happened in the others.
+    """
+    together: dict[tuple[str, Workload], list[Result]] = {}
+    for one in results:
+        together.setdefault((one.contender, one.workload), []).append(one)
+    return [_merged(visits) if len(visits) > 1 else visits[0] for visits in together.values()]
+
+
+def _merged(visits: Sequence[Result]) -> Result:
+    wrong = next((one for one in visits if one.outcome is Outcome.WRONG), None)
+    measured = [one for one in visits if one.outcome is Outcome.MEASURED]
+    if wrong or not measured:
+        return wrong or visits[-1]
+    quantities: dict[str, list[Measurement]] = {}
+    for one in (each for visit in measured for each in visit.measurements):
+        quantities.setdefault(one.quantity, []).append(one)
+    kernels = (one.kernel for one in measured)
+    seconds = [one.race_seconds for one in visits if one.race_seconds is not None]
+    return replace(
+        measured[0],
+        reason="; ".join(dict.fromkeys(one.reason for one in visits if one.reason)) or None,
+        accuracy=next((one.accuracy for one in measured if one.accuracy), None),
+        kernel=next((one for one in kernels if one), None),
+        measurements=tuple(map(_joined, quantities.values())),
+        race_seconds=sum(seconds) if seconds else None,
+    )
+
+
+def _joined(parts: Sequence[Measurement]) -> Measurement:
+    """One measurement of all samples, with the columns and facts that all parts have."""
+    first, *others = parts
+    names = [name for name in first.columns if all(name in one.columns for one in others)]
+    return replace(
+        first,
+        samples=tuple(chain.from_iterable(one.samples for one in parts)),
+        columns={name: tuple(chain.from_iterable(one.columns[name] for one in parts)) for name in names},
+        facts={name: one for other in reversed(parts) for name, one in other.facts.items()},
+    )
 
 
 #: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads; of

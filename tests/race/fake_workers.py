@@ -244,4 +244,4 @@ def race(
 def processes_of(result: Result) -> dict[int, int]:
     """How many rounds it was measured in, by process."""
     assert result.latency is not None, result.reason
-    return dict(Counter(result.latency.processes.values()))
+    return dict(Counter(result.latency.visits.values()))

@@ -91,5 +91,5 @@ def test_memory_that_others_took_meanwhile_leaves_a_process_out(clock: Clock) ->
     worker = FakeWorker("a", clock, faults={("prepare", 2): Refused("memory", "ran out of memory")})
     (result,), _ = race([worker])
     assert result.outcome is Outcome.MEASURED and result.latency is not None
-    assert set(result.latency.processes.values()) == {0, 2, 3, 4}
+    assert set(result.latency.visits.values()) == {0, 2, 3, 4}
     assert result.reason == "left out of one process: ran out of memory"

@@ -34,7 +34,7 @@ def test_every_fault_has_its_outcome_and_harms_nobody(case: str) -> None:
     for name in GOOD:
         result = trial.results[name]
         assert result.outcome is MEASURED and result.latency and result.peak_bytes
-        assert len(set(result.latency.processes.values())) == QUICK.processes
+        assert len(set(result.latency.visits.values())) == QUICK.processes
     assert trial.left == 0
 
 

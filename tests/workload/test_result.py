@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
+from attnlab.workload.result import Accuracy, Measurement, Outcome, Result, merged
 from attnlab.workload.workload import Workload
 
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference" / "results.jsonl"
@@ -133,3 +133,24 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
         Result.from_json(json.dumps({key: one for key, one in plain.items() if key != "contender"}))
     del plain["library"], plain["accuracy"]["of"]
     assert repr(Result.from_json(json.dumps(plain))) == repr(result())
+
+
+def of_visit(number: int, **fields: Any) -> Result:
+    """A measured result of one visit of two rounds."""
+    rounds = (1000.0 * number, 1000.0 * number + 1)
+    latency = Measurement(
+        "latency", "s", (1.0 + number, 2.0 + number), {"round": rounds, "visit": (number,) * 2}
+    )
+    return result(measurements=(latency,), **fields)
+
+
+def test_the_results_of_several_visits_are_one() -> None:
+    """With the samples of all visits that measured it, by contender and workload; wrong once is wrong."""
+    crashed = result(outcome=Outcome.CRASHED, reason="it fell", measurements=(), accuracy=None)
+    other = replace(of_visit(0), contender="numpy")
+    (found, alone) = merged([of_visit(0), other, crashed, of_visit(2)])
+    assert alone == other and found.outcome is Outcome.MEASURED and found.reason == "it fell"
+    assert found.latency is not None and found.latency.samples == (1.0, 2.0, 3.0, 4.0)
+    assert found.latency.visits == {0: 0, 1: 0, 2000: 2, 2001: 2}
+    wrong = result(outcome=Outcome.WRONG, reason="rows differ", measurements=(), accuracy=FAILED)
+    assert merged([of_visit(0), wrong, of_visit(1)]) == [wrong]
