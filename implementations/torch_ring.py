@@ -1,198 +1,182 @@
-"""Ring attention: every process holds a part of the length, and the keys and values go round.
+"""Ring attention: every process holds a part of the length, and keys and values go round.
 
-Liu, Zaharia and Abbeel 2023 (arXiv:2310.01889), by the ring of PyTorch's own context parallel
-(`torch.distributed.tensor.experimental`): a rank attends from its queries to the keys that it holds while these go on
-to the next rank, and merges what it finds by ln Z; on the way back their gradients go round with them.
-``[processes=N]`` says how many; they share the threads of one. By gloo on the CPU, NCCL on CUDA.
+Liu, Zaharia and Abbeel 2023 (arXiv:2310.01889). A rank attends from its queries to the keys that it holds while it
+sends these to the next rank, and merges what it finds by ln Z. In the backward pass the gradients of keys and values
+go round with them. Each rank runs PyTorch's flash kernel for the CPU on its parts, in float32 for lower formats, and
+rounds once at the end. ``[processes=N]`` sets the number of ranks, connected by gloo; they share the threads of one
+process.
 
-PyTorch's ``context_parallel`` itself takes its CUDA operators alone (2.13 says of the CPU's that it "does not have a
-sharding strategy registered"), so its ring is called here with the flash operator of the device, as it calls it on
-CUDA. It sends by all-to-all, where a rank holds two parts at a time, not all keys as its other way does. Parts are
-merged here: PyTorch's own merging loses an answer beside larger values without weight (see `_Merged`).
+A causal mask is balanced: of 2N stretches of the length, rank r holds r and 2N - 1 - r, so that all ranks see as many
+pairs.
 
-A causal mask is balanced as there: of 2N stretches of the length rank r holds r and 2N - 1 - r, so that all ranks see
-as many pairs.
+On the clock are the attention, its communication, and writing the output into memory that all processes share. The
+ranks hold their parts of query, key and value before; the output's gradient is sent to them in every call.
 
-On the clock are the attention and its communication: inputs lie cut on the ranks before, and the output stays cut.
-
-Time: 4·b·h·n_q·n_k·d / N floating-point operations a rank, causal half of them and 1/N of that half more.
-A rank sends (N - 1)/N of key and value; backward the same again and, in float32 at least, all of their gradients' part
-N times. Memory: beside the kernel's, two to three times the rank's part of key and value, and of the output in float32.
+Time: 4·b·h·n_q·n_k·d / N floating-point operations a rank, causal half of them and 1/N of that half more. A rank sends
+(N - 1)/N of key and value; backward the same again and N times its part of their gradients. Memory: two to three times
+the rank's part of key and value, and of the output in float32.
 """
 
 from __future__ import annotations
 
-import functools
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attnlab.libraries.host import positive_scale
+from attnlab.libraries.host import Made, positive_scale
 from attnlab.libraries.torch_attention import ForcedKernel
-from attnlab.libraries.torch_ranks_library import Sharded, on_ranks, spread, use
+from attnlab.libraries.torch_ranks import Cut, Held, Rank, Team, even, team
 from attnlab.workload.workload import Workload
 
-if TYPE_CHECKING:
-    from attnlab.libraries.torch_rank import Ranks
-
 LIBRARY = "torch_ranks"
+EMPTY_ROWS = "zeros"
 ON_REQUEST = "it starts processes of its own"
 SETTINGS = {"processes": ("2", "1", "3", "4", "6", "8", "16")}
 PROCESSES = 2
-#: two stretches of the length on every rank
-PARTS = 2 * PROCESSES
 
-_kernel = ForcedKernel("flash")
-_LENGTH = 2
-#: what the CUDA operator returns for its way back, beside output and ln Z
-_KEPT = ("cum_seq_q", "cum_seq_k", "max_q", "max_k", "philox_seed", "philox_offset")
+_ATEN: Any = torch.ops.aten
+_Parts = tuple[Sequence[Tensor], Any]
 
 
 def configure(processes: str) -> None:
-    """So many ranks."""
-    global PARTS, PROCESSES
+    """Use so many ranks."""
+    global PROCESSES
     PROCESSES = int(processes)
-    PARTS = 2 * PROCESSES if PROCESSES > 1 else 1
-    use(PROCESSES)
 
 
 def declines(workload: Workload) -> str | None:
-    """What PyTorch's ring cannot cut, and what its kernel cannot do."""
-    queries, keys = workload.queries, workload.keys
+    """What the ring cannot cut, and what its kernel cannot do."""
+    queries, keys, count = workload.queries, workload.keys, PROCESSES
     if workload.causal and queries != keys:
-        return f"PyTorch's ring is causal where queries and keys are as many, got {queries} and {keys}"
-    if workload.causal and keys % (2 * PROCESSES):
-        return f"a causal ring of {PROCESSES} processes needs a multiple of {2 * PROCESSES} positions, got {keys}"
-    if keys % PROCESSES:
-        return f"a ring of {PROCESSES} processes needs a multiple of {PROCESSES} keys, got {keys}"
-    if queries < PROCESSES:
-        return f"{PROCESSES} processes need a query each, got {queries}"
-    return _kernel.declines(workload)
+        return f"a causal ring needs as many queries as keys, got {queries} and {keys}"
+    if workload.causal and keys % (2 * count):
+        return f"a causal ring of {count} processes needs a multiple of {2 * count} positions, got {keys}"
+    if keys % count:
+        return f"a ring of {count} processes needs a multiple of {count} keys, got {keys}"
+    if queries < count:
+        return f"{count} processes need a query each, got {queries}"
+    return ForcedKernel("flash").declines(workload)
 
 
-def prepare(workload: Workload, query: Sharded, key: Sharded, value: Sharded) -> tuple[Sharded, ...]:
-    """The arrays cut along their length, a part on every rank; where causal, two stretches of it."""
-    return spread(query, key, value, order=balanced if workload.causal else None)
-
-
-def balanced(length: int, ranks: int) -> list[int]:
-    """The positions in the order in which the ranks hold them: two of 2N stretches each, one from either end."""
-    size = length // (2 * ranks)
-    stretches = [at for rank in range(ranks) for at in (rank, 2 * ranks - 1 - rank)]
-    return [position for at in stretches for position in range(at * size, (at + 1) * size)]
+def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same arrays, once every rank has its part of them."""
+    for one in (query, key, value):
+        _held(one, team(PROCESSES), bool(workload.causal))
+    return query, key, value
 
 
 def attend(
-    query: Sharded, key: Sharded, value: Sharded, *, causal: bool, scale: float, enable_gqa: bool = False
-) -> Sharded:
-    """softmax(scale · Q Kᵀ) V: query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d)."""
-    return on_ranks(round_the_ring, query, key, value, causal=causal, scale=scale)
-
-
-def round_the_ring(
-    ranks: Ranks, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float
+    query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float, enable_gqa: bool = False
 ) -> Tensor:
-    """On one rank: its queries over the keys of all."""
+    """softmax(scale · Q Kᵀ) V: query (batch, heads, n_q, d), key and value (batch, kv_heads, n_k, d)."""
     query, scale = positive_scale(query, scale)
     output: Tensor = _Ring.apply(query, key, value, causal, scale)  # type: ignore[no-untyped-call]
     return output
 
 
+def _cut(length: int, count: int, causal: bool) -> Cut:
+    if not causal or count == 1:
+        return even(length, count)
+    stretches = even(length, 2 * count)
+    return [[*stretches[rank], *stretches[2 * count - 1 - rank]] for rank in range(count)]
+
+
+def _put(tensor: Tensor, ranks: Team, causal: bool) -> Held:
+    return ranks.put(tensor, _cut(tensor.shape[2], ranks.count, causal))
+
+
+_held = Made(_put)
+
+
 class _Ring(torch.autograd.Function):
+    """The attention of whole arrays in this process, by ranks that hold parts of them."""
+
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> Tensor:
-        operators = torch.ops.aten
-        on_cuda = query.is_cuda
-        operator = (
-            operators._scaled_dot_product_flash_attention
-            if on_cuda
-            else operators._scaled_dot_product_flash_attention_for_cpu
-        )
-        ring = _context_parallel(causal, query.dtype)._templated_ring_attention
-        output: Tensor
-        output, log_sum, *kept = ring(
-            torch.distributed.group.WORLD, _LENGTH, operator, query, key, value, causal, scale=scale
-        )
-        ctx.save_for_backward(query, key, value, output, log_sum)
-        ctx.kept = dict(zip(_KEPT, kept, strict=False)) if on_cuda else {}
+        ranks = ctx.ranks = team(PROCESSES)
         ctx.causal, ctx.scale = causal, scale
+        ctx.given = [_held(one, ranks, causal) for one in (query, key, value)]
+        ctx.results = [
+            (one.shape, one.dtype, _cut(one.shape[2], ranks.count, causal)) for one in (query, key, value)
+        ]
+        (output,), ctx.kept = ranks.call(
+            round_the_ring, ctx.given, ctx.results[:1], causal=causal, scale=scale
+        )
         return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        query, key, value, output, log_sum = ctx.saved_tensors
-        operators = torch.ops.aten
-        operator = (
-            operators._scaled_dot_product_flash_attention_backward
-            if query.is_cuda
-            else operators._scaled_dot_product_flash_attention_for_cpu_backward
+        upstream = _put(gradients[0], ctx.ranks, ctx.causal)
+        found, _ = ctx.ranks.call(
+            back_round, [*ctx.given, ctx.kept, upstream], ctx.results, causal=ctx.causal, scale=ctx.scale
         )
-        ring = _context_parallel(ctx.causal, query.dtype)._templated_ring_attention_backward
-        found = ring(
-            torch.distributed.group.WORLD,
-            _LENGTH,
-            operator.default,
-            grad_out=gradients[0],
-            grad_out_name="grad_out",
-            query=query,
-            key=key,
-            value=value,
-            out=output,
-            logsumexp=log_sum,
-            is_causal=ctx.causal,
-            dropout_p=0.0,
-            scale=ctx.scale,
-            **ctx.kept,
-        )
-        return *found[:3], None, None
+        return *found, None, None
 
 
-class _Merged:
-    """A rank's output and ln Z over the keys that it has seen, in float32 at least; for PyTorch's class of this use.
+def _seen(ranks: Rank, source: int, query: Tensor, key: Tensor, causal: bool) -> tuple[slice, slice, bool]:
+    """Which queries of this rank see which keys that rank `source` holds, and whether under a causal mask.
 
-    With w the share of the new part, o becomes (1 − w)·o + w·o', 1 − w by its own sigmoid. PyTorch takes
-    o − w·(o − o'): at w = 1 what is left of o' is what the difference held of it, and beside an o that is 10^8 times as
-    large, of float32, that is nothing.
+    Of the stretches in causal order, r < 2N - 1 - r, an earlier rank's first one is seen by all queries here, and both
+    of a later rank by the second half of the queries.
     """
-
-    def __init__(self, convert_to_f32: bool, seq_dim: int) -> None:
-        self._along = seq_dim
-        self._found: tuple[Tensor, Tensor] | None = None
-
-    def step(self, output: Tensor, log_sum: Tensor, partial: bool) -> None:
-        """Take in a part; one that is `partial` is of the second half of the queries."""
-        self._dtypes = output.dtype, log_sum.dtype
-        output, log_sum = (one.to(torch.promote_types(one.dtype, torch.float32)) for one in (output, log_sum))
-        if self._found is None:
-            self._found = output, log_sum
-            return
-        rows = output.shape[self._along]
-        held, total = (one.narrow(self._along, one.shape[self._along] - rows, rows) for one in self._found)
-        share, rest = (torch.sigmoid(one).unsqueeze(-1) for one in (log_sum - total, total - log_sum))
-        held.mul_(rest).addcmul_(output, share)
-        torch.logaddexp(total, log_sum, out=total)
-
-    def results(self) -> tuple[Tensor, Tensor]:
-        """Output and ln Z, in the precision in which they came."""
-        assert self._found is not None
-        output, log_sum = (one.to(dtype) for one, dtype in zip(self._found, self._dtypes, strict=True))
-        return output, log_sum
+    if not causal or source == ranks.rank:
+        return slice(None), slice(None), causal
+    if source < ranks.rank:
+        return slice(None), slice(0, key.shape[2] // 2), False
+    return slice(query.shape[2] // 2, None), slice(None), False
 
 
-def _context_parallel(causal: bool, dtype: torch.dtype) -> ModuleType:
-    """PyTorch's module, whose options are the process's, set for one call."""
-    module = _module()
-    module._cp_options.enable_load_balance = causal
-    module._cp_options.convert_to_f32 = dtype != torch.float64  # it would round float64 to float32
-    return module
+def round_the_ring(
+    ranks: Rank, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float
+) -> _Parts:
+    """On one rank: the output of its queries over the keys of all; kept are the output before rounding, and ln Z."""
+    dtype, wide = query.dtype, torch.promote_types(query.dtype, torch.float32)
+    query, pair = query.to(wide), torch.stack((key, value))
+    output = torch.zeros_like(query)
+    log_sum = torch.full(query.shape[:3], -torch.inf, dtype=wide)
+    for turn in range(ranks.count):
+        arriving = ranks.pass_on(pair) if turn + 1 < ranks.count else None
+        rows, columns, own = _seen(ranks, (ranks.rank - turn) % ranks.count, query, key, causal)
+        k, v = pair[..., columns, :].to(wide)
+        part, log_part = _ATEN._scaled_dot_product_flash_attention_for_cpu(
+            query[:, :, rows], k, v, 0.0, own, scale=scale
+        )
+        before = log_sum[:, :, rows]
+        # shares from sigmoids: o - w (o - o') would lose o' beside an o that is 10^8 times as large
+        share, rest = (torch.sigmoid(one).unsqueeze(-1) for one in (log_part - before, before - log_part))
+        output[:, :, rows] = output[:, :, rows] * rest + part * share
+        log_sum[:, :, rows] = torch.logaddexp(before, log_part)
+        pair = arriving() if arriving else pair
+    return (output.to(dtype),), (output, log_sum)
 
 
-@functools.cache
-def _module() -> ModuleType:
-    from torch.distributed.tensor.experimental._context_parallel import _attention
-
-    _attention.set_rotate_method("alltoall")
-    vars(_attention)["_SDPAMerger"] = _Merged
-    return _attention
+def back_round(
+    ranks: Rank,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    kept: tuple[Tensor, Tensor],
+    upstream: Tensor,
+    *,
+    causal: bool,
+    scale: float,
+) -> _Parts:
+    """On one rank: the gradients of its queries, keys and values."""
+    dtype, (output, log_sum) = query.dtype, kept
+    query, upstream, pair = query.to(output.dtype), upstream.to(output.dtype), torch.stack((key, value))
+    of_query, of_pair = torch.zeros_like(query), torch.zeros_like(pair, dtype=output.dtype)
+    for turn in range(ranks.count):
+        arriving = ranks.pass_on(pair) if turn + 1 < ranks.count else None
+        rows, columns, own = _seen(ranks, (ranks.rank - turn) % ranks.count, query, key, causal)
+        k, v = pair[..., columns, :].to(output.dtype)
+        asked = (upstream[:, :, rows], query[:, :, rows], k, v, output[:, :, rows], log_sum[:, :, rows])
+        by_query, by_key, by_value = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+            *asked, 0.0, own, scale=scale
+        )
+        of_query[:, :, rows] += by_query
+        of_pair[..., columns, :] += torch.stack((by_key, by_value))
+        of_pair = ranks.pass_on(of_pair)()  # after as many turns as there are ranks it is home
+        pair = arriving() if arriving else pair
+    return (of_query.to(dtype), *of_pair.to(dtype)), None

@@ -31,8 +31,7 @@ class Backend:
 
     `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
     own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
-    inputs'; `parts` how many parts of the keys it rounds to the inputs' before it merges them; `mask_form` in which of
-    `attnlab.backends.keywords.FORMS` it is handed a mask, None for as its keywords say.
+    inputs'; `mask_form` in which of `attnlab.backends.keywords.FORMS` it is handed a mask, None for as its keywords say.
     """
 
     name: str
@@ -49,7 +48,6 @@ class Backend:
     block: Callable[..., Callable[[Any, Any], Any]] | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     computes_in: str | None = None
-    parts: int = 1
     mask_form: str | None = None
 
     def open(self, device: str) -> Library:

@@ -1,4 +1,4 @@
-"""How a call of a backend is put together: keywords, `prepare`, stored keys, parts of the keys, the block around it.
+"""How a call of a backend is put together: keywords, `prepare`, stored keys, the block around it.
 
 What costs time and belongs to the work is within the call; all else is done before, once.
 
@@ -6,11 +6,8 @@ A multi-head block is computed around any core with the library's own linear map
 x becomes query, key and value is the contender's choice:
 
 ``fused``
-    three maps, one matrix for all heads each; the heads are told apart by reshaping, and come before the length by an
-    exchange of axes, without a copy.
-``packed``
-    one map with all three matrices one above the other, whose result is cut in three; of a memory one map for the query
-    and one for key and value.
+    one matrix product with all three matrices one above the other, whose result is cut in three views; for a block with
+    a memory one product for the query and one for key and value.
 ``loop``
     one small map a head, each with the rows of its head, and the results stacked: the slow way.
 
@@ -229,7 +226,7 @@ class BlockCall:
             lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
         )
         self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
-        self._project = self._looped() if projection == "loop" else self._mapped(projection)
+        self._project = self._looped() if projection == "loop" else self._mapped()
         self._core = core(*self.project())
 
     def __call__(self) -> Any:
@@ -260,14 +257,10 @@ class BlockCall:
             "output": lambda: self.output(heads),
         }
 
-    def _mapped(self, projection: str) -> Call:
+    def _mapped(self) -> Call:
         """One map for the matrices that are projected together, or one each; a result of several is cut."""
         block, widths = self._block, projected(self._block)
-        together: list[tuple[str, ...]] = (
-            [_NAMES[:1], _NAMES[1:2], _NAMES[2:]] if projection == "fused" else [_NAMES]
-        )
-        if projection == "packed" and block.memory is not None:
-            together = [_NAMES[:1], _NAMES[1:]]
+        together = [_NAMES] if block.memory is None else [_NAMES[:1], _NAMES[1:]]
         width, maps = dict(zip(_NAMES, widths, strict=True)), []
         for names in together:
 

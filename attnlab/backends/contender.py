@@ -1,7 +1,7 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``.
 
 Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
-multi-head block, ``projection=fused|packed|loop``. ``mask=array|none`` hands the same mask over in another form
+multi-head block, ``projection=fused|loop``. ``mask=array|none`` hands the same mask over in another form
 (`attnlab.backends.keywords`), ``deterministic=1`` asks its library for the same bits in every call. ``python=PATH``,
 ``with=REQUIREMENT[;REQUIREMENT...]`` and ``ref=COMMIT`` say where its process finds Python, libraries and its file
 (`attnlab.backends.side`). Any other name in small letters is a setting of the backend's own

@@ -17,11 +17,11 @@ A backend file needs no import from attnlab. It holds
     the reason why it cannot do a workload, or None.
 ``prepare(workload, query, key, value)``, optional
     the arrays in the layout that `attend` wants; runs outside the clock, but where gradients pass through it, and
-    where key and value are gathered or cut within the call.
+    where key and value are gathered within the call.
 ``attend_with_log_sum(query, key, value, **asked)``, optional
     output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
     in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. Without it
-    ln Z, and keys that are cut into parts, are declined. A file that has it may leave out ``attend``: that is then its
+    ln Z is declined. A file that has it may leave out ``attend``: that is then its
     output.
 ``KERNEL``, optional
     the operator that must be seen running (``attest``), for a backend that forces one.
@@ -36,9 +36,6 @@ A backend file needs no import from attnlab. It holds
 ``COMPUTES_IN``, optional
     the number format in which it computes, where that is a lower one than its inputs': its answers are held against
     the truth of inputs rounded to that format, and whatever ranks it says so.
-``PARTS``, optional
-    into how many parts, of about equal length, it cuts the keys itself where each part's output is rounded to the
-    inputs' format before they are merged, as by a ring of processes: the gate then allows for these roundings too.
 ``SETTINGS`` and ``configure(**settings)``, optional
     settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the first of which is
     the default. A contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once,
@@ -204,12 +201,10 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
         attend = _output_of(optional["attend_with_log_sum"])
     if not callable(attend):
         raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
-    library, parts = getattr(module, "LIBRARY", None), getattr(module, "PARTS", 1)
+    library = getattr(module, "LIBRARY", None)
     if library not in libraries():
         known = " or ".join(f'"{one}"' for one in libraries())
         raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
-    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise ValueError(f"{name}: PARTS must be a whole number from 1 on, got {parts!r}")
     return Backend(
         name=name,
         library=library,
@@ -218,7 +213,6 @@ def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None
         options=_options(name, attend, 3) if block is None else _options(name, block, 2),
         settings=dict(settings or {}),
         computes_in=computes_in,
-        parts=parts,
         **optional,
     )
 

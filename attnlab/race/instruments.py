@@ -209,14 +209,11 @@ class PeakMemory(Instrument):
         It is asked of a call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS).
         """
         peaks: list[float] = []
-        beside: list[dict[str, float]] = []
         started = _clock()
         while not peaks or (len(peaks) < self._repeats and _clock() - started < self._long):
             peak, method = self._peak(library, call)
             peaks.append(float(peak))
-            beside.append(library.beside_peak() if hasattr(library, "beside_peak") else {})
-        columns = {name: tuple(one[name] for one in beside) for name in beside[0]}
-        return Readings(tuple(peaks), columns, {"method": method})
+        return Readings(tuple(peaks), facts={"method": method})
 
     @staticmethod
     def _peak(library: Library, call: Call) -> tuple[int, str]:

@@ -156,7 +156,7 @@ class Worker:
         self.contender, self._threads = contender, contender.threads
         gc.collect()
         gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
-        return {name: getattr(one, name) for name in ("library", "kernel", "computes_in", "parts")}
+        return {name: getattr(one, name) for name in ("library", "kernel", "computes_in")}
 
     def describe(self, backend: str, folders: Sequence[str], workload: Workload) -> dict[str, Any]:
         """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""

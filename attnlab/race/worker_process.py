@@ -255,9 +255,9 @@ class WorkerProcess:
             if not excusing or not self.excuse(fault, "at its start"):
                 raise
             return None
-        if isinstance(answer, dict) and "parts" in answer:
+        if isinstance(answer, dict) and "computes_in" in answer:
             self.library, self.asked_kernel = answer["library"], answer["kernel"]
-            self.computes_in, self.parts = answer["computes_in"], answer["parts"]
+            self.computes_in = answer["computes_in"]
         return answer
 
     def ask(self, op: str, *, seconds: float, **arguments: Any) -> Any:

@@ -45,7 +45,7 @@ _FURTHER = ("bias", "sinks", "output_gradient")
 #: the parameters, by their names in a state dict
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 #: how a contender may compute the projections of a block
-PROJECTIONS = ("fused", "packed", "loop")
+PROJECTIONS = ("fused", "loop")
 _BASE = 10000.0
 #: a scale is at most so large, and a soft cap larger than this: what is computed with their squares is finite
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30

@@ -9,6 +9,7 @@ import pytest
 
 import attnlab
 from attnlab.backends.discovery import load
+from attnlab.correctness.error_budget import error_budget
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
 from attnlab.workload.workload import Workload
@@ -42,7 +43,7 @@ def written_out(problem: Inputs) -> np.ndarray:
             pairs = pairs * np.exp(1j * np.outer(positions, frequencies))
             projected[name] = np.concatenate([pairs.real, pairs.imag], axis=-1)
     core = problem.with_(**projected, block=None)
-    of_core = attnlab.theory.error_budget(core).output
+    of_core = error_budget(core).output
     return (
         np.concatenate(list(of_core.swapaxes(0, 1)), axis=-1) @ block.parameters["out_proj.weight"].T
         + block.parameters["out_proj.bias"]

@@ -42,7 +42,7 @@ class InThisProcess:
         with _refusing():
             backend = load(self._contender.backend, self._folders, dict(self._contender.settings))
         self.alive = True
-        self._worker.backend, self.computes_in, self.parts = backend, backend.computes_in, backend.parts
+        self._worker.backend, self.computes_in = backend, backend.computes_in
 
     def begin(self, op: str, *, seconds: float, **arguments: Any) -> Callable[[], Any]:
         """A call of what is returned does it; what was asked is not changed by it."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.backends.discovery import backend_of, load
 from attnlab.correctness.gate import EVERYTHING, FORWARD, Answers, examine
 from attnlab.correctness.questions import Question
 from attnlab.correctness.tables import LOG_SUMS
@@ -154,14 +151,3 @@ def test_rounded_parts_are_right_where_they_are_said() -> None:
     assert unsaid is not None and "predicted standard deviations" in unsaid
     off = examine(lambda one: in_two(one, 1 + 5 * 2.0**-8), "bfloat16", directions=(FORWARD,), parts=2)
     assert off.fault
-
-
-@pytest.mark.parametrize("said", [0, 1.5, True, "2"])
-def test_parts_are_a_whole_number(said: object) -> None:
-    """A ring says its own: two stretches on every rank; one process alone merges nothing."""
-    assert load("torch_ring", (), {"processes": "3"}).parts == 6
-    assert load("torch_ring", (), {"processes": "1"}).parts == load("torch_eager").parts == 1
-    module: Any = ModuleType("mine")
-    vars(module).update(LIBRARY="numpy", PARTS=said, attend=lambda query, key, value, *, causal, scale: query)
-    with pytest.raises(ValueError, match=r"mine: PARTS must be a whole number from 1 on, got "):
-        backend_of("mine", module)
