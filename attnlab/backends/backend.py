@@ -31,7 +31,7 @@ class Backend:
 
     `options` are the keywords that `attend` takes, or `block` where it computes whole multi-head blocks; `settings` its
     own settings with the values they have; `computes_in` the number format in which it computes, where that is not its
-    inputs'; `mask_form` in which of `attnlab.backends.keywords.FORMS` it is handed a mask, None for as its keywords say.
+    inputs'; `mask_form` in which of `keywords.FORMS` it is handed a mask, None for as its keywords say.
     """
 
     name: str

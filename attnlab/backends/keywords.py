@@ -28,7 +28,7 @@
     True where key and value have fewer heads than the query, each for as many successive heads.
 ``page_table``, ``row_offsets``
     whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
-    given as they lie, see `attnlab.backends.storage`. None for any other storage. Without the keyword, key and value are
+    given as they lie, see `storage`. None for any other storage. Without the keyword, key and value are
     gathered within the call. Batch elements have ``key_lengths`` keys as always.
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has

@@ -25,14 +25,15 @@ from torch import Tensor, distributed
 
 from attnlab.libraries.host import tracer
 from attnlab.libraries.torch_library import kernels_of, recorded
-from attnlab.subprocesses import Channel, Closed, Subprocess, ready
+from attnlab.processes import Channel, Failed, Process, ready
+from attnlab.processes import serve as answer
 
 #: for each rank the stretches (start, stop) of a length that it holds, in its order
 Cut = Sequence[Sequence[tuple[int, int]]]
 #: axis of the length in (batch, heads, length, dim)
 _LENGTH = 2
-#: seconds in which a rank that closed its channel may end by itself and say how
-_ENDING_SECONDS = 2.0
+#: seconds that a rank has for one answer; whoever asks this process ends it sooner
+_SECONDS = 3600.0
 
 
 def even(length: int, count: int) -> Cut:
@@ -54,37 +55,38 @@ class Team:
     def __init__(self, count: int, threads: int) -> None:
         self.count, self.ended = count, False
         self._keys, self._freed = itertools.count(), list[int]()
-        self._ranks: list[Subprocess] = []
+        self._ranks: list[Process] = []
         self._end = weakref.finalize(self, _end, self._ranks)
         with tempfile.TemporaryDirectory(prefix="attnlab-ranks-") as folder:
             for _ in range(count):
                 # the ranks meet on the loopback device, whatever the name of this host stands for
-                target, environment = "attnlab.libraries.torch_ranks:serve", {"GLOO_SOCKET_IFNAME": "lo"}
-                self._ranks.append(
-                    Subprocess(target, environment={**os.environ, **environment}, own_group=False)
-                )
-            self.each([("join", rank, count, f"{folder}/store", threads) for rank in range(count)])
+                environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+                target = "attnlab.libraries.torch_ranks:serve"
+                self._ranks.append(Process(target, environment=environment, own_group=False))
+            each = [{"rank": rank} for rank in range(count)]
+            self.ask("join", each, count=count, store=f"{folder}/store", threads=threads)
 
-    def each(self, words: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answer of each rank to its word, (method of `Rank`, arguments ...). Raises RuntimeError if one fails."""
+    def ask(self, op: str, each: Sequence[dict[str, Any]] = (), **arguments: Any) -> list[Any]:
+        """What the method `op` of `Rank` answers on every rank, which has arguments of its own in `each`.
+
+        Raises RuntimeError, and ends all ranks, where one fails.
+        """
         if self.ended:
             raise RuntimeError("the ranks have ended: an earlier call of theirs failed")
         answers: list[Any] = [None] * self.count
-        asked: dict[Channel, int] = {one.channel: rank for rank, one in enumerate(self._ranks)}
+        waiting: dict[Channel, tuple[int, Callable[[], Any]]] = {}
         rank = 0
         try:
-            for rank, word in enumerate(words):
-                self._ranks[rank].channel.send(word)
-            while asked:
-                for channel in ready(list(asked)):  # a rank that fails leaves others waiting for it
-                    rank = asked.pop(channel)
-                    fault, answers[rank] = channel.receive()
-                    if fault:
-                        raise RuntimeError(f"rank {rank} of {self.count}: {fault}")
-        except Closed:
-            how = self._ranks[rank].ended(_ENDING_SECONDS) or "closed its channel"
+            for rank, one in enumerate(self._ranks):
+                own = each[rank] if each else {}
+                waiting[one.channel] = rank, one.begin(op, seconds=_SECONDS, **arguments, **own)
+            while waiting:
+                for channel in ready(list(waiting)):  # a rank that fails leaves others waiting for it
+                    rank, answered = waiting.pop(channel)
+                    answers[rank] = answered()
+        except Failed as fault:
             self.end()
-            raise RuntimeError(f"rank {rank} of {self.count} {how}") from None
+            raise RuntimeError(f"rank {rank} of {self.count}: {fault}") from None
         except BaseException:
             self.end()
             raise
@@ -100,7 +102,7 @@ class Team:
         held = self._held()
         with _shared(tensor.shape, tensor.dtype) as (whole, place):
             whole.copy_(tensor.detach())
-            self.each([("put", held.key, place, at) for at in cut])
+            self.ask("put", [{"stretches": at} for at in cut], key=held.key, place=place)
         return held
 
     def call(
@@ -118,12 +120,12 @@ class Team:
         freed, self._freed[:] = list(self._freed), []
         with contextlib.ExitStack() as stack:
             wholes = [stack.enter_context(_shared(shape, dtype)) for shape, dtype, _ in results]
-            for_ranks = [
-                [(place, cut[rank]) for (_, place), (*_, cut) in zip(wholes, results, strict=True)]
+            each = [
+                {"into": [(place, cut[rank]) for (_, place), (*_, cut) in zip(wholes, results, strict=True)]}
                 for rank in range(self.count)
             ]
             keys = [one.key for one in given]
-            self.each([("call", where, keys, kept.key, into, options, freed) for into in for_ranks])
+            self.ask("call", each, where=where, given=keys, kept=kept.key, options=options, freed=freed)
         return [whole for whole, _ in wholes], kept
 
     def _held(self) -> Held:
@@ -132,7 +134,7 @@ class Team:
         return held
 
 
-def _end(ranks: Sequence[Subprocess]) -> None:
+def _end(ranks: Sequence[Process]) -> None:
     for one in ranks:
         one.end()
 
@@ -176,16 +178,16 @@ def watched(what: str, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
     """What a call returns, and what each rank tells of it: `what` is "memory" (peak bytes) or "operators"."""
     call()  # the ranks are there, and have imported what they need
     (ranks,) = _TEAMS.values()
-    ranks.each([("watch", what)] * ranks.count)
+    ranks.ask("watch", what=what)
     returned = call()
-    return returned, ranks.each([("watched",)] * ranks.count)
+    return returned, ranks.ask("watched")
 
 
 # -- on a rank ------------------------------------------------------------------------------------------
 
 
 class Rank:
-    """One rank: what it holds, and its answers. Each method but `pass_on` is a word of its `Team`."""
+    """One rank: what it holds, and its answers. Its `Team` asks for all methods but `pass_on`."""
 
     def __init__(self) -> None:
         self.rank, self.count = 0, 1
@@ -277,13 +279,6 @@ def _function(file: str, name: str) -> Callable[..., Any]:
 
 
 def serve(channel: Channel) -> None:
-    """Answer words until the channel closes, each with (fault or None, value)."""
-    rank = Rank()
-    with contextlib.suppress(Closed):
-        while True:
-            name, *arguments = channel.receive()
-            try:
-                channel.send((None, getattr(rank, name)(*arguments)))
-            except Exception as fault:
-                channel.send((f"{type(fault).__name__}: {' '.join(str(fault).split())[:400]}", None))
-    os._exit(0)  # at once: others, which gloo would wait for, may have ended
+    """Answer requests until the channel closes."""
+    answer(channel, Rank())
+    os._exit(0)  # at once: other ranks, for which gloo would wait, may have ended

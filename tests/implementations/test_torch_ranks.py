@@ -48,7 +48,7 @@ def test_every_cut_is_right_by_the_checks_questions(processes: str, dtype: str, 
             continue
         asked[bool(workload.causal)] += 1
         answers = probe.answer(question.problem, workload, *question.layouts)
-        for name, reference in question.references_of(1).items():
+        for name, reference in question.references.items():
             found = weigh(reference, answers[name], **question.weighing(name))
             assert found.passed, f"{name} of {question.text}: {found.reason}"
     assert min(asked[True], asked[False]) > 0
@@ -89,7 +89,7 @@ def test_ranks_are_stopped_counted_and_ended_with_their_worker() -> None:
     own = psutil.Process(worker.number).memory_full_info().uss
     assert worker.resident_bytes() >= own + sum(one.memory_full_info().uss for one in ranks) // 2
     ranks[1].kill()
-    with pytest.raises(Refused, match=r"rank 1 of 2 was killed by SIGKILL|rank 0 of 2: "):
+    with pytest.raises(Refused, match=r"rank 1 of 2: its process was killed by SIGKILL|rank 0 of 2: "):
         worker.ask("calibrate", seconds=60, warmup_seconds=0.0)
     worker.ask("prepare", seconds=120, workload=WORKLOAD)
     assert worker.ask("calibrate", seconds=60, warmup_seconds=0.0)["seconds"] > 0
