@@ -17,3 +17,11 @@ class NotStored(Exception):
 
 class Unavailable(Exception):
     """A library, a device or a file is missing here; the message says which and what to do."""
+
+
+class FieldError(ValueError):
+    """A field of a workload has a value that it cannot have: the name of the field, and what is wrong with it."""
+
+    def __init__(self, field: str, wrong: str) -> None:
+        super().__init__(f"{field} {wrong}")
+        self.field, self.wrong = field, wrong

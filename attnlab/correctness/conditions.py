@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.workload.drawing import DISTRIBUTIONS, Array, Distribution, Three
+from attnlab.workload.distributions import DISTRIBUTIONS, Array, Distribution, Three
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.mask_kinds import Given, Shape
 from attnlab.workload.masks import Mask

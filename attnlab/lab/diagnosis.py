@@ -36,7 +36,7 @@ from attnlab.plain import finite
 from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
 from attnlab.text import one_line
-from attnlab.workload import drawing as files
+from attnlab.workload import captured as files
 from attnlab.workload.grid import workloads
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.vocabulary import DTYPES, ITEM_BYTES, OUTPUT

@@ -33,7 +33,7 @@ from attnlab.race.instruments import LATENCY, Instrument, Readings
 from attnlab.race.probe import Pace, Probe
 from attnlab.subprocesses import Channel, Closed
 from attnlab.text import bytes_text
-from attnlab.workload import drawing
+from attnlab.workload import captured
 from attnlab.workload.drawing import checked_problem, problem_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs, digest, pack, unpack
 from attnlab.workload.workload import Workload
@@ -485,7 +485,7 @@ def serve(channel: Channel) -> None:
     import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
     with contextlib.suppress(Closed):
         with contextlib.suppress(OSError):  # it may have been removed: then no path is meant from there
-            drawing.started_in = Path.cwd()
+            captured.started_in = Path.cwd()
         os.chdir(channel.receive())
         while True:
             number, op, arguments = channel.receive()

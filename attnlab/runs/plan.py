@@ -19,8 +19,8 @@ from attnlab.plain import decode
 from attnlab.race.limits import UTMOST, Limits
 from attnlab.runs.presets import preset_workloads
 from attnlab.text import read_text
+from attnlab.workload.captured import is_captured
 from attnlab.workload.declaring import MOST
-from attnlab.workload.drawing import is_captured
 from attnlab.workload.grid import GRID, choices, workloads
 from attnlab.workload.workload import Workload
 

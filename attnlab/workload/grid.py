@@ -6,8 +6,7 @@ All of it is made from the declarations of `Workload`'s fields: a field that is 
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -16,8 +15,9 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
+from attnlab.errors import FieldError
+from attnlab.workload.captured import SUFFIX, Captured, named
 from attnlab.workload.declaring import declaration, numbers, option, reader, split_names
-from attnlab.workload.drawing import SUFFIX, Captured, named
 from attnlab.workload.vocabulary import GIVEN
 from attnlab.workload.workload import Workload
 
@@ -152,37 +152,37 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
             continue
         found.append(Workload(**fields))
         if GIVEN in (found[-1].mask, found[-1].bias):
-            raise ValueError(f"{GIVEN!r} stands for an array of a caller's own: name a mask or a bias")
+            field = "mask" if found[-1].mask == GIVEN else "bias"
+            raise FieldError(field, f"{GIVEN!r} stands for an array of a caller's own: name one")
     return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
 
 
 def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
     """The layers of a file of inputs that are asked for; none where inputs are drawn."""
-    if distribution is None or not distribution.partition("@")[0].partition(SUFFIX)[1]:
+    if distribution is None or SUFFIX not in distribution.partition("@")[0]:
         return ()
     found = named(distribution)
     if len(found) > 1 and not grid:
+        known = ", ".join(f"{one.file}/{one.layer}" for one in found)
         raise ValueError(
-            f"{distribution} holds {len(found)} layers, and one is taken here: name one of "
-            + ", ".join(f"{one.file}/{one.layer}" for one in found)
+            f"{distribution} holds {len(found)} layers, and one is taken here: name one of {known}"
         )
     return found
 
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
-    """The workload of one layer, `said` going before what the file says. Raises ValueError for more than it holds."""
+    """The workload of one layer, `said` going before what the file says. Raises FieldError for more than it holds."""
     held = one.fields()
-    kv_heads = held["kv_heads"]
-    if (heads := said.get("heads", held["heads"])) != held["heads"]:
-        kv_heads = max(1, heads * kv_heads // held["heads"])
+    kv_heads = max(1, said.get("heads", held["heads"]) * held["kv_heads"] // held["heads"])
     found = Workload(**{**held, "kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
-        asked, most = getattr(found, name), "" if name.endswith("_dim") else "at most "
-        if asked > held[name] or (not most and asked < held[name]):
-            raise ValueError(f"{name} must be {most}the {held[name]} of {one.text}, got {asked}")
+        asked, exact = getattr(found, name), name.endswith("_dim")
+        if asked > held[name] or (exact and asked < held[name]):
+            most = "" if exact else "at most "
+            raise FieldError(name, f"must be {most}the {held[name]} of {one.text}, got {asked}")
     for name in ("mask", "bias"):
         if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
-            raise ValueError(f"{one.text} holds no {name}: name one")
+            raise FieldError(name, f"cannot be given: {one.text} holds none; name one")
     return found
 
 
@@ -202,12 +202,8 @@ def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...
     whole = {
         name for name, one in first.items() if reader(one) in (str, numbers) and not declaration(one).names
     }
-    given = {
-        name: tuple(dict.fromkeys(split_names(text)))
-        for name, text in texts.items()
-        if text and name not in whole
-    }
-    found = {name: values for name, values in given.items() if len(values) > 1}
+    split = {name: split_names(text) for name, text in texts.items() if text and name not in whole}
+    found = {name: tuple(dict.fromkeys(values)) for name, values in split.items() if len(set(values)) > 1}
     if len(found) > 1:
         raise ValueError(
             f"one option may have several values, got them of {' and '.join(map(option, found))}: "
@@ -216,16 +212,10 @@ def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...
     return next(iter(found.items()), None)
 
 
-def by_option(fault: ValueError, given: Iterable[str], *, grid: bool) -> ValueError:
-    """The fault of a workload in the words of whoever typed the options `given`: a field is called as its option is."""
-    text, typed = str(fault), set(given)
-    named = [
-        (match.start(), match.end(), choice.option)
-        for choice in choices(grid=grid)
-        for field in choice.fields
-        if choice.name in typed and (match := re.search(rf"\b{field.name}\b", text))
-    ]
-    if not named:
-        return fault
-    start, end, name = min(named)
-    return ValueError(name + text[end:] if start == 0 else f"{name}: {text}")
+def by_option(fault: ValueError, given: Collection[str], *, grid: bool) -> ValueError:
+    """The fault of a field in the words of whoever typed the options `given`: the option in place of the field."""
+    if isinstance(fault, FieldError):
+        for choice in choices(grid=grid):
+            if choice.name in given and any(one.name == fault.field for one in choice.fields):
+                return ValueError(f"{choice.option} {fault.wrong}")
+    return fault

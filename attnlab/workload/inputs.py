@@ -1,4 +1,4 @@
-"""One question of attention with its arrays: what a backend, the reference, the gate, theory and `observe` take.
+"""One question of attention with its arrays: what a backend, the reference, the check, theory and `observe` take.
 
     s_ij = softcap(scale · q_i·k_j) + bias_ij,   softcap(s) = c tanh(s/c)
     p_ij = e^{s_ij} / (Σ_l e^{s_il} + e^{sink}),   over the keys l that the mask lets query i see
@@ -28,17 +28,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.workload.mask_kinds import Given, KeyLengths, Part, Place, Shape, broadcastable
+from attnlab.errors import FieldError
+from attnlab.workload.mask_kinds import Given, Place, Shape, broadcastable
 from attnlab.workload.masks import EVERYTHING, Mask, masked_by
 from attnlab.workload.vocabulary import round_to
-
-if TYPE_CHECKING:
-    from attnlab.workload.workload import Workload
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
@@ -122,7 +120,7 @@ class Inputs:
         output_gradient: ArrayLike | None = None,
         dtype: str | None = None,
     ) -> Inputs:
-        """The problem that these arrays pose.
+        """The question that these arrays pose.
 
         causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own place,
         -1 for no limit, counted along the causal diagonal (top-left where not causal). key_lengths : keys that are
@@ -156,7 +154,7 @@ class Inputs:
 
     @classmethod
     def around(cls, block: Block, **rest: Any) -> Inputs:
-        """The problem of a multi-head block, `rest` as for `of`. Raises ValueError for whatever does not fit."""
+        """The question of a multi-head block, `rest` as for `of`. Raises ValueError for whatever does not fit."""
         return cls.of(*block.unknown(), **rest).with_(block=block)
 
     @property
@@ -185,94 +183,70 @@ class Inputs:
         """The bias as an array, broadcastable to the scores, or None."""
         return self.bias.array(self.shape) if isinstance(self.bias, Alibi) else self.bias
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is softmax(scale · q kᵀ) v with a mask and nothing more."""
-        return self.bias is None and self.softcap is None and self.sinks is None
-
     def with_(self, **changes: Any) -> Inputs:
         """A copy with these attributes changed; nothing is checked again."""
         return replace(self, **changes)
 
     def cast(self, dtype: str) -> Inputs:
         """The same question in another number format, its arrays rounded to that."""
-        arrays = {
-            name: round_to(array, dtype)
-            for name in (*_INPUTS, *_FURTHER)
-            if isinstance(array := getattr(self, name), np.ndarray)
-        }
+        given = {name: getattr(self, name) for name in (*_INPUTS, *_FURTHER)}
+        arrays = {name: round_to(one, dtype) for name, one in given.items() if isinstance(one, np.ndarray)}
         return self.with_(dtype=dtype, **arrays)
 
     def without_sinks(self) -> Inputs:
-        """The same answer to a problem without sinks: a sink is one more key 0 with the value 0 and the sink for bias.
+        """The same answer to a question without sinks: a sink is one more key 0 with the value 0 and the sink for bias.
 
         The key comes last and no mask hides it. Gradients of key and value have one row more, to be left out.
         """
         if self.sinks is None:
             return self
-        keys, seen, bias = self.shape.keys, self.mask.array(self.shape), self.bias_array
+        seen, bias = self.mask.array(self.shape), self.bias_array
 
         def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
             lead = np.broadcast_shapes(of_four_axes(array).shape[:3], last.shape[:3])
-            parts = np.broadcast_to(array, (*lead, keys)), np.broadcast_to(last, (*lead, 1))
+            parts = np.broadcast_to(array, (*lead, self.shape.keys)), np.broadcast_to(last, (*lead, 1))
             return np.concatenate(parts, axis=-1)
 
         sink = np.asarray(self.sinks, np.float64)[None, :, None, None]
         every = np.ones((1, 1, self.shape.queries, 1), bool)
-        key, value = (
-            np.concatenate([one, np.zeros_like(one[:, :, :1])], axis=2) for one in (self.key, self.value)
-        )
+        one_more = ((0, 0), (0, 0), (0, 1), (0, 0))
         return self.with_(
-            key=key,
-            value=value,
+            key=np.pad(self.key, one_more),
+            value=np.pad(self.value, one_more),
             mask=EVERYTHING if seen is None else Mask((Given(with_last(seen, every)),)),
             bias=with_last(np.zeros(1) if bias is None else bias, sink),
             sinks=None,
         )
 
     def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Inputs]]:
-        """The keys between one cut and the next, and what is asked of them; parts without keys are left out.
+        """The keys between one cut and the next, and the same question of them alone; empty parts are left out.
 
         cuts : ascending numbers from 0 to the keys. Sinks stand in the sum of the first part alone: with the output o_s
         and z_s = ln Z of each part s the whole has z = ln Σ_s e^{z_s} and o = Σ_s e^{z_s − z} o_s (Milakov and
         Gimelshein 2018, arXiv:1805.02867, section 3.1, for the sums; Dao et al. 2023, "Flash-Decoding for long-context
         inference", for attention).
         """
-        keys, sinks, bias = self.shape.keys, self.sinks, self.bias_array
+        keys, sinks = self.shape.keys, self.sinks
         for start, stop in zip((0, *cuts), (*cuts, keys), strict=True):
-            if start == stop:
-                continue
-            at = slice(start, stop)
-            part = self.with_(key=self.key[:, :, at], value=self.value[:, :, at], mask=self._mask_at(at))
-            added = bias if bias is None or bias.shape[-1] == 1 else bias[..., at]
-            yield at, part.with_(bias=added, sinks=sinks)
-            sinks = None
-
-    def _mask_at(self, at: slice) -> Mask:
-        """The mask over these keys: lengths as lengths, whatever else hides one of them as an array."""
-        shape, count = self.shape, at.stop - at.start
-        told: list[Part] = [
-            KeyLengths(tuple(min(max(length - at.start, 0), count) for length in part.lengths))
-            for part in self.mask.parts
-            if isinstance(part, KeyLengths)
-        ]
-        others = Mask(tuple(part for part in self.mask.parts if not isinstance(part, KeyLengths)))
-        seen = others.visible(Place(shape, np.arange(shape.queries), np.arange(shape.keys)[at]))
-        if seen is not None and not seen.all():
-            told.append(Given(np.ascontiguousarray(np.broadcast_to(seen, (*seen.shape[:-1], count)))))
-        return Mask(tuple(told))
+            if start < stop:
+                among = (np.arange(keys) >= start) & (np.arange(keys) < stop)
+                yield slice(start, stop), self.with_(mask=self.mask & Mask((Given(among),)), sinks=sinks)
+                sinks = None
 
 
 # -- the multi-head block
 
 
-def projected(of: Block | Workload) -> tuple[int, int, int]:
-    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V."""
+def projected(of: Any) -> tuple[int, int, int]:
+    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V.
+
+    of : a `Block` or a workload of one.
+    """
     return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
 
 
-def shapes(of: Block | Workload, d_model: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter, by its name."""
+def shapes(of: Any, d_model: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each parameter, by its name, of a `Block` or a workload."""
     rows, columns = sum(projected(of)), of.heads * of.value_dim
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
@@ -282,7 +256,7 @@ def derived(
 ) -> dict[str, int]:
     """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
 
-    Raises ValueError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
+    Raises FieldError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
     sizes that do not fit each other.
     """
     found = dict(sizes)
@@ -297,26 +271,25 @@ def derived(
         if size is None and name == "d_model":
             continue
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}")
+            raise FieldError(name, f"must be a whole number of at least 1, got {size!r}")
         if size > most.get(name, size):
-            raise ValueError(f"{name} must be at most {most[name]:,}, got {size!r}")
+            raise FieldError(name, f"must be at most {most[name]:,}, got {size!r}")
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
-        raise ValueError(f"kv_heads must divide the {found['heads']} heads, got {found['kv_heads']}")
+        raise FieldError("kv_heads", f"must divide the {found['heads']} heads, got {found['kv_heads']}")
     if rotary and found["head_dim"] % 2:
-        raise ValueError(f"head_dim must be even for rotary positions, got {found['head_dim']}")
+        raise FieldError("head_dim", f"must be even for rotary positions, got {found['head_dim']}")
     return found
 
 
 def _head_dim(d_model: int | None, heads: int) -> int:
-    if d_model is None:
-        return 64
-    if d_model % heads:
+    if d_model is not None and d_model % heads:
         near = max(one for one in range(1, heads + 1) if d_model % one == 0)
-        raise ValueError(
-            f"d_model must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
+        wrong = (
+            f"must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
         )
-    return d_model // heads
+        raise FieldError("d_model", wrong)
+    return 64 if d_model is None else d_model // heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,37 +315,28 @@ class Block:
         x: ArrayLike,
         parameters: Mapping[str, Any],
         *,
-        heads: int,
         memory: ArrayLike | None = None,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        value_dim: int | None = None,
         rotary: bool = False,
+        **sizes: int | None,
     ) -> Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
 
-        kv_heads : as many as heads unless given. head_dim : d_model/heads unless given. value_dim : head_dim unless
-        given. Raises ValueError, in one line, for whatever does not fit.
+        sizes : heads, kv_heads (as many as heads unless given), head_dim (d_model/heads unless given), value_dim
+        (head_dim unless given). Raises ValueError, in one line, for whatever does not fit.
         """
         given = floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
-            raise ValueError(
-                f"x must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
+            raise FieldError(
+                "x", f"must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
             )
         batch, _, d_model = given.shape
         other = None if memory is None else floating("memory", memory)
-        if other is not None and not (
-            other.ndim == 3 and other.shape[::2] == (batch, d_model) and other.shape[1]
-        ):
-            raise ValueError(f"memory must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}")
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
-        found = derived({"d_model": d_model, **sizes}, rotary)
-        of = cls(given, other, {}, **{name: found[name] for name in sizes}, rotary=rotary)
+        if other is not None and (other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.size):
+            wrong = f"must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}"
+            raise FieldError("memory", wrong)
+        found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS[:4]), **sizes}, rotary)
+        of = cls(given, other, {}, **{name: found[name] for name in WIDTHS[:4]}, rotary=rotary)
         return replace(of, parameters=_fitting_parameters(of, parameters))
-
-    def widths(self) -> dict[str, Any]:
-        """What it is beside its arrays, as plain data."""
-        return {name: getattr(self, name) for name in WIDTHS}
 
     @property
     def d_model(self) -> int:
@@ -401,11 +365,9 @@ class Block:
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Query, key and value in their shapes, every number NaN and no memory taken: nobody has projected them yet."""
         nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
-        return (
-            np.broadcast_to(nan, (batch, self.heads, queries, self.head_dim)),
-            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.head_dim)),
-            np.broadcast_to(nan, (batch, self.kv_heads, keys, self.value_dim)),
-        )
+        q, k = (batch, self.heads, queries), (batch, self.kv_heads, keys)
+        of_q, of_k, of_v = (*q, self.head_dim), (*k, self.head_dim), (*k, self.value_dim)
+        return np.broadcast_to(nan, of_q), np.broadcast_to(nan, of_k), np.broadcast_to(nan, of_v)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All its arrays by name, those of a state dict under their names there."""
@@ -427,29 +389,30 @@ def places(keys: int, splits: int) -> list[int]:
 # -- as plain data and arrays, for a process on the other side of a pipe ----------------------------
 
 
-def pack(problem: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
+def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
     """What `unpack` takes: plain data, and the arrays that it names in their order."""
-    given = [part.array for part in problem.mask.parts if isinstance(part, Given)]
-    told = Mask(tuple(part for part in problem.mask.parts if not isinstance(part, Given)))
-    block = problem.block
-    arrays = {name: getattr(problem, name) for name in _INPUTS} if block is None else block.arrays()
-    further = {name: getattr(problem, name) for name in _FURTHER}
-    arrays |= {name: array for name, array in further.items() if isinstance(array, np.ndarray)}
+    given = [part.array for part in inputs.mask.parts if isinstance(part, Given)]
+    told = Mask(tuple(part for part in inputs.mask.parts if not isinstance(part, Given)))
+    block = inputs.block
+    arrays = {name: getattr(inputs, name) for name in (_FURTHER if block else (*_INPUTS, *_FURTHER))}
+    arrays = (block.arrays() if block else {}) | {
+        name: array for name, array in arrays.items() if isinstance(array, np.ndarray)
+    }
     plain = {
         "arrays": list(arrays),
         "masks": len(given),
         "mask": told.text,
-        "block": None if block is None else block.widths(),
-        "dtype": problem.dtype,
-        "scale": problem.scale,
-        "softcap": problem.softcap,
-        "slopes": problem.bias.slopes if isinstance(problem.bias, Alibi) else None,
+        "block": block and {name: getattr(block, name) for name in WIDTHS},
+        "dtype": inputs.dtype,
+        "scale": inputs.scale,
+        "softcap": inputs.softcap,
+        "slopes": inputs.bias.slopes if isinstance(inputs.bias, Alibi) else None,
     }
     return plain, (*arrays.values(), *given)
 
 
 def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
-    """The problem that was packed; nothing is checked again."""
+    """The inputs that were packed; nothing is checked again."""
     names = plain["arrays"]
     found: dict[str, Any] = dict(zip(names, arrays, strict=False))
     if plain["slopes"] is not None:
@@ -462,12 +425,12 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
     return Inputs(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)
 
 
-def digest(problem: Inputs) -> str:
+def digest(inputs: Inputs) -> str:
     """The first 16 digits of the SHA-256 of what is asked: plain data, and every array's dtype, shape and bytes.
 
-    Equal for equal problems on every platform: bytes are little-endian.
+    Equal for equal inputs on every platform: bytes are little-endian.
     """
-    plain, arrays = pack(problem)
+    plain, arrays = pack(inputs)
     found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for array in arrays:
         found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
@@ -479,11 +442,11 @@ def digest(problem: Inputs) -> str:
 
 
 def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:
-    """`value` as a float. Raises ValueError for what is no number up to 1e30, positive or negative, above `above`."""
+    """`value` as a float. Raises FieldError for what is no number up to 1e30, positive or negative, above `above`."""
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not (number and above < value and abs(value) <= _MOST_FACTOR):
         wanted = "a finite number" if above == -math.inf else f"a number above {above:g}"
-        raise ValueError(f"{name} must be {wanted} up to {_MOST_FACTOR:g} or None, got {value!r}")
+        raise FieldError(name, f"must be {wanted} up to {_MOST_FACTOR:g} or None, got {value!r}")
     return float(value)
 
 
@@ -491,20 +454,18 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Sh
     """The score matrix's shape. Raises ValueError where the arrays do not fit each other."""
     for name, array in zip(_INPUTS, (query, key, value), strict=True):
         if array.ndim != 4 or 0 in array.shape:
-            raise ValueError(
-                f"{name} must be a non-empty array of shape (batch, heads, length, dim), got {array.shape}"
+            raise FieldError(
+                name, f"must be a non-empty array of shape (batch, heads, length, dim), got {array.shape}"
             )
     (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
     types = [str(array.dtype) for array in (query, key, value)]
     found = f"got {query.shape}, {key.shape}, {value.shape}"
+    alike = batch == k_batch and key.shape[:2] == value.shape[:2]
     for fits, must in (
         (len(set(types)) == 1, f"query, key and value must share one dtype, got {', '.join(types)}"),
         (dim == k_dim, f"query and key must have the same head_dim, {found}"),
         (keys == value.shape[2], f"key and value must have the same length, {found}"),
-        (
-            batch == k_batch and key.shape[:2] == value.shape[:2],
-            f"query, key and value must agree in batch, and key and value in heads, {found}",
-        ),
+        (alike, f"query, key and value must agree in batch, and key and value in heads, {found}"),
         (heads % kv_heads == 0, f"the key's heads must divide the query's, {found}"),
     ):
         if not fits:
@@ -535,18 +496,18 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
     return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
 
 
-def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...]) -> NDArray[Any] | None:
+def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...], then: str = "") -> Any:
     """Finite floating-point numbers in this shape, or None where none are given."""
     found = None if array is None else floating(name, array)
     if found is not None and found.shape != shape:
-        raise ValueError(f"{name} must have shape {shape}, got {found.shape}")
+        raise FieldError(name, f"must have shape {shape}, got {found.shape}{then}")
     return found
 
 
 def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
     """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
 
-    Raises ValueError for anything else, and for a NaN or an infinity where they must be `finite`.
+    Raises FieldError for anything else, and for a NaN or an infinity where they must be `finite`.
     """
     if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
         array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
@@ -554,18 +515,17 @@ def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
     if found.dtype.name == "bfloat16":
         found = found.astype(np.float32)
     if found.dtype.kind != "f":
-        raise ValueError(f"{name} must hold floating-point numbers, got {found.dtype}")
+        raise FieldError(name, f"must hold floating-point numbers, got {found.dtype}")
     if finite and not np.isfinite(found).all():
-        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+        raise FieldError(name, "must be finite, got a NaN or an infinity")
     return found
 
 
 def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """The parameters of a state dict, checked: the same names, each in its shape."""
     if not isinstance(given, Mapping):
-        raise ValueError(
-            f"parameters must be a state dict, arrays by their names, got {type(given).__name__}; "
-            "of a module give its state_dict()"
+        raise FieldError(
+            "parameters", f"must be a state dict, got {type(given).__name__}; use module.state_dict()"
         )
     wanted = shapes(block, block.d_model)
     odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
@@ -574,12 +534,6 @@ def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDA
             f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
             f"{odd[0]}; give zeros for a bias that is not there"
         )
-    found = {name: floating(name, given[name]) for name in wanted}
-    for name, shape in wanted.items():
-        if found[name].shape != shape:
-            raise ValueError(
-                f"{name} must have shape {shape} for d_model {block.d_model}, {block.heads} heads of "
-                f"{block.head_dim} and {block.kv_heads} key heads, got {found[name].shape}; transpose it, or say "
-                "heads, kv_heads and head_dim"
-            )
-    return found
+    then = f" with {block.heads} heads of {block.head_dim} and {block.kv_heads} key heads"
+    then += "; transpose it, or say heads, kv_heads and head_dim"
+    return {name: _fitting(name, given[name], shape, then) for name, shape in wanted.items()}

@@ -1,12 +1,12 @@
 """The conditions that a mask is made of, one class each, and the tile of a score matrix that they are asked about.
 
-Defining a class makes it known to text, plans, the command line and the gate. A part says
+Defining a class makes it known to text, plans, the command line and the random questions of the check. A part says
 
 * ``visible(place)``: the boolean array of a tile, True where a key is seen, broadcastable to the place;
 * ``flag``: the keywords by which a library may be told of it instead of being given the array;
 * ``text``: how it is written, in labels, plans and on the command line;
 * ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
-* ``check(shape)``: what a shape that it does not fit has to change.
+* ``check(shape)``: what is wrong with a shape that it does not fit.
 
 Positions are counted from the first query and the first key (top-left), unless a part says otherwise.
 """
@@ -22,13 +22,14 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.errors import FieldError
+
 Positions = NDArray[np.intp]
 #: pairs of a mask that are drawn one by one
 _MOST_DRAWN = 2**30
 ALIGNMENTS = ("top_left", "bottom_right")
 #: an open side of a window, as it is written
 OPEN = -1
-_WINDOW = f"a window is two whole numbers, keys before and after, {OPEN} for no limit"
 
 
 class Shape(NamedTuple):
@@ -88,7 +89,7 @@ class Part(ABC):
 
     @property
     def text(self) -> str:
-        """How it is written: its kind and its fields, ``window(256,0,top_left)``."""
+        """Its kind and its fields: ``window(256,0,top_left)``."""
         values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
         flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
         return f"{self.kind}({','.join(map(str, flat))})"
@@ -102,28 +103,28 @@ class Part(ABC):
         return None
 
     def check(self, shape: Shape) -> None:  # noqa: B027 - most kinds fit every shape
-        """Raises ValueError where it does not fit `shape`."""
+        """Raises FieldError where it does not fit `shape`."""
 
     @classmethod
     def parse(cls, *arguments: str) -> Part:
-        """The part that the arguments in its text stand for, each read as its field's type.
+        """The part that the arguments in its text stand for, each read as the type of its field.
 
-        Raises ValueError where one is no such number, TypeError where they are too many or too few.
+        Raises FieldError where one is no such number, TypeError where they are too many or too few.
         """
         named = fields(cls)  # type: ignore[arg-type]
+        reads = {"int": int, "float": float}
         try:
-            read = [
-                {"int": int, "float": float}.get(str(one.type), str)(text)
-                for one, text in zip(named, arguments, strict=False)
-            ]
+            if str(named[0].type).startswith("tuple"):
+                return cls(tuple(map(int, arguments)))  # type: ignore[call-arg]
+            read = [reads.get(str(one.type), str)(text) for one, text in zip(named, arguments, strict=False)]
         except ValueError:
             names = " and ".join(one.name for one in named)
-            raise ValueError(f"the mask {cls.kind} takes {names}, got {', '.join(arguments)}") from None
+            raise FieldError("mask", f"{cls.kind} takes {names}, got {', '.join(arguments)}") from None
         return cls(*read, *arguments[len(read) :])
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
-        """One that fits `shape`, drawn at random, for whoever tries many; None where there is none."""
+        """One that fits `shape`, drawn at random; None where there is none."""
         return None
 
 
@@ -140,11 +141,13 @@ class _Band(Part):
     def sides(self) -> tuple[int, int]:
         """Keys before and after, -1 for no limit."""
 
-    def _check_alignment(self) -> None:
+    def __post_init__(self) -> None:
         if self.alignment not in ALIGNMENTS:
-            raise ValueError(
-                f"{self.kind} must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
+            raise FieldError(
+                self.kind, f"must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
             )
+        if min(self.sides) < OPEN:
+            raise FieldError(self.kind, f"must be at least {OPEN} on each side, got {self.sides}")
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """Columns near the diagonal."""
@@ -154,7 +157,7 @@ class _Band(Part):
         return np.asarray(seen if right < 0 else seen & (distance <= right))
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """The keyword of its alignment, or of both where queries and keys are as many and they mean the same."""
+        """The keyword of its alignment; both with as many queries as keys, where they mean the same."""
         square, value = shape.queries == shape.keys, True if isinstance(self, Causal) else self.sides
         both = zip(ALIGNMENTS, self.keywords, strict=True)
         return {keyword: value for side, keyword in both if square or side == self.alignment}
@@ -175,9 +178,6 @@ class Causal(_Band):
     sides: ClassVar[tuple[int, int]] = (OPEN, 0)
     alignment: str = "top_left"
 
-    def __post_init__(self) -> None:
-        self._check_alignment()
-
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Causal:
         """Either alignment."""
@@ -194,11 +194,6 @@ class Window(_Band):
     right: int
     alignment: str = "top_left"
 
-    def __post_init__(self) -> None:
-        self._check_alignment()
-        if min(self.sides) < OPEN:
-            raise ValueError(f"{_WINDOW}, got {self.sides}")
-
     @property
     def sides(self) -> tuple[int, int]:
         """Keys before and after, -1 for no limit."""
@@ -207,29 +202,20 @@ class Window(_Band):
     def check(self, shape: Shape) -> None:
         """No side reaches further than there are keys."""
         if max(self.sides) > shape.keys:
-            raise ValueError(
-                f"a window reaches no further than the {shape.keys} keys, got {self.sides}; "
-                f"give {OPEN} for no limit on a side"
+            raise FieldError(
+                self.kind,
+                f"must reach no further than the {shape.keys} keys, got {self.sides}; "
+                f"give {OPEN} for no limit on a side",
             )
-
-    @classmethod
-    def parse(cls, *arguments: str) -> Window:
-        """``window(256,0)``, ``window(256,-1,bottom_right)``."""
-        return cls.of(arguments)
 
     @classmethod
     def of(cls, told: Any, alignment: str = "top_left") -> Window:
-        """From two numbers or texts and perhaps an alignment; -1 and None stand for no limit."""
+        """From two whole numbers, of which -1 and None stand for no limit. Raises FieldError for anything else."""
         try:
-            given = [] if isinstance(told, str) else list(told)
-            if len(given) == 3:
-                alignment = str(given.pop()).strip()
-            left, right = (
-                OPEN if one is None else int(one) if isinstance(one, str) else operator.index(one)
-                for one in given
-            )
+            left, right = (OPEN if one is None else operator.index(one) for one in told)
         except (TypeError, ValueError):
-            raise ValueError(f"{_WINDOW}, got {told!r}") from None
+            wanted = f"two whole numbers, keys before and after, {OPEN} for no limit"
+            raise FieldError(cls.kind, f"must be {wanted}, got {told!r}") from None
         return cls(left, right, alignment)
 
     @classmethod
@@ -264,21 +250,13 @@ class KeyLengths(Part):
     def check(self, shape: Shape) -> None:
         """One a batch element, none beyond the keys."""
         if len(self.lengths) != shape.batch:
-            raise ValueError(
-                f"key_lengths needs one length a batch element, {shape.batch}, got {len(self.lengths)}: {self.lengths}"
+            wrong = (
+                f"needs one length a batch element, {shape.batch}, got {len(self.lengths)}: {self.lengths}"
             )
+            raise FieldError(self.kind, wrong)
         if not all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths):
-            raise ValueError(
-                f"key_lengths must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
-            )
-
-    @classmethod
-    def parse(cls, *arguments: str) -> KeyLengths:
-        """``key_lengths(512,300)``."""
-        try:
-            return cls(tuple(map(int, arguments)))
-        except ValueError:
-            raise ValueError(f"key_lengths takes whole numbers, got {', '.join(arguments)}") from None
+            wrong = f"must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
+            raise FieldError(self.kind, wrong)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> KeyLengths:
@@ -305,7 +283,7 @@ class Prefix(Part):
     def check(self, shape: Shape) -> None:
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
-            raise ValueError(f"the mask prefix must have 0 to {shape.keys} keys, got {self.length}")
+            raise FieldError("mask", f"prefix must have 0 to {shape.keys} keys, got {self.length}")
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Prefix:
@@ -315,7 +293,7 @@ class Prefix(Part):
 
 @dataclass(frozen=True)
 class Random(Part):
-    """A share of all pairs, drawn from `seed`; what a backend must do that is told nothing but the array."""
+    """A share of all pairs, drawn from `seed`: a mask that a backend can only take as an array."""
 
     kind: ClassVar[str] = "random"
     share: float = 0.5
@@ -323,28 +301,31 @@ class Random(Part):
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(
-                f"the mask random takes the share of pairs that are kept, 0 to 1, got {self.share:g}"
-            )
+            raise FieldError("mask", f"random takes the share of pairs kept, 0 to 1, got {self.share:g}")
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """One array for all batches and heads."""
-        shape = place.shape
-        kept = _drawn_pairs(self.share, self.seed, shape.queries, shape.keys)
+        kept = _drawn_pairs(self.share, self.seed, place.shape.queries, place.shape.keys)
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
 
     def check(self, shape: Shape) -> None:
         """Its array, and the numbers it is drawn from, take some GB at most."""
         if shape.queries * shape.keys > _MOST_DRAWN:
-            raise ValueError(
-                f"the mask random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key, "
-                f"got {shape.queries:,} x {shape.keys:,}"
+            raise FieldError(
+                "mask",
+                f"random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key, "
+                f"got {shape.queries:,} x {shape.keys:,}",
             )
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Random:
         """From 10 to 90 %."""
         return cls(round(float(rng.uniform(0.1, 0.9)), 3), int(rng.integers(2**31)))
+
+
+@lru_cache(maxsize=2)
+def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np.bool_]:
+    return np.asarray(np.random.default_rng([seed, 5]).random((queries, keys), dtype=np.float32) < share)
 
 
 @dataclass(frozen=True, eq=False)
@@ -357,9 +338,10 @@ class Given(Part):
     def __post_init__(self) -> None:
         if not isinstance(self.array, np.ndarray) or self.array.dtype != np.bool_:
             came = getattr(self.array, "dtype", type(self.array).__name__)
-            raise ValueError(
-                f"a mask must be a boolean array, True where a key is seen, got {came}; "
-                "give numbers that are added to the scores as bias"
+            raise FieldError(
+                "mask",
+                f"must be a boolean array, True where a key is seen, got {came}; "
+                "give numbers that are added to the scores as bias",
             )
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -385,25 +367,15 @@ def forms() -> str:
     )
 
 
-@lru_cache(maxsize=2)
-def _drawn_pairs(share: float, seed: int, queries: int, keys: int) -> NDArray[np.bool_]:
-    return np.asarray(np.random.default_rng([seed, 5]).random((queries, keys), dtype=np.float32) < share)
-
-
 def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
-    """Raises ValueError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
+    """Raises FieldError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
     try:
         fits = np.broadcast_shapes(array.shape, shape) == tuple(shape)
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(
-            f"{name} must broadcast to (batch, heads, queries, keys) = {tuple(shape)}, got shape {array.shape}"
-        )
-
-
-#: a window without limits
-WHOLE = (-1, -1)
+        wanted = f"(batch, heads, queries, keys) = {tuple(shape)}"
+        raise FieldError(name, f"must broadcast to {wanted}, got shape {array.shape}")
 
 
 def band(
@@ -419,11 +391,9 @@ def band(
     A side without a limit reaches beyond the last query, -n_q, or the last key, n_k.
     """
     lowest, highest, shift = -n_q, n_k, n_k - n_q
-    for (left, right), own in ((window or WHOLE, 0), (window_bottom_right or WHOLE, shift)):
+    sides = [((OPEN, 0), own) for asked, own in ((causal, 0), (causal_bottom_right, shift)) if asked]
+    sides += [(given, own) for given, own in ((window, 0), (window_bottom_right, shift)) if given]
+    for (left, right), own in sides:
         lowest = lowest if left < 0 else max(lowest, own - left)
         highest = highest if right < 0 else min(highest, own + right)
-    if causal:
-        highest = min(highest, 0)
-    if causal_bottom_right:
-        highest = min(highest, shift)
     return lowest, highest

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.errors import FieldError
 from attnlab.workload.mask_kinds import (
     Causal,
     Given,
@@ -48,18 +49,16 @@ class Mask:
 
     @classmethod
     def of(cls, given: Mask | Part | NDArray[np.bool_] | str | None) -> Mask:
-        """A mask from a mask, a part, a boolean array, or its text. Raises ValueError for anything else."""
-        if given is None:
-            return cls()
+        """A mask from a mask, a part, a boolean array, or its text. Raises FieldError for anything else."""
         if isinstance(given, Mask):
             return given
-        if isinstance(given, Part):
-            return cls((given,))
-        return cls.parse(given) if isinstance(given, str) else cls((Given(np.asarray(given)),))
+        if given is None or isinstance(given, str):
+            return cls.parse(given or "")
+        return cls((given if isinstance(given, Part) else Given(np.asarray(given)),))
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """From text: parts as ``window(256,0) & random(0.5)``. Raises ValueError for what is none."""
+        """From text: parts as ``window(256,0) & random(0.5)``. Raises FieldError for what is none."""
         parts = []
         for one in filter(None, (part.strip() for part in text.split("&"))):
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
@@ -68,15 +67,13 @@ class Mask:
                 form = (
                     " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
                 )
-                raise ValueError(
-                    f"a mask is written as one or more of {forms()}, joined by &, got {one!r}{form}"
-                )
+                raise FieldError("mask", f"is one or more of {forms()}, joined by &, got {one!r}{form}")
             arguments = [piece.strip() for piece in (match[2] or "").split(",") if piece.strip()]
             try:
                 parts.append(known.parse(*arguments))
             except TypeError:
-                raise ValueError(
-                    f"the mask {match[1]} does not take {len(arguments)} values, got {one!r}"
+                raise FieldError(
+                    "mask", f"{match[1]} does not take {len(arguments)} values, got {one!r}"
                 ) from None
         return cls(tuple(parts))
 
@@ -92,7 +89,7 @@ class Mask:
         return " & ".join(part.text for part in self.parts)
 
     def check(self, shape: Shape) -> None:
-        """Raises ValueError, in one line, where a part does not fit `shape`."""
+        """Raises FieldError where a part does not fit `shape`."""
         for part in self.parts:
             part.check(shape)
 
@@ -113,8 +110,7 @@ class Mask:
     ) -> NDArray[np.bool_] | None:
         """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
         at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
-        place = Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1))
-        seen = self.visible(place)
+        seen = self.visible(Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1)))
         if seen is None:
             return None
         return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
@@ -163,12 +159,12 @@ class Mask:
 
     def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
         """First key seen and first one no more, (batch, queries) each, where every query sees one stretch of keys."""
+        found = [part.spans(shape) for part in self.parts]
+        if None in found:
+            return None
         first, end = np.zeros((1, 1), np.intp), np.full((1, 1), shape.keys, np.intp)
-        for part in self.parts:
-            span = part.spans(shape)
-            if span is None:
-                return None
-            first, end = np.maximum(first, span[0]), np.minimum(end, span[1])
+        for starts, ends in filter(None, found):
+            first, end = np.maximum(first, starts), np.minimum(end, ends)
         whole = (shape.batch, shape.queries)
         return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
 
@@ -177,10 +173,8 @@ class Mask:
         size = max(1, _TILE // (shape.batch * shape.keys))
         for start in range(0, shape.queries, size):
             rows = np.arange(start, min(start + size, shape.queries))
-            seen = self.visible(Place(shape, rows, np.arange(shape.keys)))
-            assert seen is not None, "a mask without parts has a length of its rows"
-            lead = (1, 1, *seen.shape)[-4:-2]
-            yield rows, np.broadcast_to(seen, (*lead, rows.size, shape.keys))
+            seen = np.asarray(self.visible(Place(shape, rows, np.arange(shape.keys))))
+            yield rows, np.broadcast_to(seen, (*(1, 1, *seen.shape)[-4:-2], rows.size, shape.keys))
 
 
 #: every query sees every key
@@ -188,19 +182,20 @@ EVERYTHING = Mask()
 
 
 def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
-    """The mask of the three conditions that have a keyword of their own. Raises ValueError for what they are not."""
-    parts: list[Any] = []
-    alignment = "top_left"
+    """The mask of the three conditions that have a keyword of their own. Raises FieldError for what they are not."""
+    parts: list[Part] = []
+    alignment = "top_left" if causal in (True, False, None) else str(causal)
     if causal is not False and causal is not None:
-        alignment = "top_left" if causal is True else str(causal)
         parts.append(Causal(alignment))
     if window is not None:
         parts.append(Window.of(window, alignment))
     if key_lengths is not None:
         lengths = np.asarray(key_lengths)
         if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-            raise ValueError(f"key_lengths must be whole numbers, one a batch element, got {key_lengths!r}")
-        parts.append(KeyLengths(tuple(int(one) for one in lengths)))
+            raise FieldError(
+                "key_lengths", f"must be whole numbers, one a batch element, got {key_lengths!r}"
+            )
+        parts.append(KeyLengths(tuple(map(int, lengths))))
     return Mask(tuple(parts))
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from attnlab.errors import FieldError
+from attnlab.workload.captured import Captured, is_captured
 from attnlab.workload.declaring import (
     MOST_SEED,
     declaration,
@@ -24,7 +26,7 @@ from attnlab.workload.declaring import (
     spoken,
     whole,
 )
-from attnlab.workload.drawing import DISTRIBUTIONS, Captured, is_captured
+from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
 from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
 from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
@@ -194,10 +196,8 @@ class Workload:
         told = ("positions", positions, _MOST_POSITIONS), ("multiplications", products, _MOST_PRODUCTS)
         for name, size, most in told:
             if size > most:
-                raise ValueError(
-                    f"a workload has at most {most:,} {name} in all, got {size:,}: "
-                    "take a smaller batch, fewer heads, queries or keys"
-                )
+                what = f"a workload has at most {most:,} {name} in all, got {size:,}"
+                raise ValueError(f"{what}: take a smaller batch, fewer heads, queries or keys")
 
     def _check_values(self) -> None:
         """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
@@ -207,31 +207,30 @@ class Workload:
                 continue
             if names and value is not one.default and not (isinstance(value, str) and value in names):
                 known = names if one.default in names else (spoken(one.default), *names)
-                raise ValueError(f"{one.name} must be one of {', '.join(known)}, got {value!r}")
+                raise FieldError(one.name, f"must be one of {', '.join(known)}, got {value!r}")
             if one.default is False and not names and not isinstance(value, bool):
-                raise ValueError(f"{one.name} must be true or false, got {value!r}")
+                raise FieldError(one.name, f"must be true or false, got {value!r}")
         if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
-            raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {self.seed!r}")
+            raise FieldError("seed", f"must be a whole number from 0 to {MOST_SEED}, got {self.seed!r}")
         if not isinstance(self.mask, str):
-            raise ValueError(
-                f"mask must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
-            )
+            wrong = f"must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
+            raise FieldError("mask", wrong)
 
     def _check_block(self) -> None:
         """Raises ValueError for a block that can not be, and for what is asked of no block."""
         if self.d_model is None:
             if self.rotary:
-                raise ValueError(
-                    "rotary positions belong to a multi-head block, got no d_model; give d_model too"
+                raise FieldError(
+                    "rotary", "positions belong to a multi-head block, got no d_model; give it too"
                 )
             return
         for one in fields(self):
             value = getattr(self, one.name)
             if one.name in _OF_BLOCKS and value != one.default:
-                raise ValueError(
-                    f"{one.name} of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}: "
-                    f"{_OF_BLOCKS[one.name]}"
+                wanted = (
+                    f"of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}"
                 )
+                raise FieldError(one.name, f"{wanted}: {_OF_BLOCKS[one.name]}")
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -244,13 +243,13 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises ValueError where its digest is not told: `attnlab.workload.drawing.named` finds it.
+        Raises FieldError where its digest is not told: `attnlab.workload.captured.named` finds it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
         found = Captured.parse(self.distribution)
         if not found.digest:
-            raise ValueError(f"distribution must name the digest of {found.text}, got none: see inputs.named")
+            raise FieldError("distribution", f"must name the digest of {found.text}, got none")
         return found
 
     @property

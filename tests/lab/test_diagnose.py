@@ -22,7 +22,7 @@ import attnlab
 from attnlab.lab.diagnosis import INPUTS, Diagnosis, diagnose
 from attnlab.lab.untrained import ALIKE, BEYOND, DRAWN, FIRST, compared
 from attnlab.report import diagnosis_page
-from attnlab.workload import drawing as captured
+from attnlab.workload import captured
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.grid import workloads
 

@@ -21,7 +21,8 @@ from attnlab.race import worker_process
 from attnlab.race.conductor import Conductor
 from attnlab.race.guard import marked
 from attnlab.race.limits import Limits
-from attnlab.workload.drawing import problem_of, save
+from attnlab.workload.captured import save
+from attnlab.workload.drawing import problem_of
 from attnlab.workload.grid import workloads
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload

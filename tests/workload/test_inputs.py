@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.workload.drawing import DISTRIBUTIONS, inputs
+from attnlab.workload.distributions import DISTRIBUTIONS
+from attnlab.workload.drawing import inputs
 from attnlab.workload.vocabulary import DTYPES
 from attnlab.workload.workload import Workload
 

@@ -326,7 +326,9 @@ def scaled_in_place(which: str) -> Attention:
 
 def value_itself(found: Answers, problem: Inputs) -> None:
     """With one key and one query the answer is the value: returned as it is, not copied."""
-    if problem.shape[2:] == (1, 1) and problem.plain and problem.group == 1 and not problem.mask:
+    further = (problem.bias, problem.softcap, problem.sinks)
+    plain = all(one is None for one in further) and problem.group == 1 and not problem.mask
+    if problem.shape[2:] == (1, 1) and plain:
         found[OUTPUT] = problem.value
 
 
