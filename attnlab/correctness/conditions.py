@@ -24,7 +24,7 @@ from attnlab.workload.masks import Mask
 #: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides
 _KEPT, _HIDDEN = 0.6, 0.2
 #: fields that are whole numbers
-_WHOLE = ("every", "draw", "splits")
+_WHOLE = ("every", "draw")
 #: in an array that is to have rows that see no key, every so many do
 _EMPTY_ROWS = 7
 
@@ -41,7 +41,7 @@ class Form:
     which a gain or a wrong scale is told, None where it is not looked for; it needs some hundred rows, or heads for
     gradients, that are not saturated. exact_gradients : nothing is rounded on the way back but the gradients
     themselves. every : judge every so many rows, and the last; all are asked for. draw : another for other numbers of
-    the same form. log_sum : ln Z is asked for too. splits : parts that the keys are cut into.
+    the same form. log_sum : ln Z is asked for too.
     """
 
     name: str
@@ -69,7 +69,6 @@ class Form:
     every: int = 1
     draw: int = 0
     log_sum: bool = False
-    splits: int = 1
 
     def __post_init__(self) -> None:
         for name, usual in (("kv_heads", self.heads), ("value_dim", self.dim)):

@@ -60,20 +60,10 @@ The first term is that of numbers whose mantissas are alike. (c u_S)² is l stor
 softmax is written out; ln Z itself is never stored there. The worst case:
 
     |ẑ − z| <= max_j η_j + u_P + (n + 4) u_i + u_i (2|z| + |m| + ln l)
-
-Merging parts s of the keys (`Inputs.parts`) is attention over as many keys as there are parts, whose
-scores are their z_s and whose values are their outputs o_s. With w_s = e^{z_s − z} it adds
-
-    to o:  Σ w_s² (c u_O o_s)²                                                  each part's output is rounded
-           + Σ w_s² (o_s − o)² τ_s² + (c u_i)² [Σ (2 + S/2 + N_s/3) w_s² o_s² + (2S/3) o²]
-    to z:  Σ w_s² τ_s² + (c u_i)² (S/3 + 1),      τ_s² = (u_z z_s)²/3 + (c u_i)² [2(z_s − max z)² + 2]
-
-for S parts; N_s/3 is the drift of a part's own sum where the parts cancel each other. Everything else is what it is for
-whole keys: errors of scores and weights add up to the same in parts, and the chains of additions are shorter.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -81,19 +71,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.exact_attention import (
-    at_rows,
-    finite,
-    log_sums,
-    takes_problem,
-    turned,
-    visible_extremes,
-)
+from attnlab.correctness.exact_attention import at_rows, finite, takes_inputs, turned, visible_extremes
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, one_of, real
 from attnlab.correctness.roundings import (
     RoundedRows,
     Roundings,
     chain_variance,
+    mean_square,
     rounded_rows,
     rounding_variance,
 )
@@ -106,23 +90,23 @@ CLASSES = {
     WEIGHTS: ("output", "inner", "weights"),
     SCORES: ("output", "inner", "weights", "scores"),
 }
-# Variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
+# variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
 #: blocks of keys at whose ends partial sums are known, and chains that a kernel may cut the keys into
 BLOCKS, CHAINS = 32, (1, 2, 4)
 #: by source the variances of all components, and the variance of their ‖error‖²
-Noises = Mapping[str, tuple[Array, float]]
+Noises = Mapping[str, tuple[Array | float, float]]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class ErrorBudget:
     """What the error of one attention call should be, per component and as a whole.
 
     output : (batch, heads, rows, value_dim), the exact result in float64.
     variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
-        same shape. What is not there rounds nothing.
+        same shape. A source that is not there rounds nothing.
     scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
-    worst_case : the bound no correct implementation exceeds, infinite if it was not asked for.
+    worst_case : the bound that no correct implementation exceeds, infinite where there is none.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
     tilt : d output / d ln(scale), of the same shape: where a wrong scale moves it.
@@ -135,6 +119,23 @@ class ErrorBudget:
     exponent_error: float
     tilt: Array
 
+    @classmethod
+    def empty(cls, shape: Sequence[int], sources: Iterable[str] = SOURCES) -> "ErrorBudget":
+        """Zeros, to be added to."""
+        exact, tilt, bound = (np.zeros(shape) for _ in range(3))
+        return cls(
+            exact, {one: np.zeros(shape) for one in sources}, dict.fromkeys(sources, 0.0), bound, 0.0, tilt
+        )
+
+    def add(self, noises: Noises, at: Any = ..., **more: Array | float) -> "ErrorBudget":
+        """Itself, with independent errors at these components; `more` is added to its other arrays."""
+        for name, array in more.items():
+            getattr(self, name)[at] += array
+        for source, (variance, scatter) in noises.items():
+            self.variances[source][at] += variance
+            self.scatters[source] += float(scatter)
+        return self
+
     @property
     def rms(self) -> Array:
         """Predicted rms error of each component, in units of the values."""
@@ -143,17 +144,16 @@ class ErrorBudget:
     @cached_property
     def relative(self) -> float:
         """Predicted ‖ô − o‖_F/‖o‖_F. NaN where the exact output is 0 throughout."""
-        total = self._total
         norm = float(np.linalg.norm(self.output))
-        return math.sqrt(total) / norm if norm > 0 else math.nan
+        return math.sqrt(self._total) / norm if norm > 0 else math.nan
 
     @cached_property
     def relative_scatter(self) -> float:
         """Standard deviation of the measured relative error, as a fraction of `relative`.
 
-        One rounding of a score moves a whole row of the output, so a small or saturated call is decided by a
-        few: a gate that allows 1.25 × budget there raises false alarms unless it adds some of these.
-        NaN where nothing is rounded.
+        One rounding of a score moves a whole row of the output. So a few roundings decide a small or saturated call,
+        and a limit of 1.25 budgets raises false alarms there unless some of these are added. NaN where nothing is
+        rounded.
         """
         total = self._total
         return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
@@ -165,93 +165,44 @@ class ErrorBudget:
         """
         for source in sources:
             one_of("source", source, tuple(self.variances))
-        kept = {source: variance for source, variance in self.variances.items() if source in sources}
-        scatters = {source: scatter for source, scatter in self.scatters.items() if source in sources}
-        return replace(self, variances=kept, scatters=scatters)
+        kept = {source: one for source, one in self.variances.items() if source in sources}
+        return replace(self, variances=kept, scatters={source: self.scatters[source] for source in kept})
 
-    def plus(self, noises: Noises, bound: Array) -> "ErrorBudget":
-        """With further independent errors, by source, and so much more at the very most."""
-        more = {source: noises.get(source, (0.0, 0.0)) for source in self.variances}
-        return replace(
-            self,
-            variances={source: one + more[source][0] for source, one in self.variances.items()},
-            scatters={source: one + more[source][1] for source, one in self.scatters.items()},
-            worst_case=self.worst_case + bound,
-        )
-
-    def each(self, change: Callable[[Array], Array]) -> "ErrorBudget":
-        """Every array of it changed alike."""
-        return replace(
-            self,
-            output=change(self.output),
-            variances={source: change(one) for source, one in self.variances.items()},
-            worst_case=change(self.worst_case),
-            tilt=change(self.tilt),
-        )
+    def cut(self, at: Any) -> "ErrorBudget":
+        """The budget of these components alone."""
+        kept = {name: one[at] for name, one in self.variances.items()}
+        return replace(self, variances=kept, **{name: getattr(self, name)[at] for name in _ARRAYS})
 
     @cached_property
     def _total(self) -> float:
         return float(sum(variance.sum() for variance in self.variances.values()))
 
 
-class Tally:
-    """The budget of one result, added up over the blocks of query rows."""
-
-    def __init__(self, shape: Sequence[int], sources: Sequence[str] = SOURCES) -> None:
-        self.exact, self.tilt, self.bound = (np.zeros(shape) for _ in range(3))
-        self.variances = {source: np.zeros(shape) for source in sources}
-        self.scatters = dict.fromkeys(sources, 0.0)
-        self.exponent_error = 0.0
-
-    def add(
-        self,
-        place: tuple[slice, ...],
-        noises: Noises,
-        *,
-        exact: Array | float = 0.0,
-        tilt: Array | float = 0.0,
-        bound: Array | float = 0.0,
-        exponent_error: float = 0.0,
-        onto: Callable[[Any], Any] = lambda x: x,
-    ) -> None:
-        """What one block gives to the components at `place`; onto : sums over the heads that share them."""
-        self.exponent_error = max(self.exponent_error, exponent_error)
-        for total, more in ((self.exact, exact), (self.tilt, tilt), (self.bound, bound)):
-            total[place] += onto(more)
-        for source, (variance, scatter) in noises.items():
-            self.variances[source][place] += onto(variance)
-            self.scatters[source] += float(scatter)
-
-    def budget(self) -> ErrorBudget:
-        """Of all that was added."""
-        return ErrorBudget(
-            self.exact, self.variances, self.scatters, self.bound, self.exponent_error, self.tilt
-        )
+_ARRAYS = ("output", "worst_case", "tilt")
 
 
-@takes_problem
+@takes_inputs
 def error_budget(
-    problem: Inputs,
+    inputs: Inputs,
     *,
     rows: ArrayLike | None = None,
     worst_case: bool = False,
     score_roundings: int = 2,
     any_unfused: bool = False,
-    on_block: Callable[[RoundedRows, tuple[Array, Array]], None] = lambda at, extremes: None,
 ) -> ErrorBudget:
-    """The exact output of `problem` and the error that rounding output, weights and scores to its dtype predicts.
+    """The exact output of `inputs` and the error that rounding output, weights and scores to its dtype predicts.
 
     Also as `error_budget(q, k, v, dtype=..., **keywords of Inputs.of, **keywords of this)`. The arrays hold the inputs
-    *as cast*: bfloat16 values in float32 arrays. `ErrorBudget.restricted_to` gives the budget of who rounds less.
+    *as cast*: bfloat16 values in float32 arrays. `ErrorBudget.restricted_to` gives the budget of an implementation
+    that rounds less.
 
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
     score_roundings : r, how many roundings of scale · q·k where scores are stored: 1 eager with a power-of-two scale,
         else 2.
-    any_unfused : the scores' part covers whoever stores them, also a q and a k that were stored again after the
-        scale's root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
+    any_unfused : the scores' part covers every unfused form, also one that stores q and k again after the scale's
+        root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
         max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² comes on top.
-    on_block : told of each block of rows, with its least and greatest values, where the bound is computed.
 
     Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
     by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
@@ -264,24 +215,29 @@ def error_budget(
 
     Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
     """
-    asked = at_rows(finite(problem), rows)
-    found = Tally(asked.output_shape)
-    for at in rounded_rows(asked, Roundings.of(problem.dtype, score_roundings, any_unfused)):
-        part, soft = at.part, at.soft
-        bound: Array | float = math.inf
-        if worst_case:
-            extremes = visible_extremes(part)
-            bound = _bound(at, extremes)
-            on_block(at, extremes)
-        tilt = (soft.weights * soft.scale_response) @ part.v
-        off = at.exponent_error
-        found.add(part.at, _noises(at), exact=soft.output, tilt=tilt, bound=bound, exponent_error=off)
-    return found.budget()
+    asked = at_rows(finite(inputs), rows)
+    found = ErrorBudget.empty(asked.output_shape)
+    for at in rounded_rows(asked, Roundings.of(inputs.dtype, score_roundings, any_unfused)):
+        add_output(found, at, visible_extremes(at.part) if worst_case else None)
+    return found
 
 
-@takes_problem
-def precision_classes(problem: Inputs, **options: Any) -> dict[str, ErrorBudget]:
-    """The three budgets of attention in the problem's dtype, tightest first, from one pass over the inputs.
+def add_output(found: ErrorBudget, at: RoundedRows, extremes: tuple[Array, Array] | None) -> None:
+    """Add the output of one block. extremes : the least and greatest values that its rows see, for the worst case."""
+    soft = at.soft
+    found.add(
+        _noises(at),
+        at.part.at,
+        output=soft.output,
+        tilt=(soft.weights * soft.scale_response) @ at.part.v,
+        worst_case=math.inf if extremes is None else _bound(at, extremes),
+    )
+    found.exponent_error = max(found.exponent_error, at.exponent_error)
+
+
+@takes_inputs
+def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
+    """The three budgets of attention in the inputs' dtype, tightest first, from one pass over them.
 
     Also as `precision_classes(q, k, v, dtype=..., **keywords of Inputs.of, **options)`. `options` as for
     `error_budget`. Any `worst_case` bound is that of scores rounded.
@@ -292,7 +248,7 @@ def precision_classes(problem: Inputs, **options: Any) -> dict[str, ErrorBudget]
 
     Raises ValueError as `error_budget` does.
     """
-    whole = error_budget(problem, **options)
+    whole = error_budget(inputs, **options)
     return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
 
 
@@ -306,65 +262,46 @@ def classify(
     negative or non-finite error or deviations, or slack <= 0.
     """
     error = real("relative_error", relative_error, least=0.0)
-    slack = real("slack", slack, above=0.0)
-    deviations = real("deviations", deviations, least=0.0)
+    slack, deviations = real("slack", slack, above=0.0), real("deviations", deviations, least=0.0)
     for name, budget in budgets.items():
         if error <= slack * budget.relative * (1 + deviations * budget.relative_scatter):
             return name
     return None
 
 
-def log_sum_budget(
-    problem: Inputs, rows: ArrayLike | None = None, cuts: Sequence[int] = ()
-) -> tuple[ErrorBudget, NDArray[np.bool_]]:
+@takes_inputs
+def log_sum_budget(inputs: Inputs, rows: ArrayLike | None = None) -> tuple[ErrorBudget, NDArray[np.bool_]]:
     """ln Z and its budget, (batch, heads, rows, 1), as `error_budget`'s: any unfused form, scores and weights stored.
 
     And where it is -inf: there the budget's output is 0, and nothing may be off.
 
     rows : indexes of the query rows, None for all.
-    cuts : where the keys are cut into parts that are merged.
 
     Raises ValueError as `error_budget` does.
     """
-    asked = at_rows(finite(problem), rows)
-    roundings = Roundings.of(problem.dtype, any_unfused=True)
-    found = Tally((*asked.output_shape[:3], 1))
-    empty = np.zeros(found.exact.shape, bool)
-    for at in rounded_rows(asked, roundings):
-        part, soft = at.part, at.soft
-        empty[part.at] = none = soft.partition == 0
-        size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
-        bound = at.eta + roundings.weights_roundoff + (part.seen + 4 + size) * roundings.inner_roundoff
-        found.add(
-            part.at,
-            {source: (np.where(none, 0.0, one), 0.0) for source, one in _log_sum_variances(at).items()},
-            exact=soft.log_partition,
-            tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
-            bound=np.where(none, 0.0, bound),
-            exponent_error=at.exponent_error,
-        )
-    found.scatters = {source: energy(one) for source, one in found.variances.items()}
-    budget = found.budget()
-    return budget.plus(*_merging(asked, cuts, roundings)[1]) if cuts else budget, empty
+    asked = at_rows(finite(inputs), rows)
+    found = ErrorBudget.empty((*asked.output_shape[:3], 1))
+    empty = np.zeros(found.output.shape, bool)
+    for at in rounded_rows(asked, Roundings.of(inputs.dtype, any_unfused=True)):
+        add_log_sum(found, empty, at)
+    return found, empty
 
 
-def merged_budget(
-    problem: Inputs, whole: ErrorBudget, rows: ArrayLike | None, cuts: Sequence[int]
-) -> ErrorBudget:
-    """`whole`, the budget of the output at these rows, with what cutting the keys at `cuts` and merging adds.
-
-    rows : indexes of the query rows, None for all.
-    cuts : of the keys, whole numbers.
-
-    Raises ValueError for inputs that are not finite.
-    """
-    return whole.plus(*_merging(at_rows(finite(problem), rows), cuts, Roundings.of(problem.dtype))[0])
-
-
-def merging_slack(dtype: str, splits: int) -> float:
-    """How far beyond the values that a row sees, relative to them, storing and merging so many parts may carry."""
-    roundings = Roundings.of(dtype)
-    return roundings.form.unit_roundoff + (splits + 8) * roundings.inner_roundoff
+def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], at: RoundedRows) -> None:
+    """Add ln Z of one block, and mark where it is -inf."""
+    soft, roundings = at.soft, at.roundings
+    empty[at.part.at] = none = soft.partition == 0
+    size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
+    bound = at.eta + roundings.weights_roundoff + (at.part.seen + 4 + size) * roundings.inner_roundoff
+    variances = {source: np.where(none, 0.0, one) for source, one in _log_sum_variances(at).items()}
+    found.add(
+        {source: (one, energy(one)) for source, one in variances.items()},
+        at.part.at,
+        output=soft.log_partition,
+        tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
+        worst_case=np.where(none, 0.0, bound),
+    )
+    found.exponent_error = max(found.exponent_error, at.exponent_error)
 
 
 def energy(x: Array) -> float:
@@ -416,6 +353,9 @@ def _noises(at: RoundedRows) -> Noises:
     v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
     leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
     output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
+    if roundings.parts > 1:  # each part's output is stored before they are merged
+        cuts = np.array_split(np.arange(v.shape[-2]), roundings.parts)
+        output += mean_square(roundings.form) * sum((p[..., one] @ v[..., one, :]) ** 2 for one in cuts)
     of_stored, of_inner = (moved(squares * one.scores, v, v2, o) for one in (at.stored, at.inner))
     return {
         "output": (output, energy(output)),
@@ -436,8 +376,8 @@ def _bound(at: RoundedRows, extremes: tuple[Array, Array]) -> Array:
     total = size.sum(axis=-2, keepdims=True) if part.visible is None else part.visible @ size
     bound = (
         (high - low) * np.tanh(at.eta / 2)
-        + at.largest_weight_error(2 * part.seen + 6) * (at.soft.weights @ size)
-        + form.unit_roundoff * np.abs(at.soft.output)
+        + at.largest_weight_error * (at.soft.weights @ size)
+        + at.roundings.parts * form.unit_roundoff * np.abs(at.soft.output)
         + form.smallest_subnormal / 2 * (total + 1)
     )
     return bound if part.visible is None else np.where(part.visible.any(axis=-1, keepdims=True), bound, 0.0)
@@ -454,45 +394,10 @@ def _log_sum_variances(at: RoundedRows) -> dict[str, Array]:
         (squares * one.scores).sum(axis=-1, keepdims=True) for one in (at.stored, at.inner)
     )
     alike = roundings.inner_variance * ONE_MANTISSA**2
+    chained, _ = _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, np.ones(1))
     return {
         "output": alike * (soft.log_partition**2 + soft.log_sum**2),
         "weights": lost.sum(axis=-1, keepdims=True),
         "scores": of_stored + roundings.stored_sum_variance,
-        "inner": of_inner
-        + roundings.inner_variance
-        * _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, np.ones(1))[0]
-        + at.lost_weight_variance,
+        "inner": of_inner + roundings.inner_variance * chained + at.lost_weight_variance,
     }
-
-
-def _merging(
-    asked: Inputs, cuts: Sequence[int], roundings: Roundings
-) -> tuple[tuple[Noises, Array], tuple[Noises, Array]]:
-    """What merging adds to the output, and what to ln Z: noises and bounds."""
-    pieces = [(at.stop - at.start, log_sums(part)) for at, part in asked.parts(cuts)]
-    z = np.stack([one.log_sum for _, one in pieces])
-    o = np.stack([one.output for _, one in pieces])
-    counts = np.array([count for count, _ in pieces], float).reshape(-1, 1, 1, 1, 1)
-    seen = np.isfinite(z)
-    top = z.max(axis=0)
-    fall = np.where(seen, z - np.where(np.isfinite(top), top, 0.0), 0.0)
-    z = np.where(seen, z, 0.0)
-    w = np.where(seen, np.exp(fall), 0.0)
-    total = w.sum(axis=0)
-    w = w / np.where(total > 0, total, 1.0)
-    whole = (w * o).sum(axis=0)
-    unit, u, number = roundings.inner_variance, roundings.inner_roundoff, len(pieces)
-    tau = ONE_MANTISSA**2 * unit * z**2 + unit * (2 * fall**2 + 2)
-    apart = o - whole
-    stored = (w**2 * rounding_variance(o, roundings.form)).sum(axis=0)
-    summed = unit * (((2 + number / 2 + counts / 3) * (w * o) ** 2).sum(axis=0) + 2 * number / 3 * whole**2)
-    leverage = w**2 * tau * (apart**2).sum(axis=-1, keepdims=True)
-    of_output = (w**2 * tau * apart**2).sum(axis=0) + summed
-    of_log_sum = (w**2 * tau).sum(axis=0) + unit * (number / 3 + 1) * (total > 0)
-    eta = np.where(seen, u * (np.abs(z) - fall + 4), 0.0)
-    of_parts = roundings.form.unit_roundoff + (number + 6) * u
-    bound = (w * (of_parts * np.abs(o) + 2 * np.expm1(eta) * np.abs(apart))).sum(axis=0)
-    bound += number * roundings.form.smallest_subnormal / 2
-    added = {"output": (stored, energy(stored)), "inner": (of_output, energy(leverage) + energy(summed))}
-    log_sum_bound = np.where(total > 0, eta.max(axis=0) + (number + 4) * u, 0.0)
-    return (added, bound), ({"inner": (of_log_sum, energy(of_log_sum))}, log_sum_bound)

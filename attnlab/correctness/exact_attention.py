@@ -24,14 +24,14 @@ _BLOCK = 1 << 20
 # Elements up to which heads and batches share a block: it still lies in cache.
 _SHARED = 1 << 16
 
-_OF_A_PROBLEM = {
+_KEYWORDS = {
     name for name, one in inspect.signature(Inputs.of).parameters.items() if one.kind is one.KEYWORD_ONLY
 }
 Found = TypeVar("Found")
 _ARRAYS = ("q", "k", "v", "output_gradient")
 
 
-def takes_problem(function: Callable[..., Found]) -> Callable[..., Found]:
+def takes_inputs(function: Callable[..., Found]) -> Callable[..., Found]:
     """Lets `function(problem, **options)` be called with arrays too: `(q, k, v, causal=True, **options)`.
 
     A fourth array is the gradient of the output; keywords that `Inputs.of` takes go there, the others to the function.
@@ -44,7 +44,7 @@ def takes_problem(function: Callable[..., Found]) -> Callable[..., Found]:
         arrays = dict(zip(_ARRAYS, given, strict=False))
         arrays |= {name: options.pop(name) for name in _ARRAYS if name in options}
         query, key, value = (_floating(arrays.pop(name)) for name in _ARRAYS[:3])
-        asked = arrays | {name: options.pop(name) for name in _OF_A_PROBLEM & options.keys()}
+        asked = arrays | {name: options.pop(name) for name in _KEYWORDS & options.keys()}
         return function(Inputs.of(query, key, value, **asked), **options)
 
     return call
@@ -359,19 +359,18 @@ def backward_rows(part: Rows, output_gradient: NDArray[np.floating]) -> Backward
     return Backward(part, soft, g, products, offset, slopes, soft.through(slopes))
 
 
-def pulled_rows(problem: Inputs) -> tuple[Inputs, NDArray[np.intp]]:
-    """`problem` at the query rows whose output has a gradient, and which they are: only they have part in any other.
+def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
+    """The query rows whose output has a gradient: only they have part in any other. The first, where none has one.
 
     Raises ValueError without a gradient, and for NaN and infinity.
     """
-    if problem.output_gradient is None:
-        raise ValueError("the problem must have an output_gradient, got None; Inputs.of takes it")
-    rows = np.flatnonzero(finite(problem).output_gradient.any(axis=(0, 1, 3)))  # type: ignore[union-attr]
-    rows = rows if rows.size else np.zeros(1, np.intp)
-    return at_rows(problem, rows), rows
+    if inputs.output_gradient is None:
+        raise ValueError("the inputs must have an output_gradient, got None; Inputs.of takes it")
+    rows = np.flatnonzero(finite(inputs).output_gradient.any(axis=(0, 1, 3)))  # type: ignore[union-attr]
+    return rows if rows.size else np.zeros(1, np.intp)
 
 
-@takes_problem
+@takes_inputs
 def exact_gradients(problem: Inputs) -> Three:
     """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂o is the problem's output gradient, each in its input's shape, float64.
 
@@ -379,7 +378,8 @@ def exact_gradients(problem: Inputs) -> Three:
 
     Raises ValueError for shapes that do not fit and for NaN or infinity.
     """
-    asked, rows = pulled_rows(problem)
+    rows = pulled_rows(problem)
+    asked = at_rows(problem, rows)
     keys = problem.shape.keys
     query = np.zeros(problem.query.shape)
     wider = asked.without_sinks()

@@ -1,6 +1,6 @@
 """The error that a correct backward pass may have, derived from its roundings and not chosen.
 
-Names as in `exact_gradients`, noise as in `gradient_noise`, roundings as in `error_budget`: c u is the rms of one
+Names as in `exact_gradients`, roundings as in `error_budget`: c u is the rms of one
 rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
 
     output   ∂L/∂q, ∂L/∂k, ∂L/∂v once
@@ -38,32 +38,42 @@ is of the size of what cancelled, p_j|A_j| and |D|. Of that error a part adds up
 number, and is rounded alike in every A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|, |D|))²/2.
 
 Sources add in squares, as if independent: an upper model, like that of the forward pass.
+
+How noise at one place reaches the gradients of q, k and v, with k̄ = Σ_j p_j k_j and t̄ = Σ_j t_j k_j: to first order
+    δs_j :  δp_j = p_j(δs_j − Σp_lδs_l),   δt_j = t_jδs_j − t_j Σp_lδs_l − p_j Σt_lδs_l
+    δA_j :  δt_j = p_j(δA_j − Σp_lδA_l), where D is summed from P and A
+    δD   :  δt_j = −p_j δD
+    δt_j :  itself
+    a factor 1 + ε on the row's weights (from its ln Z) :  δp_j = p_j ε, δt_j = t_j ε
+    Σ_jt_j, but for roundings 0, where s − m is differentiated with its m :  δt_m = −Σ_jδt_j
+
+and δ(∂L/∂q_i) = scale Σ_j δr_j k_j, δ(∂L/∂k_j) = scale Σ_i δr_ij q_i, δ(∂L/∂v_j) = Σ_i δp_ij g_i, with δr_j = f'_j δt_j
+and k̄ = Σ_j p_j f'_j k_j, t̄ = Σ_j t_j f'_j k_j where there is a soft cap f. Covariances within a row are included.
 """
 
 import math
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from attnlab.correctness.error_budget import FULL, SCORES, WEIGHTS, ErrorBudget, Tally, energy
+from attnlab.correctness.error_budget import FULL, SCORES, WEIGHTS, ErrorBudget, Noises, energy
 from attnlab.correctness.error_budget import SOURCES as FORWARD
 from attnlab.correctness.exact_attention import (
     Backward,
-    Three,
+    at_rows,
     backward_rows,
     blocks,
     cap_curvature,
     chosen_rows,
     pulled_rows,
-    takes_problem,
+    takes_inputs,
     turned,
 )
-from attnlab.correctness.gradient_noise import Noise, Ways
-from attnlab.correctness.numbers import ONE_MANTISSA, Array, FloatFormat
+from attnlab.correctness.numbers import ONE_MANTISSA, Array
 from attnlab.correctness.roundings import (
-    LARGEST_TANH,
     TANH,
     RoundedRows,
     Roundings,
@@ -92,6 +102,8 @@ _FAR = 6
 # keys among which equal largest scores share
 _TILE = 16
 _LAST = 2
+# rows that are enough to tell how an error scatters
+_SAMPLED = 16
 
 
 class GradientBudgets(NamedTuple):
@@ -102,118 +114,164 @@ class GradientBudgets(NamedTuple):
     value: ErrorBudget
 
 
-class _Length(NamedTuple):
-    """Of a sum: its terms, and how often a partial sum is stored before it is whole."""
-
-    terms: int
-    stores: int
-
-    def growth(self, roundings: Roundings) -> float:
-        """The largest relative error of the sum, of its terms' absolute values; G in `_bounds`."""
-        return roundings.growth(self.terms + 4) + self.stores * roundings.form.unit_roundoff
-
-
-@takes_problem
-def gradient_budgets(
-    problem: Inputs,
-    *,
-    rows: ArrayLike | None = None,
-) -> GradientBudgets:
-    """The exact gradients of `problem` and the error that roundings to its dtype predict.
+@takes_inputs
+def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> GradientBudgets:
+    """The exact gradients of `inputs` and the error that roundings to its dtype predict.
 
     Also as `gradient_budgets(q, k, v, output_gradient, dtype=..., **keywords of Inputs.of, **keywords of this)`. The
     arrays hold values of the dtype as cast.
     rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
 
-    Each budget has the variances of all sources and its worst-case bound (`_bounds`).
-    `ErrorBudget.restricted_to` gives those of less that is stored; `GRADIENT_CLASSES` names them. Formulas in the
-    module's docstring; of first order in `exponent_error`. Query rows whose output has no gradient cost nothing: their
-    own is 0 without error, and they have no part in the others.
+    Each budget has the variances of all sources. No worst case is known: it is 0 where nothing can be off, as for a key
+    that no query sees, and else infinite. `ErrorBudget.restricted_to` gives the budget of an implementation that stores
+    less; `GRADIENT_CLASSES` names them. Formulas in the module's docstring; of first order in `exponent_error`.
 
-    float64 throughout, in blocks of rows. Raises ValueError as `error_budget` does, and for a problem
-    without an output_gradient.
+    float64 throughout, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
+    output_gradient.
     """
-    roundings = Roundings.of(problem.dtype, any_unfused=True)
-    asked, pulled = pulled_rows(problem)
-    wanted, wider = chosen_rows(rows, problem.shape.queries), asked.without_sinks()
+    roundings = Roundings.of(inputs.dtype, any_unfused=True)
+    pulled, wanted = pulled_rows(inputs), chosen_rows(rows, inputs.shape.queries)
+    # rows whose output has no gradient have no part in any other gradient
+    either = np.union1d(pulled, wanted)
+    asked = at_rows(inputs, either)
+    wider, keys = asked.without_sinks(), inputs.shape.keys
     assert asked.output_gradient is not None
-    found = tuple(Tally(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value))
-    n, terms, every = wider.shape.keys, pulled.size * problem.group, problem.shape.queries * problem.group
-    over_keys, over_queries = _Length(n, stores(n)), _Length(terms, min(stores(every), terms))
+    query, key, value = (
+        ErrorBudget.empty(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value)
+    )
+    terms, every = pulled.size * inputs.group, inputs.shape.queries * inputs.group
+    over_keys, over_queries = (keys, _stores(keys)), (terms, min(_stores(every), terms))
     for part in blocks(asked):
         back = backward_rows(part, asked.output_gradient)
         at = RoundedRows(part, back.soft, roundings)
         noises = _noises(at, back, over_keys, over_queries)
-        places = (part.at, part.at_keys, part.at_keys)
-        onto = (lambda x: x, part.onto_keys, part.onto_keys)
-        three = zip(back.gradients, back.tilts, _bounds(at, back, over_keys, over_queries), strict=True)
-        for one, (exact, tilt, bound) in enumerate(three):
-            own = {source: of_three[one] for source, of_three in noises.items()}
-            found[one].add(
-                places[one],
-                own,
-                exact=exact,
-                tilt=tilt,
-                bound=bound,
-                exponent_error=at.exponent_error,
-                onto=onto[one],
-            )
-    query, *others = (one.budget() for one in found)
-    keys = problem.shape.keys  # without that of a sink
+        places: tuple[tuple[Any, Callable[[Array], Array]], ...]
+        places = (part.at, lambda x: x), (part.at_keys, part.onto_keys), (part.at_keys, part.onto_keys)
+        for one, (found, (place, onto)) in enumerate(zip((query, key, value), places, strict=True)):
+            own = {source: (onto(three[one][0]), three[one][1]) for source, three in noises.items()}
+            found.add(own, place, output=onto(back.gradients[one]), tilt=onto(back.tilts[one]))
+            found.exponent_error = max(found.exponent_error, at.exponent_error)
+    first = np.s_[:, :, :keys]  # without that of a sink
     return GradientBudgets(
-        _rows_of(_stored(query, over_keys, roundings), pulled, wanted),
-        *(_stored(one.each(lambda x: x[:, :, :keys]), over_queries, roundings) for one in others),
+        _stored(query.cut(np.s_[:, :, np.searchsorted(either, wanted)]), over_keys, roundings),
+        *(_stored(one.cut(first), over_queries, roundings) for one in (key, value)),
     )
 
 
-def _rows_of(budget: ErrorBudget, rows: NDArray[np.intp], wanted: NDArray[np.intp]) -> ErrorBudget:
-    """From `budget` of these rows, in rising order, that of the wanted ones: 0 without error where they are others."""
-    if np.array_equal(rows, wanted):
-        return budget
-    place = np.minimum(np.searchsorted(rows, wanted), rows.size - 1)
-    there = (rows[place] == wanted)[:, None]
-    cut = budget.each(lambda x: np.where(there, x[:, :, place], 0.0))
-    scatters = {
-        source: scatter * float(cut.variances[source].sum() / max(budget.variances[source].sum(), 1e-300))
-        for source, scatter in budget.scatters.items()
-    }
-    return replace(cut, scatters=scatters)
-
-
-def _stored(budget: ErrorBudget, length: _Length, roundings: Roundings) -> ErrorBudget:
-    """With what depends on the whole sum: its drift and the rounding when it is stored."""
-    exact, form, bound = budget.output, roundings.form, budget.worst_case
-    summed = mean_square(form) * length.stores / 3 * exact**2
-    rounded = rounding_variance(exact, form)
-    # stored once more where the scale's root multiplies it: two halves of the smallest subnormal
-    last = form.unit_roundoff * (np.abs(exact) + bound) + form.smallest_subnormal
-    # a key that no query sees gets the gradient 0, to the bit
-    last[(exact == 0) & (bound == 0)] = 0.0
-    more = {
-        "inner": (roundings.inner_variance * (length.terms / 3 + _LAST) * exact**2, 0.0),
-        "sums": (summed, energy(summed)),
-        "output": (rounded, energy(rounded)),
-    }
-    return budget.plus(more, last)
-
-
-def stores(terms: int) -> int:
+def _stores(terms: int) -> int:
     """How often a partial sum of so many terms is stored before it is whole."""
     return (terms - 1) // SUM_BLOCK
 
 
+def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) -> ErrorBudget:
+    """With what depends on the whole sum: its drift and the rounding when it is stored."""
+    exact, form, (terms, stores) = budget.output, roundings.form, length
+    summed, rounded = mean_square(form) * stores / 3 * exact**2, rounding_variance(exact, form)
+    more: Noises = {
+        "inner": (roundings.inner_variance * (terms / 3 + _LAST) * exact**2, 0.0),
+        "sums": (summed, energy(summed)),
+        "output": (rounded, energy(rounded)),
+    }
+    budget.add(more)
+    # a key that no query sees gets the gradient 0, to the bit
+    budget.worst_case[(exact != 0) | (budget.rms > 0)] = math.inf
+    return budget
+
+
 def _noises(
-    at: RoundedRows, back: Backward, over_keys: _Length, over_queries: _Length
+    at: RoundedRows, back: Backward, over_keys: tuple[int, int], over_queries: tuple[int, int]
 ) -> dict[str, tuple[tuple[Array, float], ...]]:
     """By source the variances of each of the three gradients, and their scatters."""
-    ways, unit = Ways(back), mean_square(at.roundings.form) / 2
-    in_query, in_key = unit * over_keys.stores, unit * over_queries.stores
+    ways, unit = _Ways(back), mean_square(at.roundings.form) / 2
     return {
-        "inner": ways.through(*_inner(at, back, ways, over_queries.terms)),
-        "weights": ways.through(*_weights(at, back, ways)),
-        "scores": ways.through(*_scores(at, back, ways)),
-        "sums": ways.through(ways.from_sums(in_query, in_key, in_key)),  # but for their drift: see `_stored`
+        "inner": ways.through(_inner(at, back, over_queries[0])),
+        "weights": ways.through(_weights(at, back)),
+        "scores": ways.through(_scores(at, back)),
+        # but for their drift: see `_stored`
+        "sums": ways.through(_Noise(sums=(unit * over_keys[1], unit * over_queries[1]))),
     }
+
+
+# -- what is rounded, and by how much
+
+
+class _Noise(NamedTuple):
+    """Variances of the independent errors of one source in one block of rows; None where there are none.
+
+    scores, products, slopes : of s, A and R, (…, rows, keys). weights : of P in the sum for ∂L/∂v alone. excess : of
+    Σ_jt_j, by the key that it comes to lie on. offsets, factors : of D, and of the row's weights, relative,
+    (…, rows, 1). sums : of what is added up over keys and over queries, in squares of the terms.
+    """
+
+    scores: Array | None = None
+    products: Array | None = None
+    slopes: Array | float = 0.0
+    weights: Array | float = 0.0
+    excess: Array | float = 0.0
+    offsets: Array | float = 0.0
+    factors: Array | float = 0.0
+    sums: tuple[float, float] = (0.0, 0.0)
+
+
+def _weights(at: RoundedRows, back: Backward) -> _Noise:
+    """What a fused kernel stores."""
+    form = at.roundings.form
+    of_p, of_o = rounding_variance(at.soft.weights, form), rounding_variance(at.soft.output, form)
+    offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
+    slopes = rounding_variance(back.raw_slopes, form)
+    return _Noise(weights=of_p, slopes=slopes, offsets=offsets[..., None])
+
+
+def _scores(at: RoundedRows, back: Backward) -> _Noise:
+    """What an unfused kernel stores as well."""
+    p, scale, form, stored = at.soft.weights, at.part.scale, at.roundings.form, at.stored
+    of_p, of_products = rounding_variance(p, form), rounding_variance(back.products, form)
+    squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
+    # a softmax that is written out adds D up in one go: its terms, their weights and the result are rounded, no partial
+    # sum. But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half adds up
+    unit = mean_square(form)
+    alike = p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))
+    adding_up = alike.sum(axis=-1, keepdims=True) ** 2 / 2
+    excess = 2 * unit * (squares + back.offset**2) + adding_up
+    # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
+    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, adding_up)
+    raw = back.raw_slopes
+    again = rounding_variance(raw * scale, form) / scale**2 if scale else np.zeros_like(raw)
+    slopes = (of_p + unit * p**2) * (back.products - back.offset) ** 2 + p**2 * of_products
+    at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
+    return _Noise(
+        scores=stored.scores,
+        factors=at.roundings.stored_sum_variance,
+        products=of_products,
+        slopes=at.soft.through(slopes, 2) + again + _of_cap(back, stored, unit, 1, 3),
+        offsets=unit * chain_variance(p.shape[-1], squares, back.offset),
+        excess=np.maximum(at_once, tile_by_tile),
+    )
+
+
+def _inner(at: RoundedRows, back: Backward, queries: int) -> _Noise:
+    """What the arithmetic rounds, over so many queries."""
+    p, t, g2, scores, offset = at.soft.weights, back.slopes, back.g**2, at.inner.scores, back.offset
+    (n, dim_v), summed, unit = at.part.v.shape[-2:], at.roundings.sum_variance, at.roundings.inner_variance
+    products = summed(dim_v, g2 @ turned(at.part.v**2), back.products)
+    with np.errstate(divide="ignore"):
+        exponents = unit * ONE_MANTISSA**2 * np.where(p > 0, np.log(p), 0.0) ** 2
+    offsets = (
+        summed(n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset)
+        + summed(dim_v, (g2 * at.soft.output**2).sum(axis=-1, keepdims=True), offset)
+        + 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
+    )
+    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t**2
+    of_scores = 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
+    return _Noise(
+        scores=scores,
+        weights=p**2 * exponents,
+        slopes=at.soft.through(slopes, 2) + _of_cap(back, at.inner, unit, TANH, 1),
+        offsets=offsets,
+        excess=_excess(back, scores, slopes, offsets),
+        factors=at.logarithm_variance + of_scores + at.lost_weight_variance,
+        sums=(unit * (1 + n / 2), unit * (1 + queries / 2)),
+    )
 
 
 def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
@@ -261,161 +319,116 @@ def _largest(back: Backward, variance: Array) -> Array:
     return np.asarray(np.where(fall == 0, 1 / np.maximum(equal, 1), near))
 
 
-def _weights(at: RoundedRows, back: Backward, ways: Ways) -> tuple[Noise, ...]:
-    """What a fused kernel stores."""
-    form = at.roundings.form
-    of_p, of_o = rounding_variance(at.soft.weights, form), rounding_variance(at.soft.output, form)
-    offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
-    return (
-        ways.from_weights(of_p),
-        ways.from_raw_slopes(rounding_variance(back.raw_slopes, form)),
-        ways.from_offsets(offsets[..., None]),
-    )
+# -- how it reaches the gradients
 
 
-def _scores(at: RoundedRows, back: Backward, ways: Ways) -> tuple[Noise, ...]:
-    """What an unfused one stores as well."""
-    p, scale, form, stored = at.soft.weights, at.part.scale, at.roundings.form, at.stored
-    of_p, of_products = rounding_variance(p, form), rounding_variance(back.products, form)
-    squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
-    # who writes softmax out adds D up in one go: its terms, their weights and the result are rounded, no partial sum.
-    # But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half of that adds up
-    unit = mean_square(form)
-    alike = p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))
-    adding_up = alike.sum(axis=-1, keepdims=True) ** 2 / 2
-    excess = 2 * unit * (squares + back.offset**2) + adding_up
-    # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
-    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, adding_up)
-    raw = back.raw_slopes
-    again = rounding_variance(raw * scale, form) / scale**2 if scale else np.zeros_like(raw)
-    centred = (back.products - back.offset) ** 2
-    slopes = (of_p + unit * p**2) * centred + p**2 * of_products
-    bent = again + _of_cap(back, stored, unit, 1, 3)
-    at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
-    return (
-        ways.from_scores(stored.scores),
-        ways.from_factors(np.full_like(back.offset, at.roundings.stored_sum_variance)),
-        ways.from_products(of_products),
-        ways.from_raw_slopes(at.soft.through(slopes, 2) + bent),
-        ways.from_offsets(unit * chain_variance(p.shape[-1], squares, back.offset)),
-        ways.from_excess(np.maximum(at_once, tile_by_tile)),
-    )
+class _Ways:
+    """The ways back through one block, with what they share.
 
-
-def _inner(at: RoundedRows, back: Backward, ways: Ways, queries: int) -> tuple[Noise, ...]:
-    """What the arithmetic rounds, over so many queries."""
-    p, t, g2, scores, offset = at.soft.weights, back.slopes, back.g**2, at.inner.scores, back.offset
-    (n, dim_v), summed, unit = at.part.v.shape[-2:], at.roundings.sum_variance, at.roundings.inner_variance
-    products = summed(dim_v, g2 @ turned(at.part.v**2), back.products)
-    with np.errstate(divide="ignore"):
-        exponents = unit * ONE_MANTISSA**2 * np.where(p > 0, np.log(p), 0.0) ** 2
-    offsets = (
-        summed(n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset)
-        + summed(dim_v, (g2 * at.soft.output**2).sum(axis=-1, keepdims=True), offset)
-        + 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
-    )
-    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t**2
-    of_scores = 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
-    in_query, in_key = (unit * (1 + chain / 2) for chain in (n, queries))
-    return (
-        ways.from_scores(scores),
-        ways.from_weights(p**2 * exponents),
-        ways.from_raw_slopes(at.soft.through(slopes, 2) + _of_cap(back, at.inner, unit, TANH, 1)),
-        ways.from_offsets(offsets),
-        ways.from_excess(_excess(back, scores, slopes, offsets)),
-        ways.from_factors(at.logarithm_variance + of_scores + at.lost_weight_variance),
-        ways.from_sums(in_query, in_key, in_key),
-    )
-
-
-# -- the worst case
-
-# e^{2η} need not be known beyond this: tanh(η/2) is the smaller by then
-_LARGEST_ETA = 100.0
-
-
-#: |f''| <= 4/(3√3 c)
-_CURVATURE = 4 / 27**0.5
-
-
-def _bounds(at: RoundedRows, back: Backward, over_keys: _Length, over_queries: _Length) -> Three:
-    """How far roundings may carry the gradients of one block at the very most, before these are stored themselves.
-
-    Per row, with η, γ, τ and L as in `error_budget`, A, D and T as in `exact_gradients`, and |g||v|ᵀ = B:
-
-        |δp_j| <= b_j = min(p_j(e^{2η} − 1), tanh(η/2)) + (3u_P + (2n + 6)u_i + L) p_j + τ_P
-        |δA_j| <= α_j = (γ_{d_v+2} + 2u_S) B_j
-        |δD|   <= Σ_j (b_j B_j + p_j α_j) + γ_{n+d_v+4} Σ_j (p_j + b_j)B_j + u_O Σ_c|g_c o_c| + τ_O Σ_c|g_c|
-        |δt_j| <= θ_j = b_j|A_j − D| + (p_j + b_j)(α_j + δD + 4u_i|A_j − D|),
-                  and u(|t_j| + θ_j) + τ(1 + 1/scale) for each time that T is stored; and Σ_lθ_l more where
-                  s_j >= max_{l<=j} s_l − 2η, or max_{l>=j} s_l − 2η: for who differentiates m too, what the sum of T
-                  is off comes to lie on its key, and on those of the maxima on the way where there were any
-        |δr_j| <= ρ_j = θ_j; with a soft cap f'_j θ_j + (|t_j| + θ_j)φ_j and what storing r adds, φ_j >= |δf'_j|
-        |δ∂L/∂q| <= scale [Σ_j ρ_j|k_j| + G_n Σ_j(|r_j| + ρ_j)|k_j|], and likewise for k over queries,
-        |δ∂L/∂v_j| <= Σ_i (b_ij + G_{n_q}(p_ij + b_ij))|g_i|,
-
-    G_n = γ_{n+4}(u_i) + N u_O for a sum of n terms that is stored N times before it is whole, and each with u_O of
-    itself and τ_O on top. tanh(η/2) bounds how far any single weight can move, e^{2η} how much.
-
-    Gives query (…, rows, head_dim), and the shares of key (…, keys, head_dim) and value (…, keys, value_dim).
+    p2, t2, cross : P², T² and P ∘ T. A sink's key and value are none of the inputs', so that its f' and its weight in
+    ∂L/∂v count as 0.
     """
-    part, p, form = at.part, at.soft.weights, at.roundings.form
-    dim_v, scale = part.v.shape[-1], abs(part.scale)
-    shown = True if part.visible is None else part.visible
-    absolute = np.abs(back.g) @ turned(np.abs(part.v))
-    b = _of_weights(at) * shown
-    alpha = (at.roundings.growth(dim_v + 2) + 2 * form.unit_roundoff) * absolute
-    theta = _when_stored(_of_slopes(at, back, b, alpha, absolute), back.slopes, scale, form) * shown
-    highest_so_far = back.fall + 2 * at.eta >= np.minimum(*back.highest)
-    theta += shown * highest_so_far * theta.sum(axis=-1, keepdims=True)
-    if part.softcap is not None:
-        bent = at.soft.through(theta) + (np.abs(back.slopes) + theta) * _bound_of_cap(at, part.softcap)
-        theta = _when_stored(bent, back.raw_slopes, scale, form) * shown
-    reach = np.abs(back.raw_slopes) + theta
-    of_keys, of_queries = (length.growth(at.roundings) for length in (over_keys, over_queries))
-    return (
-        scale * (theta + of_keys * reach) @ np.abs(part.k),
-        scale * turned(theta + of_queries * reach) @ np.abs(part.q),
-        turned(b + of_queries * (p + b)) @ np.abs(back.g),
-    )
+
+    def __init__(self, back: Backward) -> None:
+        part, self.p, t, slope = back.part, back.soft.weights, back.slopes, back.soft.slope
+        self.real = np.arange(self.p.shape[-1]) < self.p.shape[-1] - int(part.sink)
+        self.slope = (np.ones(1) if slope is None else slope) * self.real if part.sink else slope
+        self.q, self.k, self.g, self.factor = part.q, part.k, back.g, part.scale**2
+        self.g2, self.q2, self.k2 = back.g**2, part.q**2 * self.factor, part.k**2 * self.factor
+        self.mean_key, self.pull = self._bent(self.p) @ part.k, self._bent(t) @ part.k
+        self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
+        self.p2, self.t2, self.cross, self.less_2p = self.p**2, t**2, self.p * t, 1 - 2 * self.p
+
+    def _bent(self, x: Array, power: int = 1) -> Array:
+        return x if self.slope is None else x * self.slope**power
+
+    def _total(self, x: Array) -> Array:
+        """The sum over the keys, each with its f'²."""
+        return np.asarray(self._bent(x, 2).sum(axis=-1, keepdims=True))
+
+    def through(self, noise: _Noise) -> tuple[tuple[Array, float], ...]:
+        """The variances of the gradients of query, key and value, and their scatters; covariances within a row too."""
+        # by pair: what scale² k² and scale² q² are multiplied by, and g²; beside that in the query's, by row
+        excess = self._bent(noise.excess + np.zeros(self.p.shape), 2)
+        slopes, weights = (
+            noise.slopes + np.zeros(self.p.shape),
+            (noise.weights + np.zeros(self.p.shape)) * self.real,
+        )
+        white = excess + slopes
+        of_t, of_p = self.p2 * noise.offsets + self.t2 * noise.factors, self.p2 * noise.factors
+        query = self.factor * (self.mean_key**2 * noise.offsets + self.pull**2 * noise.factors)
+        of_value = (of_p * self.real).sum(axis=-1, keepdims=True) * self.g_norms
+        scatters = (
+            np.array([_scatter(slopes, self.k), _scatter(turned(slopes), self.q), 0.0]) * self.factor**2
+        )
+        scatters += (
+            energy(query.sum(axis=-1)) + energy((excess * self.k2.sum(axis=-1)[..., None, :]).sum(axis=-1)),
+            energy(self._total(of_t) * self.query_norms) + energy(excess * self.query_norms),
+            energy(of_value) + _scatter(turned(weights), self.g),
+        )
+        for add, variance in ((self._from_scores, noise.scores), (self._from_products, noise.products)):
+            if variance is not None:
+                more_t, more_p, more_query, energies = add(variance)
+                of_t, of_p, query = of_t + more_t, of_p + more_p, query + more_query
+                scatters += [energy(one) for one in energies]
+        in_query, in_sums = noise.sums
+        found = (
+            (white + in_query * self._bent(self.t2, 2)) @ self.k2 + query,
+            turned(self._bent(of_t + in_sums * self.t2, 2) + white) @ self.q2,
+            turned((of_p + in_sums * self.p2) * self.real + weights) @ self.g2,
+        )
+        # expansions cancel: none is below 0
+        return tuple((np.maximum(one, 0.0), float(scatters[at])) for at, one in enumerate(found))
+
+    def _from_scores(self, variance: Array) -> tuple[Array, Array, Array, tuple[Array, ...]]:
+        """Of T and P by pair, of the query's gradient, and what each single error gives to the three gradients."""
+        pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
+        sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
+        once, twice = pp * self.less_2p, 1 - 4 * self.p
+        of_t = tt * twice + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
+        crossed = 2 * self.factor * self.pull * (self._bent(pt) @ self.k - self.mean_key * sum_pt)
+        query = self._moved(tt, sum_tt) - crossed + self.factor * self.pull**2 * sum_pp
+        # scale² t̄·(f'_j k_j − k̄)
+        own = (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
+        along = self.factor * (self._bent(self.pull @ turned(self.k)) - own)
+        length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
+        reach = self._bent(tt, 2) * twice + tt * self._total(self.p2)
+        reach += pp * self._total(self.t2) + 2 * pt * self._total(self.cross)
+        values = once * self.real + pp * (self.p2 * self.real).sum(axis=-1, keepdims=True)
+        energies = tt * self._distances - 2 * pt * along + pp * length, reach * self.query_norms
+        return of_t, once + self.p2 * sum_pp, query, (*energies, values * self.g_norms)
+
+    def _from_products(self, variance: Array) -> tuple[Array, float, Array, tuple[Array, ...]]:
+        """As `_from_scores`, where D is the sum of P ∘ A."""
+        pp = self.p2 * variance
+        total = pp.sum(axis=-1, keepdims=True)
+        reach = self._bent(pp, 2) * self.less_2p + pp * self._total(self.p2)
+        energies = pp * self._distances, reach * self.query_norms, np.zeros(1)
+        return pp * self.less_2p + self.p2 * total, 0.0, self._moved(pp, total), energies
+
+    def _moved(self, mass: Array, total: Array) -> Array:
+        """scale² Σ_j mass_j (f'_j k_j − k̄)², by expansion. total : Σ_j mass_j."""
+        crossed = self.mean_key * (self._bent(mass) @ self.k)
+        rest = self.factor * (self.mean_key**2 * total - 2 * crossed)
+        return np.asarray(self._bent(mass, 2) @ self.k2 + rest)
+
+    @cached_property
+    def _distances(self) -> Array:
+        """scale² |f'_j k_j − k̄|², (…, rows, keys)."""
+        crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
+        own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
+        norms = self._bent(self.k2.sum(axis=-1)[..., None, :], 2)
+        return np.asarray(np.maximum(norms - 2 * crossed + own, 0.0))
 
 
-def _when_stored(error: Array, exact: Array, scale: float, form: FloatFormat) -> Array:
-    """The bound of `error` after `exact` is stored as weights and as scores are, and scaled."""
-    for _ in ("as weights", "as scores"):
-        error = error + form.unit_roundoff * (np.abs(exact) + error)
-        error += form.smallest_subnormal / 2 * (1 + 1 / max(scale, 1e-300))
-    return error
+def _scatter(variance: Array, x: Array) -> float:
+    """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
 
-
-def _bound_of_cap(at: RoundedRows, softcap: float) -> Array:
-    """φ: of f' = 1 − y², y = f/c, for errors of x, a rounded y and roundings of y², of f' and of its products."""
-    assert at.soft.slope is not None
-    u, squares = (
-        at.roundings.inner_roundoff + at.roundings.form.unit_roundoff,
-        (at.soft.capped / softcap) ** 2,
-    )
-    own = u * ((2 * LARGEST_TANH + 1) * squares + 4 * at.soft.slope)
-    return np.asarray(np.minimum(_CURVATURE / softcap * at.largest.raw, 1.0) + own)
-
-
-def _of_weights(at: RoundedRows) -> Array:
-    """b."""
-    p, eta = at.soft.weights, np.minimum(at.eta, _LARGEST_ETA)
-    moved = np.minimum(p * np.expm1(2 * eta), np.tanh(eta / 2))
-    relative = at.largest_weight_error(2 * p.shape[-1] + 6)
-    return np.asarray(moved + relative * p + at.roundings.form.smallest_subnormal / 2)
-
-
-def _of_slopes(at: RoundedRows, back: Backward, b: Array, alpha: Array, absolute: Array) -> Array:
-    """θ before T is stored."""
-    p, roundings, form = at.soft.weights, at.roundings, at.roundings.form
-    g, o = np.abs(back.g), np.abs(at.soft.output)
-    offset = (b * absolute + p * alpha).sum(axis=-1, keepdims=True)
-    offset += roundings.growth(sum(at.part.v.shape[-2:]) + 4) * ((p + b) * absolute).sum(
-        axis=-1, keepdims=True
-    )
-    offset += form.unit_roundoff * (g * o).sum(axis=-1, keepdims=True)
-    offset += form.smallest_subnormal / 2 * g.sum(axis=-1, keepdims=True)
-    centred = np.abs(back.products - back.offset)
-    return np.asarray(b * centred + (p + b) * (alpha + offset + 4 * roundings.inner_roundoff * centred))
+    variance : (…, m, n). Of many rows every so many stand for the others: it says how much an error may scatter, not
+    how large it is.
+    """
+    if not variance.any():
+        return 0.0
+    rows = variance[..., :: max(1, variance.shape[-2] // _SAMPLED), :]
+    spread = (((turned(x) * rows[..., i, None, :]) @ x) for i in range(rows.shape[-2]))
+    return float(sum(map(energy, spread)) * variance.shape[-2] / rows.shape[-2])

@@ -100,15 +100,14 @@ class Question:
     @cached_property
     def references(self) -> dict[str, Reference]:
         """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
-        return self._referred(self.form.splits, None if self.forward is None else self.forward.reference)
+        return self._referred(1, None if self.forward is None else self.forward.reference)
 
     def references_of(self, parts: int) -> dict[str, Reference]:
         """The same for who cuts the keys into so many parts, and rounds and merges their outputs."""
-        whole = parts == 1 or self.form.splits > 1
-        return self.references if whole else self._referred(parts, self.reference)
+        return self.references if parts == 1 else self._referred(parts, None)
 
-    def _referred(self, splits: int, known: Reference | None) -> dict[str, Reference]:
-        return refer(self.problem, self.rows, output=known, log_sum=self.form.log_sum, splits=splits)
+    def _referred(self, parts: int, known: Reference | None) -> dict[str, Reference]:
+        return refer(self.problem, self.rows, output=known, log_sum=self.form.log_sum, parts=parts)
 
     @property
     def reference(self) -> Reference:

@@ -1,4 +1,4 @@
-"""What right answers look like: the exact results of one problem, and how far roundings may move them.
+"""What right answers look like: the exact results of one question, and how far roundings may move them.
 
 Truth is float64 on the inputs as cast. The budgets are those of `attnlab.theory`, for the ways in which an honest
 implementation rounds. Nothing here is chosen: every bound follows from the inputs and from the unit roundoff of their
@@ -7,7 +7,7 @@ dtype.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,21 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness.block_budget import block_classes
-from attnlab.correctness.error_budget import (
-    CLASSES,
-    FULL,
-    SCORES,
-    ErrorBudget,
-    log_sum_budget,
-    merged_budget,
-    merging_slack,
-    precision_classes,
-)
+from attnlab.correctness.error_budget import CLASSES, FULL, SCORES, ErrorBudget, add_log_sum, add_output
+from attnlab.correctness.exact_attention import at_rows, finite, visible_extremes
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import ONE_MANTISSA, float_format
-from attnlab.correctness.roundings import RoundedRows, largest_logarithm_error
-from attnlab.workload.inputs import Inputs, places
-from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.correctness.numbers import ONE_MANTISSA
+from attnlab.correctness.roundings import Roundings, largest_logarithm_error, rounded_rows
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
 Array = NDArray[np.float64]
 
@@ -95,82 +87,84 @@ class Reference:
 
 
 def refer(
-    problem: Inputs,
+    inputs: Inputs,
     rows: Sequence[int] | None = None,
     *,
     output: Reference | None = None,
     log_sum: bool = False,
-    splits: int = 1,
+    parts: int = 1,
 ) -> dict[str, Reference]:
-    """The references of what `problem` asks for, by name.
+    """The references of what `inputs` ask for, by name.
 
-    "output" always, (batch, heads, rows, value_dim); where the problem has an output_gradient also "query gradient",
+    "output" always, (batch, heads, rows, value_dim); where the inputs have an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
     query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
     With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
 
-    output : that of the output of whole keys, where it is known already. splits : parts that the keys are cut into, and
-    merged from: that rounds some more. Raises ValueError as `attnlab.correctness.error_budget` does.
+    output : that of the output, where it is known already. parts : the keys are cut into so many, whose outputs are
+    rounded and merged. Raises ValueError as `attnlab.correctness.error_budget` does.
     """
-    n_q = problem.shape.queries
+    n_q = inputs.shape.queries
     chosen = np.arange(n_q) if rows is None else np.asarray(rows)
-    if problem.block is not None:
-        found = {OUTPUT: _of_block(problem, chosen)}
+    if inputs.block is not None:
+        # its rows share the errors of keys and values: no direction tells them apart from a shift
+        gained = "outputs are {} on average: a factor is missing or wrong"
+        classes = block_classes(inputs, chosen)
+        found = {OUTPUT: _without_hull(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
     else:
-        output = output or _of_output(problem, chosen)
-        cuts = places(problem.shape.keys, splits)
-        found = {OUTPUT: _merged(output, problem, chosen, cuts) if cuts else output}
-        if log_sum:
-            found[LOG_SUM] = _of_log_sum(output, problem, chosen, cuts)
-        if problem.output_gradient is not None:
-            budgets = zip(GRADIENTS, gradient_budgets(problem, rows=chosen), strict=True)
-            found |= {name: _of_gradient(output, budget) for name, budget in budgets}
-            found[GRADIENTS[0]] = replace(found[GRADIENTS[0]], rows=chosen)
-    return {name: replace(one, of=name, checked=(chosen.size, n_q)) for name, one in found.items()}
+        found = _of_rows(inputs, chosen, log_sum, parts) if output is None else {OUTPUT: output}
+        gained = (
+            "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
+        )
+        budgets = () if inputs.output_gradient is None else gradient_budgets(inputs, rows=chosen)
+        for name, budget in zip(GRADIENTS, budgets, strict=False):
+            classes = {kind: budget.restricted_to(*sources) for kind, sources in GRADIENT_CLASSES.items()}
+            mantissa = found[OUTPUT].mantissa
+            found[name] = _without_hull(
+                inputs.dtype, classes, mantissa=mantissa, shared=(2, 3), gained=gained
+            )
+    for name, one in found.items():
+        at = chosen if name in OF_QUERIES else None
+        found[name] = replace(one, of=name, rows=at, checked=(chosen.size, n_q))
+    return found
 
 
-def _of_output(problem: Inputs, chosen: NDArray[np.intp]) -> Reference:
-    shape = (*problem.shape[:2], chosen.size, problem.value.shape[-1])
-    form = float_format(problem.dtype)
-    inner = float_format("float64" if problem.dtype == "float64" else "float32").unit_roundoff
+def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool, parts: int) -> dict[str, Reference]:
+    """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
+    asked, roundings = (
+        at_rows(finite(inputs), chosen),
+        Roundings.of(inputs.dtype, any_unfused=True, parts=parts),
+    )
+    shape = asked.output_shape
+    whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
-    sizes: list[float] = []
-
-    def note(block: RoundedRows, extremes: tuple[Array, Array]) -> None:
-        at = block.part.at
-        low[at], high[at] = extremes
+    empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]
+    form, inner = roundings.form, roundings.inner.unit_roundoff
+    for block in rounded_rows(asked, roundings):
+        at, size = block.part.at, np.abs(block.soft.scores[..., : inputs.shape.keys])
+        low[at], high[at] = extremes = visible_extremes(block.part)
         logarithms[at] = largest_logarithm_error(block.soft, inner)
-        size = np.abs(block.soft.scores[..., : problem.shape.keys])
-        sizes.extend((float(size.min()), float(size.max())))
-
-    classes = precision_classes(problem, rows=chosen, worst_case=True, any_unfused=True, on_block=note)
-    n = problem.shape.keys + (problem.sinks is not None)
+        sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
+        add_output(whole, block, extremes)
+        if log_sum:
+            add_log_sum(logarithm, empty, block)
+    n = inputs.shape.keys + (inputs.sinks is not None)
     # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
-    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
+    relative = (2 + parts) * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
-    return Reference(
-        dtype=problem.dtype,
-        classes=classes,
-        low=low,
-        high=high,
-        hull_slack=slack + form.smallest_subnormal,
-        mantissa=ONE_MANTISSA if max(sizes) < 2 * min(sizes) else 1.0,  # their mantissas are alike then
-        rows=chosen,
-    )
-
-
-def _classes(budget: ErrorBudget, sources: Mapping[str, Sequence[str]] = CLASSES) -> dict[str, ErrorBudget]:
-    return {name: budget.restricted_to(*rounded) for name, rounded in sources.items()}
-
-
-def _merged(whole: Reference, problem: Inputs, chosen: NDArray[np.intp], cuts: Sequence[int]) -> Reference:
-    """That of an output that is merged from parts of the keys."""
-    reach = np.maximum(np.abs(whole.low), np.abs(whole.high))
-    return replace(
-        whole,
-        classes=_classes(merged_budget(problem, whole.lenient, chosen, cuts)),
-        hull_slack=whole.hull_slack + merging_slack(problem.dtype, len(cuts) + 1) * reach,
-    )
+    classes = {kind: whole.restricted_to(*sources) for kind, sources in CLASSES.items()}
+    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # their mantissas are alike then
+    slack += form.smallest_subnormal
+    found = {OUTPUT: Reference(inputs.dtype, classes, low, high, slack, mantissa)}
+    if log_sum:
+        found[LOG_SUM] = _without_hull(
+            "float64" if inputs.dtype == "float64" else "float32",
+            {kind: logarithm.restricted_to(*sources) for kind, sources in CLASSES.items()},
+            mantissa=mantissa,
+            gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
+            infinite=empty,
+        )
+    return found
 
 
 def _without_hull(dtype: str, classes: dict[str, ErrorBudget], **more: Any) -> Reference:
@@ -178,39 +172,3 @@ def _without_hull(dtype: str, classes: dict[str, ErrorBudget], **more: Any) -> R
     shape = classes[SCORES].output.shape
     low, high, slack = (np.broadcast_to(one, shape) for one in (-np.inf, np.inf, 0.0))
     return Reference(dtype, classes, low, high, slack, **more)
-
-
-def _of_log_sum(
-    output: Reference, problem: Inputs, chosen: NDArray[np.intp], cuts: Sequence[int]
-) -> Reference:
-    budget, empty = log_sum_budget(problem, chosen, cuts)
-    return _without_hull(
-        "float64" if problem.dtype == "float64" else "float32",
-        _classes(budget),
-        mantissa=output.mantissa,
-        gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
-        rows=chosen,
-        infinite=empty,
-    )
-
-
-def _of_block(problem: Inputs, chosen: NDArray[np.intp]) -> Reference:
-    """Its rows share the errors of keys and values: no direction tells them apart from a shift."""
-    return _without_hull(
-        problem.dtype,
-        block_classes(problem, chosen),
-        shared=(2, 3),
-        gained="outputs are {} on average: a factor is missing or wrong",
-        rows=chosen,
-        of_block=True,
-    )
-
-
-def _of_gradient(output: Reference, budget: ErrorBudget) -> Reference:
-    return _without_hull(
-        output.dtype,
-        _classes(budget, GRADIENT_CLASSES),
-        mantissa=output.mantissa,
-        shared=(2, 3),
-        gained="it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded",
-    )

@@ -30,20 +30,24 @@ class Roundings(NamedTuple):
 
     form : of the output, and of weights and scores where these are stored. inner : of the arithmetic. score_roundings :
     of scale · q·k where scores are stored. any_unfused : whoever stores scores may also have stored a q and a k after
-    the scale's root was folded into both, and may write softmax out and store each step.
+    the scale's root was folded into both, and may write softmax out and store each step. parts : the keys are cut into
+    so many, whose outputs are stored and then merged.
     """
 
     form: FloatFormat
     inner: FloatFormat
     score_roundings: int = 2
     any_unfused: bool = False
+    parts: int = 1
 
     @classmethod
-    def of(cls, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> "Roundings":
+    def of(
+        cls, dtype: str, score_roundings: int = 2, any_unfused: bool = False, parts: int = 1
+    ) -> "Roundings":
         """With float32 inside, float64 for float64. Raises ValueError for an unknown dtype, and a negative number."""
         inner = float_format("float64" if dtype == "float64" else "float32")
         times = whole("score_roundings", score_roundings, 0)
-        return cls(float_format(dtype), inner, times, any_unfused)
+        return cls(float_format(dtype), inner, times, any_unfused, parts)
 
     @property
     def truths(self) -> int:
@@ -238,10 +242,12 @@ class RoundedRows:
         lost = np.minimum(alike * self.soft.log_partition**2, _absorbed(self.soft) ** 2)
         return np.asarray(lost + alike * self.soft.log_sum**2)
 
-    def largest_weight_error(self, terms: float | Array) -> Array:
-        """What no weight is further off than, relative, but for the errors of scores: 3u_P + terms·u_i + L."""
+    @cached_property
+    def largest_weight_error(self) -> Array:
+        """What no weight is further off than, relative, but for the errors of scores: 3u_P + (2n + 6)u_i + L."""
         u = self.roundings.inner_roundoff
-        return self.roundings.weights_roundoff + terms * u + largest_logarithm_error(self.soft, u)
+        bound = self.roundings.weights_roundoff + (2 * self.part.seen + 6) * u
+        return np.asarray(bound + largest_logarithm_error(self.soft, u))
 
     @property
     def _by_exponentials(self) -> Array:

@@ -266,20 +266,6 @@ ln Z, sinks: h8/2 n28 sinks mask=causal(top_left)&window(12,-1)
 ln Z, sinks, rows without keys: h5 n50x30 sinks mask=causal(bottom_right)
 ln Z, groups, decoding: b4 h8/2 n1x517 d64 mask=key_lengths(517,1,64,0)
 ln Z, layout: b2 h3 n21x34 layout=heads_inside
-two parts: b2 h3 n65x67 splits=2
-seven parts, decoding: b2 h8/2 n1x517 d64 splits=7
-parts, causal: b2 h3 n67 causal splits=4
-parts, some empty: h3 n5x6 splits=9
-parts that nothing is seen of: b3 h4/1 n1x130 mask=key_lengths(130,1,0) splits=5
-parts, logits above 1000: n30x45 inputs=above_1000 splits=3
-parts, logit std 8: n49x65 inputs=logit_std_8 splits=3
-parts, rising logits: h1 n13x777 inputs=rising splits=6
-parts, random pairs: n40x50 mask=random(0.05,4) splits=3
-parts, bias: h5 n20x30 bias=1hqk splits=2
-parts, ALiBi: h4 n30x40 bias=alibi splits=3
-parts, cap: n40x50 softcap=5.0 inputs=logit_std_4 splits=3
-parts, sinks: h8/2 n28 sinks mask=causal(top_left)&window(12,-1) splits=3
-many parts: h1 n5x4099 splits=64
 """)
 )
 

@@ -7,7 +7,6 @@ from attnlab.correctness.error_budget import ErrorBudget as ErrorBudget
 from attnlab.correctness.error_budget import classify as classify
 from attnlab.correctness.error_budget import error_budget as error_budget
 from attnlab.correctness.error_budget import log_sum_budget as log_sum_budget
-from attnlab.correctness.error_budget import merged_budget as merged_budget
 from attnlab.correctness.error_budget import precision_classes as precision_classes
 from attnlab.correctness.exact_attention import LogSums as LogSums
 from attnlab.correctness.exact_attention import exact_gradients as exact_gradients
