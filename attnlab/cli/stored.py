@@ -25,7 +25,9 @@ from attnlab.text import one_line
 )
 @without_garbage_collection(last=True)
 def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
-    """Write the report of a stored run again, and the page to explore beside it.
+    """Write the report of a stored run again.
+
+    And the page to explore beside it.
 
     From its results alone. In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
     """
