@@ -36,9 +36,8 @@ from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import run
-from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
-from attnlab.runs.store import read_run, require_run
+from attnlab.runs.store import held, read_run, require_run
 from attnlab.workload.result import Result
 from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
 from attnlab.workload.workload import Workload
@@ -112,7 +111,7 @@ def _asked(
     yield "compare", compare(*contenders, workload=workload, folders=here, limits=LIMITS).results
     plan = Plan(
         workloads=(workload,), contenders=tuple(contenders), folders=here, limits=LIMITS, experiments=(),
-        self_test=False, memory=False, ceilings=False,
+        control=False, memory=False, ceilings=False,
     )  # fmt: skip
     stored = run(plan, folder / "stored")
     yield "run", stored.results
@@ -224,7 +223,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
     kept, spent = 0, []
     with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
         plan = replace(reference.plan, workloads=tuple(planned))
-        run = replace(reference, folder=Path(folder), plan=plan, results=[], findings=[], complete=False)
+        run = replace(reference, folder=Path(folder), plan=plan, results=[], complete=False)
         run.save()
         for workload, old in planned.items():
             if kept < RESULTS:
@@ -239,7 +238,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
         with held(require_run(folder)):
             again = read_run(folder)
             left = len(again.left())
-            assert len(again.whole()) == len(again.results) == kept
+            assert len(again.results) == kept
         reading = time.perf_counter() - started
     measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
     share = (append * len(races) + 4 * saving) / measuring

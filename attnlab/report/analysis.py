@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
+from attnlab.lab import read_chapter
+from attnlab.lab.finding import Finding
 from attnlab.runs.store import Run
 from attnlab.stats import analysis as judge
 from attnlab.stats.analysis import Cell
@@ -109,10 +111,18 @@ def neutral(run: Run) -> Run:
     return replace(
         run,
         command=one_line(run.command, 4000).replace("```", "'''"),
-        findings=_every(run.findings, cache(neutral_sentences)),
         plan=replace(run.plan, origins=_every(run.plan.origins, change)),
         **{name: _every(getattr(run, name), change) for name in names},
     )
+
+
+def findings_of(run: Run) -> list[Finding]:
+    """The numerical chapter of a run, its texts made neutral; empty where there is none, or its file is damaged."""
+    try:
+        found: list[Finding] = _every(read_chapter(run.folder), cache(neutral_sentences))
+    except ValueError:
+        return []
+    return found
 
 
 def analyse(run: Run, safe: Callable[[Run], Run] = neutral) -> Analysis:

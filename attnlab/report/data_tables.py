@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from attnlab.lab.finding import Row
-from attnlab.report.analysis import Analysis, mapping, pool_threads
+from attnlab.report.analysis import Analysis, findings_of, mapping, pool_threads
 from attnlab.stats.analysis import Cell, Group
 from attnlab.stats.crossover import find_crossovers
 from attnlab.stats.groups import condition, conditions
@@ -83,7 +83,7 @@ def tables(analysis: Analysis, fitting: Fitting) -> Iterator[tuple[str, Table]]:
         further = iter(made)
         if first := next(further, None):
             yield name, even([first, *further])  # held here by nobody, it goes when it is written
-    for one in run.findings:
+    for one in findings_of(run):
         if one.rows:
             yield f"finding-{one.experiment}", finding_rows(one.rows)
 

@@ -25,7 +25,7 @@ from attnlab.errors import NotStored
 from attnlab.figures import Drawn
 from attnlab.plain import finite
 from attnlab.report import answer, data_tables, experiments_page, layout, run_figures, sentences, tables
-from attnlab.report.analysis import Analysis, analyse
+from attnlab.report.analysis import Analysis, analyse, findings_of
 from attnlab.report.layout import FIGURES, TABLES, Picture, Writing, linked, plain
 from attnlab.runs.store import Run
 from attnlab.stats import growth
@@ -78,7 +78,7 @@ def draw(analysis: Analysis) -> dict[str, Drawn]:
         "latency": run_figures.latency(analysis),
         "memory": run_figures.memory(analysis),
         "ceiling": run_figures.ceiling(analysis),
-        **experiments_page.draw(analysis.run.findings),
+        **experiments_page.draw(findings_of(analysis.run)),
     }
     return {name: one for name, one in drawn.items() if one is not None}
 
@@ -148,7 +148,7 @@ def render(content: Content, pictures: Mapping[str, Picture], files: Sequence[st
         tables=tables,
         percent=percent,
         markdown=layout.markdown,
-        findings=[experiments_page.content(one, pictures) for one in run.findings],
+        findings=[experiments_page.content(one, pictures) for one in findings_of(run)],
         parquet=data_tables.with_parquet(),
     )
 

@@ -9,7 +9,6 @@ from typing import Any
 from attnlab.backends.contender import with_huge_pages
 from attnlab.report.analysis import Analysis, mapping, pool_threads
 from attnlab.runs.presets import presets
-from attnlab.runs.store import torn_text
 from attnlab.stats.analysis import Group
 from attnlab.stats.groups import place_text
 from attnlab.stats.growth import WORST, Fits
@@ -81,7 +80,9 @@ def warnings(analysis: Analysis) -> list[str]:
             f"This run was interrupted: {answered} of {counted(len(run.plan.workloads), 'workload')} "
             "were answered. What follows holds for those alone."
         )
-    found += torn_text(run)
+    for file, faults in run.torn.items():
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        found.append(f"{file} is damaged, and what could not be read is left out: {faults[0]}{more}.")
     found += _fewer_threads(run.environment)
     found += _other_kernels(run.environment)
     disturbed, turns = analysis.turns

@@ -124,7 +124,8 @@ def test_a_degenerate_run_still_makes_a_whole_report(made, options, tmp_path):
 
 def test_a_run_with_nothing_in_it_says_so(made):
     run = made(lengths=(64,), heads=(1,))
-    run.results, run.findings, run.ceilings, run.account, run.environment = [], [], [], {}, {}
+    run.results, run.ceilings, run.account, run.environment = [], [], {}, {}
+    write_chapter(run, [])
     run.complete, run.command, run.started = False, "", ""
     page = write(run)
     text = check(page.read_text(encoding="utf-8"), page.parent)
@@ -196,7 +197,7 @@ def test_a_hostile_run_has_harmless_markdown(made):
     run = hostile(made(**SMALL))
     worse = f"<img src=x> {NASTY} [a][b] [b]: javascript:z\n\n[b]: javascript:z"
     facts = {"seconds": worse}
-    run.findings = [replace(one, title=worse, conclusion=worse, facts=facts) for one in run.findings]
+    write_chapter(run, [replace(variance(), title=worse, conclusion=worse, facts=facts)])
     run.plan = replace(run.plan, origins=(f"{NASTY}`/x",) * len(run.plan.workloads))
     text = render(content_of(run), {})
     unfenced = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -210,11 +211,8 @@ def test_a_hostile_run_has_harmless_markdown(made):
 def test_text_where_a_number_belongs_is_shown_and_breaks_nothing(made):
     """In the facts of a latency and of a finding, and in the rows that its figure is drawn of, which it then lacks."""
     run = made(**SMALL)
-    run.findings = [
-        replace(one, rows=tuple(replace(row, where={**row.where, "head_dim": "x"}) for row in one.rows))
-        for one in run.findings
-    ]
-    run.findings = [replace(one, facts={**one.facts, "seconds": "soon", "seed": "x"}) for one in run.findings]
+    odd = tuple(replace(row, where={**row.where, "head_dim": "x"}) for row in variance().rows)
+    write_chapter(run, [replace(variance(), rows=odd, facts={"seconds": "soon", "seed": "x"})])
     for result in run.results:
         for one in result.measurements:
             object.__setattr__(one, "facts", {"others": "lots", "cut short": "x"})
@@ -265,11 +263,11 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(made, tmp_path: Path, ht
 
 def test_the_report_shows_of_an_experiment_what_failed_and_links_the_rest(made):
     run = made(lengths=(64, 128), heads=(1,))
-    finding = run.findings[0]
+    finding = variance()
     wrong = Row(
         "variance", {"backend": "numpy_blocked", "scaling": "μP", "head_dim": 3}, 1.0, 2.0, 0.1, False
     )
-    run.findings = [replace(finding, rows=(*finding.rows, wrong))]
+    write_chapter(run, [replace(finding, rows=(*finding.rows, wrong))])
     text = render(content_of(run), {})
     chapter = text[text.index("## Numerical experiments") : text.index("## How sure")]
     assert "**FAIL**" in chapter and "numpy_blocked" in chapter
