@@ -14,6 +14,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import variance, write_chapter
 
 from attnlab.errors import NotStored
 from attnlab.lab import experiment
