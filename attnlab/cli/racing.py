@@ -121,9 +121,7 @@ def _add_chapter(found: Run, shown: Progress) -> None:
         if names:
             with accounted(found, "numerics"), terminable():
                 asked = found.plan.experiments
-                run_chapter(
-                    found.folder, asked, backends=names, folders=found.plan.folders, on_event=begins
-                )
+                run_chapter(found.folder, asked, backends=names, folders=found.plan.folders, on_event=begins)
     except KeyboardInterrupt:
         found.complete = False
 
