@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.workload.captured import ARRAYS
 from attnlab.workload.distributions import DISTRIBUTIONS
-from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, floating, shapes
+from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, of_four_axes, shapes
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
 from attnlab.workload.vocabulary import GIVEN, GRADIENTS, OUTPUT, carrier, round_to
@@ -39,8 +38,8 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     w = workload
     wanted = [w.shape_of(gradient) for gradient in GRADIENTS]
     if w.captured is not None:
-        read = w.captured.read(dict(zip(ARRAYS, wanted, strict=True)))
-        q, k, v = (round_to(floating(name, array), w.dtype) for name, array in read.items())
+        held = _held(w)
+        q, k, v = (_cut(w, *pair) for pair in zip((held.query, held.key, held.value), wanted, strict=True))
     elif w.distribution == "normal":  # what every format holds
         q, k, v = (_drawn(w, stream, shape) for stream, shape in enumerate(wanted))
         return q, k, v
@@ -70,24 +69,28 @@ def problem_of(workload: Workload) -> Inputs:
     block = None if w.d_model is None else block_of(w)
     q, k, v = inputs(w) if block is None else block.unknown()
     bias: Any = None
+    mask, held = w.masked, None if w.captured is None else _held(w)
+    if held is not None and w.mask == GIVEN:
+        parts = (part.array for part in held.mask.parts if isinstance(part, Given))
+        mask = mask & Mask(tuple(Given(of_four_axes(one)[tuple(map(slice, w.shape))]) for one in parts))
     if w.bias == "alibi":
         bias = Alibi.of_heads(w.heads)
-    elif w.bias == GIVEN:
-        bias = _read(w, "bias", w.shape)
+    elif held is not None and w.bias == GIVEN:
+        bias = round_to(np.asarray(held.bias)[tuple(map(slice, w.shape))], w.dtype)
     elif w.bias == "normal":  # as large as a score matrix: half of float64 where no more is needed
         wide = np.float64 if w.dtype == "float64" else np.float32
         bias = _drawn(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=wide)
     sinks = None
     if w.sinks:
-        own = w.captured is not None and w.captured.fields().get("sinks")
-        sinks = _read(w, "sinks", (w.heads,)) if own else _drawn(w, _SINKS, (w.heads,))
+        own = None if held is None else held.sinks
+        sinks = _drawn(w, _SINKS, (w.heads,)) if own is None else _cut(w, own, (w.heads,))
     return Inputs(
         query=q,
         key=k,
         value=v,
         dtype=w.dtype,
         scale=w.scale,
-        mask=w.masked & Mask.of(Given(_read(w, "mask", w.shape))) if w.mask == GIVEN else w.masked,
+        mask=mask,
         bias=bias,
         softcap=w.softcap,
         sinks=sinks,
@@ -134,11 +137,21 @@ def block_of(workload: Workload) -> Block:
     )
 
 
-def _read(w: Workload, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A further array of the workload's file; over its scores one for all of an axis where the file has one."""
-    assert w.captured is not None, "only what is read can be given"
-    found = w.captured.read({name: tuple(shape)})[name]
-    return found if found.dtype == np.bool_ else round_to(floating(name, found), w.dtype)
+def _held(w: Workload) -> Inputs:
+    """What the workload's file holds. Raises Declined for one that is not what it was: inputs are made in a race."""
+    try:
+        assert w.captured is not None
+        return w.captured.inputs()
+    except ValueError as fault:
+        raise Declined(str(fault)) from None
+
+
+def _cut(w: Workload, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The first numbers of each axis, rounded. Raises Declined where there are fewer."""
+    found = array[tuple(map(slice, shape))]
+    if found.shape != shape:
+        raise Declined(f"{w.distribution} holds an array of {array.shape}, and {shape} is asked for")
+    return round_to(found, w.dtype)
 
 
 def _drawn(

@@ -172,16 +172,16 @@ def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     """The workload of one layer, `said` going before what the file says. Raises FieldError for more than it holds."""
-    held = one.fields()
-    kv_heads = max(1, said.get("heads", held["heads"]) * held["kv_heads"] // held["heads"])
-    found = Workload(**{**held, "kv_heads": kv_heads, **said, "distribution": one.text})
+    held = Workload.of_problem(one.inputs())
+    kv_heads = max(1, said.get("heads", held.heads) * held.kv_heads // held.heads)
+    found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
-        asked, exact = getattr(found, name), name.endswith("_dim")
-        if asked > held[name] or (exact and asked < held[name]):
-            most = "" if exact else "at most "
-            raise FieldError(name, f"must be {most}the {held[name]} of {one.text}, got {asked}")
+        asked, most = getattr(found, name), getattr(held, name)
+        bound = "" if name.endswith("_dim") else "at most "
+        if asked > most or (not bound and asked < most):
+            raise FieldError(name, f"must be {bound}the {most} of {one.text}, got {asked}")
     for name in ("mask", "bias"):
-        if getattr(found, name) == GIVEN and held.get(name) != GIVEN:
+        if getattr(found, name) == GIVEN != getattr(held, name):
             raise FieldError(name, f"cannot be given: {one.text} holds none; name one")
     return found
 

@@ -79,7 +79,7 @@ def test_inputs_that_were_kept_are_the_layers_own(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = Plain(causal=True), torch.randn(1, 12, 16)
     diagnose(model, x, backends=[], race=False, save_inputs=file)
-    assert captured.layers(str(file)) == ("layer0", "layer1")
+    assert [one.layer for one in captured.named(str(file))] == ["layer0", "layer1"]
     one, _ = workloads({"distribution": str(file)})
     assert one.causal == "top_left"
     q = model.layers[0](x).detach().chunk(3, dim=-1)[0].unflatten(-1, (2, -1)).transpose(1, 2)

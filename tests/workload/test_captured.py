@@ -84,9 +84,9 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
     ("held", "about", "told"),
     [
         ({"weight": np.ones((2, 2), np.float32)}, None, "holds no inputs: it needs tensors query, key and value"),
-        ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, None, "do not fit each other"),
-        ({**GOOD, "key": np.ones((3, 4), np.float32)}, None, r"key must be of shape \(batch, heads, length, dim\)"),
-        (GOOD, {"conditions": '{"eval": "1"}'}, "its metadata do not say what was asked"),
+        ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, None, "must have the same head_dim"),
+        ({**GOOD, "key": np.ones((3, 4), np.float32)}, None, "key must be a non-empty array of shape"),
+        (GOOD, {"conditions": '{"eval": "1"}'}, "unexpected keyword argument 'eval'"),
         ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, None, "value holds a NaN or an infinity"),
         ({**GOOD, "query": 1e6 * GOOD["query"]}, None, "no float16 holds the inputs .* name a wider dtype"),
         ((2**62).to_bytes(8, "little") + b"{}", None, "is no safetensors file"),
