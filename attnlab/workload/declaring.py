@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Reader = Callable[[str], Any]
 #: what a seed may be at most: what stored tables hold
 MOST_SEED = 2**63 - 1
 #: what seconds, hours and numbers of things may be at most: longer than anybody waits, within what clocks can wait
@@ -22,16 +20,17 @@ UTMOST_PROCESSES = 1000
 class Declared:
     """What is declared of a field beside its name and its default.
 
-    help : one line for a person. read : from text to the value, by default that of its type (`reader`). brief : its
-    part of a label, with the value in {}, or a function from the value to that; empty for nothing. always : whether a
-    label says it at its default too. several : the plural under which a grid takes many values of it. also : a second
-    name of its option. names : the values that it may have, where they are names. most : what a size may be at most.
-    group : the heading, on a page of options, of its option and of those of the fields after it that name none.
+    help : one line for a person, which names are added to. read : from text to the value, by default that of its type.
+    brief : its part of a label, with the value in {}, or a function from the value to that; empty for nothing, and None
+    for the name of a flag, the value of a field that has names, and otherwise ``name=value``. always : whether a label
+    says it at its default too. several : the plural under which a grid takes many values of it. also : a second name of
+    its option. names : the values that it may have, where they are names. most : what a size may be at most. group :
+    the heading, on a page of options, of its option and of those of the fields after it that name none.
     """
 
     help: str
-    read: Reader | None = None
-    brief: str | Callable[[Any], str] = ""
+    read: Callable[[str], Any] | None = None
+    brief: str | Callable[[Any], str] | None = None
     always: bool = False
     several: str | None = None
     also: str | None = None
@@ -40,9 +39,10 @@ class Declared:
     group: str = ""
 
 
-def declared(default: Any, help: str, **rest: Any) -> Any:
+def declared(default: Any, help: str, names: Iterable[str] = (), **rest: Any) -> Any:
     """A dataclass field with its declaration."""
-    return dataclasses.field(default=default, metadata={"declared": Declared(help, **rest)})
+    told = Declared(help, names=tuple(names), **rest)
+    return dataclasses.field(default=default, metadata={"declared": told})
 
 
 def declaration(field: dataclasses.Field[Any]) -> Declared:
@@ -56,9 +56,9 @@ def in_label(field: dataclasses.Field[Any], value: Any) -> str:
     told = declaration(field)
     if value == field.default and not told.always:
         return ""
-    if isinstance(told.brief, str):
-        return told.brief.format(spoken(value) if isinstance(value, tuple) else value)
-    return told.brief(value)
+    if told.brief is None:
+        return field.name if value is True else value if told.names else f"{field.name}={spoken(value)}"
+    return told.brief.format(value) if isinstance(told.brief, str) else told.brief(value)
 
 
 def option(name: str) -> str:
@@ -66,53 +66,11 @@ def option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def whole(least: int) -> Reader:
-    """Reads a whole number of at least `least`."""
-
-    def read(text: str) -> int:
-        try:
-            found = int(text)
-        except ValueError:
-            found = least - 1
-        if found < least:
-            raise ValueError(f"must be a whole number of at least {least}, got {text!r}")
-        return found
-
-    return read
-
-
-def number(text: str) -> float:
-    """Reads a finite number."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise ValueError(f"must be a finite number, got {text!r}")
-    return found
-
-
 def within(name: str, value: float, most: int = MOST) -> float:
     """`value`, where it is above 0 and at most `most`. Raises ValueError otherwise."""
     if not 0 < value <= most:  # nor nan
         raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value}")
     return value
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Reads whole numbers between commas."""
-    try:
-        return tuple(int(one) for one in text.split(","))
-    except ValueError:
-        raise ValueError(f"must be whole numbers separated by commas, got {text!r}") from None
-
-
-def yes(text: str) -> bool:
-    """Reads true or false."""
-    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-    if text.lower() not in known:
-        raise ValueError(f"must be true or false, got {text!r}")
-    return known[text.lower()]
 
 
 def split_names(text: str) -> list[str]:
@@ -124,16 +82,6 @@ def split_names(text: str) -> list[str]:
     if not all(names):
         raise ValueError(f"a list of names is separated by single commas, got {text!r}")
     return names
-
-
-#: by the type that a field has, without what else it may be
-_READERS: dict[str, Reader] = {"int": whole(1), "float": number, "bool": yes, "tuple": numbers}
-
-
-def reader(field: dataclasses.Field[Any]) -> Reader:
-    """From the text of an option to the value of `field`; raises ValueError, in one line."""
-    kind = re.split(r"\W", str(field.type), maxsplit=1)[0]
-    return declaration(field).read or _READERS.get(kind, str)
 
 
 def spoken(value: Any) -> str:

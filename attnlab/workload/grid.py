@@ -17,24 +17,29 @@ import msgspec
 
 from attnlab.errors import FieldError
 from attnlab.workload.captured import SUFFIX, Captured, named
-from attnlab.workload.declaring import declaration, numbers, option, reader, split_names
+from attnlab.workload.declaring import declaration, option, split_names
 from attnlab.workload.vocabulary import GIVEN
 from attnlab.workload.workload import Workload
 
+Field = dataclasses.Field[Any]
 #: of a plan, where nothing is said
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
+#: what a value of a kind is called
+_WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
 @dataclass(frozen=True)
 class Choice:
     """What may be said under one `name`: it sets `fields`, all of them to one value; `several` values span a grid.
 
-    alone : whether it sets a field that another choice sets together with others.
+    group : the heading of its option on a page of options. alone : whether it sets a field that another choice sets
+    together with others.
     """
 
     name: str
-    fields: tuple[dataclasses.Field[Any], ...]
+    fields: tuple[Field, ...]
+    group: str
     several: bool = False
     alone: bool = False
 
@@ -50,12 +55,6 @@ class Choice:
         return (option(name),) if name else ()
 
     @property
-    def group(self) -> str:
-        """The heading of its option on a page of options: that of its field, or of the nearest before that has one."""
-        before = dataclasses.fields(Workload)[: [*_KINDS].index(self.fields[0].name) + 1]
-        return [group for field in before if (group := declaration(field).group)][-1]
-
-    @property
     def bare(self) -> bool:
         """Whether the option may stand alone, for "true"."""
         return self.fields[0].default is False
@@ -63,10 +62,10 @@ class Choice:
     def help(self, default: str = "") -> str:
         """One line for a person, with the `default`: by default the field's own, where that says something."""
         first = self.fields[0]
-        if len(self.fields) > 1:
-            text = " and ".join(field.name for field in self.fields).capitalize() + "."
-        else:
-            text = declaration(first).help
+        together = " and ".join(field.name for field in self.fields).capitalize() + "."
+        text = together if len(self.fields) > 1 else declaration(first).help
+        if names := declaration(first).names:
+            text = f"{text.removesuffix('.')}: {', '.join(names)}."
         told = self.several or self.alone or "[default" in text
         if not told and first.default not in (None, False, "", "none", 0):
             default = default or str(first.default)
@@ -75,8 +74,8 @@ class Choice:
     @property
     def metavar(self) -> str:
         """``N`` for a number, otherwise the name in capitals; ``N,N`` for several."""
-        kind = _KINDS[self.fields[0].name]
-        name = {int: "N", float: "X"}.get(kind, self.fields[0].name.upper())
+        first = self.fields[0].name
+        name = {int: "N", float: "X"}.get(_KINDS[first], first.upper())
         return f"{name},{name}" if self.several else f"[{name}]" if self.bare else name
 
     @property
@@ -89,11 +88,10 @@ class Choice:
 
     def read(self, text: str) -> Any:
         """The value that an option's text stands for. Raises ValueError, naming the option."""
-        read = reader(self.fields[0])
         try:
             if self.several:
-                return tuple(dict.fromkeys(read(one.strip()) for one in text.split(",")))
-            return read(text)
+                return tuple(dict.fromkeys(_read(self.fields[0], one.strip()) for one in text.split(",")))
+            return _read(self.fields[0], text)
         except ValueError as fault:
             listed = "takes values between commas, each of which " if self.several else ""
             raise ValueError(f"{self.option} {listed}{fault}") from None
@@ -101,10 +99,22 @@ class Choice:
     def is_value(self, text: str) -> bool:
         """Whether `text` stands for a value of a bare option, and not for something that comes after it."""
         try:
-            value = reader(self.fields[0])(text)
+            value = _read(self.fields[0], text)
         except ValueError:
             return False
         return isinstance(value, bool) or value in declaration(self.fields[0]).names
+
+
+def _read(field: Field, text: str) -> Any:
+    """The value of a field that a text stands for. Raises ValueError, in one line, for another type."""
+    read, kind = declaration(field).read, str(field.type).partition(" ")[0].partition("[")[0]
+    if read is not None:
+        return read(text)
+    try:
+        return msgspec.convert(text.split(",") if kind == "tuple" else text, _KINDS[field.name], strict=False)
+    except msgspec.ValidationError:
+        words = _WORDS.get(kind, "whole numbers separated by commas")
+        raise ValueError(f"must be {words}, got {text!r}") from None
 
 
 @cache
@@ -115,20 +125,18 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
     of one field takes its place in a grid.
     """
     fields = dataclasses.fields(Workload)
-    plurals: dict[str, tuple[dataclasses.Field[Any], ...]] = {}
-    for field in fields:
-        plural = declaration(field).several
-        if plural:
-            plurals[plural] = (*plurals.get(plural, ()), field)
     found: dict[str, Choice] = {}
+    group = ""
     for field in fields:
+        group = declaration(field).group or group
         plural = declaration(field).several
-        together = plurals[plural] if plural else (field,)
-        if plural and (grid or len(together) > 1):
+        together = tuple(one for one in fields if plural and declaration(one).several == plural) or (field,)
+        alone = len(together) > 1
+        if plural and (grid or alone):
             name = plural if grid else plural.removesuffix("s")
-            found.setdefault(name, Choice(name, together, several=grid))
-        if not plural or not grid or len(together) > 1:
-            found.setdefault(field.name, Choice(field.name, (field,), alone=len(together) > 1))
+            found.setdefault(name, Choice(name, together, group, several=grid))
+        if not plural or not grid or alone:
+            found.setdefault(field.name, Choice(field.name, (field,), group, alone=alone))
     return tuple(found.values())
 
 
@@ -136,24 +144,21 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
     Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.workload.drawing`) one for each of its layers, with its sizes and conditions where nothing is said.
+    (`attnlab.workload.captured`) one for each of its layers, with its sizes and conditions where nothing is said.
     Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)
     known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
     values = [said[choice.name] if choice.several else (said[choice.name],) for choice in known]
-    found = []
+    found: list[Workload] = []
     for chosen in product(*reversed(values)):
         fields: dict[str, Any] = {}
         for choice, value in zip(known, reversed(chosen), strict=True):
             fields |= dict.fromkeys((field.name for field in choice.fields), value)
-        if files:
-            found += [_of_file(one, fields) for one in files]
-            continue
-        found.append(Workload(**fields))
-        if GIVEN in (found[-1].mask, found[-1].bias):
-            field = "mask" if found[-1].mask == GIVEN else "bias"
-            raise FieldError(field, f"{GIVEN!r} stands for an array of a caller's own: name one")
+        found += [_of_file(one, fields) for one in files] if files else [Workload(**fields)]
+    for name in ("mask", "bias") if not files else ():
+        if any(getattr(one, name) == GIVEN for one in found):
+            raise FieldError(name, f"{GIVEN!r} stands for an array of a caller's own: name one")
     return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
 
 
@@ -195,12 +200,14 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
 def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
     """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
 
-    None where each has one. Commas part no value of a kind that holds them, as ``--window 256,0``. Raises ValueError
-    where it is more than one option.
+    None where each has one. A list of numbers and a free text may hold commas themselves. Raises ValueError where it
+    is more than one option.
     """
     first = {choice.name: choice.fields[0] for choice in choices(grid=False)}
     whole = {
-        name for name, one in first.items() if reader(one) in (str, numbers) and not declaration(one).names
+        name
+        for name, one in first.items()
+        if str(one.type).startswith(("str", "tuple")) and not declaration(one).names
     }
     split = {name: split_names(text) for name, text in texts.items() if text and name not in whole}
     found = {name: tuple(dict.fromkeys(values)) for name, values in split.items() if len(set(values)) > 1}

@@ -24,7 +24,6 @@ from attnlab.workload.declaring import (
     in_label,
     option,
     spoken,
-    whole,
 )
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
@@ -57,12 +56,10 @@ _MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
 _FEW = 64
 #: what fields were called in results that are stored; and fields that went, with the one value that can be read
 _FORMER, _GONE = {"regime": "distribution"}, {"splits": 1}
-
-
-def _causal(text: str) -> str | bool:
-    if text.lower() in ("false", "none"):
-        return False
-    return "top_left" if text.lower() == "true" else text
+#: how False and True may be written
+_CAUSAL = {"false": False, "none": False, "true": "top_left"}
+#: what the declarations of both lengths share
+_LENGTH: dict[str, Any] = {"several": "lengths", "most": 2**24}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,46 +81,35 @@ class Workload:
     batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
     heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True, most=2**20)
     kv_heads: int = declared(
-        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]"
+        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", brief=""
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", several="lengths", most=2**24)
-    keys: int = declared(512, "Keys, where they differ from the length.", several="lengths", most=2**24)
+    queries: int = declared(512, "Queries, where they differ from the length.", brief="", **_LENGTH)
+    keys: int = declared(512, "Keys, where they differ from the length.", brief="", **_LENGTH)
     head_dim: int = declared(
-        None, "Dimension of one head. [default: 64, of a block d_model / heads]", most=2**16
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="", most=2**16
     )
-    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", most=2**16)
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", brief="", most=2**16)
     d_model: int | None = declared(
-        None,
-        "Width of the multi-head block around the core, with its four projections. [default: the core alone]",
-        brief="d_model={}",
-        most=2**20,
+        None, "Width of a multi-head block around the core. [default: the core alone]", most=2**20
     )
-    rotary: bool = declared(False, "Rotary positions of query and key, in a block.", brief="rotary")
+    rotary: bool = declared(False, "Rotary positions of query and key, in a block.")
     dtype: str = declared(
-        "float32",
-        f"Number format: {', '.join(DTYPES)}.",
-        brief="{}",
-        several="dtypes",
-        names=DTYPES,
-        always=True,
-        group="What is measured",
+        "float32", "Number format.", names=DTYPES, several="dtypes", always=True, group="What is measured"
     )
-    device: str = declared("cpu", "cpu or cuda.", brief="{}", names=DEVICES, always=True)
+    device: str = declared("cpu", "Device.", names=DEVICES, always=True)
     causal: str | bool = declared(
         False,
-        "Hide later keys: top_left (query i sees keys 0 to i) or bottom_right (the last query sees all).",
-        read=_causal,
+        "Hide later keys; query i sees keys 0 to i, or the last query sees all keys.",
+        read=lambda text: _CAUSAL.get(text.lower(), text),
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
         group="Mask and scores",
     )
     window: tuple[int, int] | None = declared(
-        None,
-        "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit.",
-        brief="window={}",
+        None, "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit."
     )
     key_lengths: tuple[int, ...] | None = declared(
-        None, "Keys that are there, one number a batch element; the rest is padding.", brief="key_lengths={}"
+        None, "Keys that are there, one number a batch element; the rest is padding."
     )
     mask: str = declared(
         "",
@@ -131,44 +117,39 @@ class Workload:
         brief=lambda text: text.replace(" ", ""),
     )
     bias: str = declared(
-        "none",
-        "What is added to the scores: none, normal (an array of standard normal numbers), alibi.",
-        brief="bias={}",
-        names=("none", "normal", "alibi"),
+        "none", "What is added to the scores.", names=("none", "normal", "alibi"), brief="bias={}"
     )
     softcap: float | None = declared(
         None, "Cap c of the scores, c tanh(s/c), before the bias.", brief="softcap={:g}"
     )
-    sinks: bool = declared(False, "One more logit a head in the denominator.", brief="sinks")
-    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]")
+    sinks: bool = declared(False, "One more logit a head in the denominator.")
+    scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", brief="")
     layout: str = declared(
         "bhsd",
-        "How the arrays lie in memory: bhsd (heads outside) or bshd (as a projection leaves them).",
-        brief="{}",
+        "How the arrays lie in memory: heads outside, or as a projection leaves them.",
         names=("bhsd", "bshd"),
         group="What is measured",
     )
     storage: str = declared(
         CONTIGUOUS,
-        f"How keys and values lie between calls: {', '.join(STORAGES)}.",
+        "How keys and values lie between calls.",
+        names=STORAGES,
         brief="storage={}",
         several="storage",
-        names=tuple(STORAGES),
     )
     direction: str = declared(
         "forward",
-        "What is measured: forward, forward_with_log_sum (ln Z too), backward (the gradients alone), training (both).",
-        brief="{}",
-        names=tuple(DIRECTIONS),
+        "What is measured: the output, also ln Z, the gradients alone, or output and gradients.",
+        names=DIRECTIONS,
     )
     distribution: str = declared(
         "normal",
-        "How the inputs are drawn; or FILE.safetensors/LAYER, inputs that a model computed (attnlab diagnose).",
+        "FILE.safetensors/LAYER, inputs that a model computed, or how they are drawn.",
         brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
         also="inputs",
-        names=tuple(DISTRIBUTIONS),
+        names=DISTRIBUTIONS,
     )
-    seed: int = declared(0, "Seed of the inputs.", read=whole(0), brief="seed={}")
+    seed: int = declared(0, "Seed of the inputs.")
 
     def __post_init__(self) -> None:
         self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary, _MOST))
@@ -259,27 +240,25 @@ class Workload:
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
-    def of_problem(
-        cls, problem: Inputs, *, device: str = "cpu", direction: str = "forward", layout: str = "bhsd"
-    ) -> Workload:
-        """The workload that a problem poses; of arrays beside query, key and value it says only that they are given."""
-        shape = problem.shape
+    def of_problem(cls, problem: Inputs, **rest: str) -> Workload:
+        """The workload that inputs pose; of arrays beside query, key and value it says only that they are given.
+
+        rest : device, direction and layout, which inputs do not tell.
+        """
         return cls(
-            **shape._asdict(),
+            **problem.shape._asdict(),
             kv_heads=problem.kv_heads,
             head_dim=problem.query.shape[-1],
             value_dim=problem.value.shape[-1],
             d_model=None if problem.block is None else problem.block.d_model,
             rotary=problem.block is not None and problem.block.rotary,
             dtype=problem.dtype,
-            device=device,
             bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
             softcap=problem.softcap,
             sinks=problem.sinks is not None,
             scale=problem.scale,
-            direction=direction,
-            layout=layout,
             **fields_of(problem.mask),
+            **rest,
         )
 
     @property
