@@ -240,7 +240,7 @@ class Workload:
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
-    def of_problem(cls, problem: Inputs, **rest: str) -> Workload:
+    def of_problem(cls, problem: Inputs, **rest: Any) -> Workload:
         """The workload that inputs pose; of arrays beside query, key and value it says only that they are given.
 
         rest : device, direction and layout, which inputs do not tell.
