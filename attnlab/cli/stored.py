@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -13,64 +14,50 @@ from attnlab.text import one_line
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
-@click.option(
-    *("--format", "form"),
-    type=click.Choice(["md", "html", "json", "csv"]),
-    default="md",
-    help="md: report.md with figures beside it; html: one file; json, csv: plain data, printed.",
-)
 @options.out("Where to write (default: RUN_DIR).")
-@click.option(
-    "--summary", is_flag=True, help="Print one line of Markdown instead, for a job's summary in CI."
-)
 @without_garbage_collection(last=True)
-def report(folder: Path, form: str, out: Path | None, summary: bool) -> int:
-    """Write the report of a stored run again.
+def report(folder: Path, out: Path | None) -> int:
+    """Write the report of a stored run again, and the page to explore beside it.
 
-    And the page to explore beside it.
-
-    From its results alone. In a CI job: attnlab report RUN_DIR --summary >> "$GITHUB_STEP_SUMMARY"
+    From its results alone: report.md, figures/ and explore.html.
     """
-    from attnlab.cli.tables import show_verdict
-    from attnlab.report import content_of, explore_page, formats, write
+    from attnlab.report import PAGE, show, verdict_text, write
     from attnlab.runs.store import read_run
 
-    if out is not None and (summary or form in ("json", "csv")):
-        raise ValueError(f"--out is for md and html; {'the summary' if summary else form} is printed")
     found = read_run(folder)
-    if summary:
-        click.echo(formats.summary(found))
-    elif form == "json":
-        click.echo(formats.json_text(found))
-    elif form == "csv":
-        click.echo(formats.csv_text(found), nl=False)
-    else:
-        content = content_of(found)
-        page = write(found, out, content, html=form == "html")
-        explore = explore_page.write([found], (out or folder) / explore_page.PAGE, [content.analysis])
-        show_verdict(content)
-        click.echo(f"\nThe report: {page}\nThe page to explore: {explore}")
+    page = write(found, out)
+    show(verdict_text(found))
+    click.echo(f"\nThe report: {page}\nThe page to explore: {page.with_name(PAGE)}")
     return 0
 
 
 @click.command()
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@click.option(
+    *("--format", "form"),
+    type=click.Choice(["text", "md", "json", "bmf"]),
+    default="text",
+    help="text, Markdown, JSON, or Bencher's metric format.",
+)
 @options.as_json
 @without_garbage_collection(last=True)
-def show(folder: Path, as_json: bool) -> int:
+def show(folder: Path, form: str, as_json: bool) -> int:
     """Print the verdict and the table of a stored run.
 
     As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing.
     """
-    from attnlab.cli.tables import show_verdict
-    from attnlab.report import content_of, formats
+    from attnlab import report
     from attnlab.runs.store import read_run
 
     found = read_run(folder)
-    if as_json:
-        click.echo(formats.json_text(found, brief=True))
+    if form == "json" or as_json:
+        click.echo(json.dumps(report.to_json(found), allow_nan=False))
+    elif form == "bmf":
+        click.echo(json.dumps(report.bmf(found), allow_nan=False))
+    elif form == "md":
+        click.echo(report.verdict_text(found))
     else:
-        show_verdict(content_of(found))
+        report.show(report.verdict_text(found))
     return 0
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -20,19 +19,16 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from attnlab.race.compare import Comparison
-from attnlab.report.tables import MARKS
 from attnlab.runs.check import Checked
 from attnlab.runs.presets import Part
 from attnlab.runs.support import Listed
-from attnlab.stats.analysis import Cell
 from attnlab.stats.verdicts import Kind
-from attnlab.text import bytes_text, flops_text, interval_text, ratio_text, seconds_text, wrapped
+from attnlab.text import bytes_text, flops_text, seconds_text, wrapped
 from attnlab.workload.result import SAME_BITS, Outcome
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     from attnlab.lab.claims import Ledger
-    from attnlab.report import Content
 
 
 T = TypeVar("T")
@@ -309,74 +305,3 @@ def ledger_table(found: Ledger) -> Fitted:
     ]
     headers = ["id", "verdict", "claim", "what is so", "deciding figure"]
     return Fitted(headers, rows, prose=headers[1:], lines=True)
-
-
-# -- a race ------------------------------------------------------------------------------------------
-
-#: columns of the table of a race; from the third on, what is left out where there is no room, the last first
-_COLUMNS = ("workload", "first", "time", "next takes ×", "next", "peak", "no speed", "open", "rel. error")
-
-
-def undecided(cell: Cell) -> tuple[int, int]:
-    """How many verdicts on other implementations against the first are undecided, and of how many."""
-    if cell.ranking is None:
-        return 0, 0
-    taken = cell.ranking.best.implementation
-    verdicts = [one.against_best for one in cell.ranking.standings if one.implementation != taken]
-    return sum(one is None or one.kind is Kind.UNDECIDED for one in verdicts), len(verdicts)
-
-
-def _left_out(cell: Cell) -> Counter[str]:
-    """How many contenders have no speed, by what became of them."""
-    outcomes = (one.outcome for one in cell.answers.values())
-    return Counter(str(one).replace("_", " ") for one in outcomes if one is not Outcome.MEASURED)
-
-
-def _outcomes(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counts.items())
-
-
-def _row(cell: Cell) -> list[str]:
-    """What stands in `_COLUMNS` behind the workload, but for who has no speed."""
-    if cell.ranking is None:
-        return ["nobody", *[""] * 6]
-    result, (still, of), lead = cell.answers[cell.ranking.best.contender], undecided(cell), cell.won.ahead
-    low, high = (None, None) if lead is None else (lead.low, lead.high)
-    span = "" if low is None or high is None else f" {interval_text(low, high)}"
-    return [
-        f"{MARKS[cell.won.sure]} {', '.join(cell.won.first)}",
-        seconds_text(cell.won.seconds),
-        "" if lead is None else f"{ratio_text(lead.ratio)}{span}",
-        "" if lead is None else lead.over,
-        "" if result.peak_bytes is None else bytes_text(result.peak_bytes),
-        f"{still} of {of}" if still else "",
-        "" if result.accuracy is None else f"{result.accuracy.relative_error:.1e}",
-    ]
-
-
-def race_table(cells: Sequence[Cell], title: str = "") -> Fitted:
-    """A row a workload; what is the same of all stands in the title and in a line below."""
-    shared, labels = apart([one.workload.label for one in cells])
-    counts = [_left_out(one) for one in cells]
-    always = reduce(Counter.__and__, counts) if counts else Counter()
-    rows = []
-    for label, cell, count in zip(labels, cells, counts, strict=True):
-        row = _row(cell)
-        rows.append([label, *row[:5], _outcomes(count - always), *row[5:]])
-    note = f"Without a speed{' in each row' if len(rows) > 1 else ''}: {_outcomes(always)}." if always else ""
-    title = ": ".join(filter(None, (title, shared)))
-    return Fitted(_COLUMNS, rows, title, prose=("first",), spare=_COLUMNS[2:], note=note)
-
-
-def show_verdict(content: Content) -> None:
-    """Print a run's verdict, with a table of every workload in it.
-
-    Of a run that is not complete, what there is.
-    """
-    from attnlab.report.formats import told
-
-    def table(cells: Sequence[Cell]) -> Fitted:
-        return race_table([one for one in cells if one.answers])
-
-    parts = [one if isinstance(one, str) else table(one.ordered) for one in told(content)]
-    show(*parts, *([] if content.answer.groups else [table(content.analysis.cells)]))

@@ -1,18 +1,171 @@
-"""From stored results to a page that a person reads.
+"""From a stored run to what a person reads: a page in Markdown with figures, a page to explore, text for a terminal.
 
-`content_of` reads and judges a run once; `write` makes of it ``report.md``, its figures and its tables, `verdict_text`
-the verdict for a terminal. They read nothing but the run, so that a report can be made again from its folder at any
-time. matplotlib is loaded where a figure is drawn only.
+Frames (`frames.py`) turn a run into tables, templates turn tables into words. All of it comes from the run alone, so
+that it can be made again at any time. matplotlib and altair are loaded only where they draw.
 """
 
 from __future__ import annotations
 
-from attnlab.report.formats import Content, content_of, in_words, write
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from attnlab import figures, lab
+from attnlab.errors import NotStored
+from attnlab.lab.finding import Finding
+from attnlab.report import run_figures
+from attnlab.report.answer import answer, machine
+from attnlab.report.frames import Frames, grids, mapping, records
+from attnlab.report.page import PAGE, page
+from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
 
-__all__ = ["Content", "content_of", "in_words", "verdict_text", "write"]
+__all__ = ["PAGE", "Frames", "bmf", "fill", "show", "to_json", "verdict_text", "write"]
+
+REPORT, FIGURES = "report.md", "figures"
+#: tables of groups of workloads on one page
+MOST_GROUPS = 4
+#: entries of an environment that the report shows: those that change a time
+_ENVIRONMENT = (
+    "cpu",
+    "gpus",
+    "cores",
+    "memory_bytes",
+    "system",
+    "python",
+    "attnlab",
+    "governor",
+    "huge_pages",
+    "variables",
+)
+
+
+def write(run: Run, folder: Path | None = None) -> Path:
+    """Write ``report.md``, ``figures/`` and ``explore.html`` into `folder`, by default the run's own.
+
+    Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
+    NotStored where the folder cannot be written to.
+    """
+    place, frames = folder or run.folder, Frames(run)
+    try:
+        pictures = _pictures(frames, place / FIGURES)
+        findings = [_finding(one, place) for one in run.findings]
+        (place / REPORT).write_text(report_text(frames, pictures, findings), encoding="utf-8")
+        (place / PAGE).write_text(page(frames, fill("verdict.md.j2", **answer(frames))), encoding="utf-8")
+    except OSError as fault:
+        raise NotStored(
+            f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "
+            f"name another folder: attnlab report {run.folder} --out FOLDER"
+        ) from None
+    return place / REPORT
+
+
+def report_text(
+    frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Mapping[str, Any]] = ()
+) -> str:
+    """The report as Markdown, with links to the pictures that there are."""
+    return fill("report.md.j2", **_values(frames), pictures=pictures, findings=findings)
 
 
 def verdict_text(run: Run) -> str:
-    """The verdict, its tables, the warnings and its sentences as plain text, for a terminal."""
-    return in_words(content_of(run))
+    """The verdict and the table of the fastest as Markdown."""
+    frames = Frames(run)
+    return fill("show.md.j2", **answer(frames), grids=grids(frames.winners), most_groups=MOST_GROUPS)
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """The verdict and the frames `winners` and `results` as plain data; what is not known is None."""
+    frames = Frames(run)
+    return {
+        "complete": run.complete,
+        "baseline": frames.analysis.baseline,
+        "margin": frames.analysis.margin,
+        "use": (answer(frames)["chosen"] or {}).get("name"),
+        "winners": records(frames.winners),
+        "results": records(frames.results),
+    }
+
+
+def bmf(run: Run) -> dict[str, dict[str, dict[str, float]]]:
+    """Bencher's metric format: for each workload and contender the latency (ns), the speedup and the peak memory."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in records(Frames(run).results):
+        if row["seconds"] is None:
+            continue
+        told = {"latency": {"value": row["seconds"] * 1e9}}
+        if row["speedup_low"] is not None:
+            ends = {"lower_value": row["speedup_low"], "upper_value": row["speedup_high"]}
+            told["speedup"] = {"value": row["speedup"], **ends}
+        if row["peak_bytes"] is not None:
+            told["peak-memory"] = {"value": row["peak_bytes"]}
+        found[f"{row['workload']} {row['contender']}"] = told
+    return found
+
+
+def _pictures(frames: Frames, folder: Path) -> list[dict[str, str]]:
+    """The figures as files in `folder`, from which those of an earlier report are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.png"):
+        old.unlink()
+    drawn = run_figures.draw(frames)
+    for name, one in drawn.items():
+        figures.save(one.figure, folder / f"{name}.png")
+    return [
+        {"says": one.says.replace("[", "(").replace("]", ")"), "link": f"{FIGURES}/{name}.png"}
+        for name, one in drawn.items()
+    ]
+
+
+def _finding(one: Finding, folder: Path) -> dict[str, Any]:
+    """What the report tells of an experiment, its figure drawn; one that this version cannot draw has none."""
+    compared = [row for row in one.rows if row.compared]
+    told = {
+        "title": one.title,
+        "question": one.question,
+        "conclusion": one.conclusion,
+        "compared": len(compared),
+    }
+    picture = None
+    with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
+        picture = f"{FIGURES}/finding-{one.experiment}.png"
+        figures.save(lab.figure(one), folder / picture)
+    return {**told, "passed": sum(row.passed for row in compared), "picture": picture}
+
+
+def _values(frames: Frames) -> Mapping[str, Any]:
+    """What the report shows beside its pictures and experiments."""
+    run, analysis, control, results = frames.run, frames.analysis, frames.control, frames.results
+    return {
+        **answer(frames),
+        "run": run,
+        "names": analysis.names,
+        "shared": analysis.shared,
+        "margin": analysis.margin,
+        "machine": machine(run.environment),
+        "environment": [
+            (name.replace("_", " "), _plain(run.environment[name]))
+            for name in _ENVIRONMENT
+            if run.environment.get(name)
+        ],
+        "unseen": run.environment.get("not_seen_here") or [],
+        "command": run.command.replace("```", "'''"),
+        "measured": len(frames.contenders),
+        "grids": grids(frames.winners),
+        "most_groups": MOST_GROUPS,
+        "contenders": frames.contenders,
+        "fallbacks": results[results.asked_kernel.notna()].drop_duplicates("contender"),
+        "left_out": frames.left_out,
+        "accuracy": frames.accuracy,
+        "control": control,
+        "control_worst": None if control.empty else float((control.speedup - 1).abs().max()),
+        "between": None if control.empty else float(control.between_processes.median()),
+        "growth": frames.growth,
+    }
+
+
+def _plain(value: Any) -> str:
+    """An entry of an environment in one line."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {one}" for name, one in mapping(value).items() if one is not None)
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -15,8 +15,8 @@ from attnlab.lab.diagnosis import INPUTS, BackendError, Diagnosis
 from attnlab.lab.heads import FROZEN, LOST, Head, entropies, spread
 from attnlab.lab.theory import float_format
 from attnlab.lab.untrained import ALIKE, BEYOND, DISTANCE, DRAWN, FIRST, Compared
-from attnlab.report.analysis import neutral_text
 from attnlab.report.layout import FIGURES, NONE, Writing, fill, markdown, plain, table
+from attnlab.report.render import escaped
 from attnlab.text import (
     bytes_text,
     counted,
@@ -43,7 +43,7 @@ def write(found: Diagnosis, folder: Path) -> Path:
     page.write_text(
         fill(
             "diagnosis.md.j2",
-            model=neutral_text(found.model),
+            model=escaped(found.model),
             about=_about(found),
             lines=sentences(found),
             pictures=pictures,
@@ -146,11 +146,7 @@ def _control(found: Diagnosis) -> str:
             NONE if math.isnan(one.errors_apart) else number_text(one.errors_apart, 2)
         ),
     }
-    more = (
-        f" and of {listed([f'`{neutral_text(one)}`' for one in found.more_texts])}"
-        if found.more_texts
-        else ""
-    )
+    more = f" and of {listed([f'`{escaped(one)}`' for one in found.more_texts])}" if found.more_texts else ""
     few = f" ({len(found.more_texts)} degrees of freedom)" if more else ""
     return (
         f"The same configuration with random weights, {_sample(found)}: the text above{more}. *{ALIKE.capitalize()}*: "
@@ -232,7 +228,7 @@ def _formats(found: Diagnosis) -> str:
 
 def _fastest(found: Diagnosis) -> str:
     if found.no_race:
-        return f"No backends raced: {neutral_text(found.no_race)}."
+        return f"No backends raced: {escaped(found.no_race)}."
     if not any(one["seconds_median"] for one in found.race["contenders"]):
         return "No backend could be measured."
     timed = [one for one in found.race["contenders"] if _counts(one)]
@@ -240,7 +236,7 @@ def _fastest(found: Diagnosis) -> str:
         return "No turn of the race counts: other programs used the cores."
     best = min(timed, key=lambda one: one["seconds_median"])
     return (
-        f"**Quickest of {counted(len(timed), 'backend')} that raced is `{neutral_text(best['name'])}`**, "
+        f"**Quickest of {counted(len(timed), 'backend')} that raced is `{escaped(best['name'])}`**, "
         f"median {seconds_text(best['seconds_median'])} a call at {_shape(found)} on the inputs of layer "
         f"{found.raced_layer}; whether that is decided stands below."
     )
@@ -253,7 +249,7 @@ def _counts(one: Mapping[str, Any]) -> bool:
 
 def _shape(found: Diagnosis) -> str:
     label = next((one.label for one in found.layers if one.number == found.raced_layer), "")
-    return f"`{neutral_text(label)}`"
+    return f"`{escaped(label)}`"
 
 
 def _head(one: Head) -> str:
@@ -262,8 +258,8 @@ def _head(one: Head) -> str:
 
 def _about(found: Diagnosis) -> str:
     of = f" of {found.tokens_there:,}" if found.tokens_there > found.tokens else ""
-    text = f" of `{neutral_text(found.text)}`" if found.text else ""
-    cpu = neutral_text(str(found.environment.get("cpu")))
+    text = f" of `{escaped(found.text)}`" if found.text else ""
+    cpu = escaped(str(found.environment.get("cpu")))
     heads = len(found.heads) // max(1, len(found.layers))
     return (
         f"{len(found.layers)} layers of {heads} heads, in {found.dtype}, on the first {found.tokens}{of} tokens{text}; "
@@ -301,7 +297,7 @@ def error_table(errors: Sequence[BackendError]) -> str:
         by_name.setdefault(one.backend, {})[one.dtype] = one
     rows = [
         [
-            name if name == INPUTS else f"`{neutral_text(name)}`",
+            name if name == INPUTS else f"`{escaped(name)}`",
             *(_error(found.get(dtype)) for dtype in dtypes),
         ]
         for name, found in by_name.items()
@@ -325,17 +321,17 @@ def _left_out(errors: Sequence[BackendError]) -> str:
     for backend, reason in last.items():
         why = re.sub(rf"^{re.escape(backend)} declines .*?: ", "", reason)
         why = re.sub(r"^\w+ is not installed; .*", "not installed", why)
-        names.setdefault(neutral_text(why), []).append(backend)
+        names.setdefault(escaped(why), []).append(backend)
     told = [f"{named(who)} ({why})" for why, who in names.items()]
     return f"Left out: {'; '.join(told)}." if told else ""
 
 
 def _race(found: Diagnosis) -> str:
     if found.no_race:
-        return f"No race: {neutral_text(found.no_race)}."
+        return f"No race: {escaped(found.no_race)}."
     rows = [
         [
-            f"`{neutral_text(one['name'])}`",
+            f"`{escaped(one['name'])}`",
             one["outcome"],
             seconds_text(one["seconds_median"]) if _counts(one) else NONE,
             ratio_text(one["ratio"]) if one["ratio"] else NONE,
@@ -347,7 +343,7 @@ def _race(found: Diagnosis) -> str:
         for one in found.race["contenders"]
     ]
     raced = markdown(["contender", "outcome", "median", "ratio", "95 % interval", "verdict"], rows)
-    told = "\n".join(f"- {neutral_text(one)}" for one in found.race_sentences)
+    told = "\n".join(f"- {escaped(one)}" for one in found.race_sentences)
     return (
         f"The quickest backends raced at {_shape(found)}, on the inputs of layer {found.raced_layer}, "
         f"{found.race['sets']} fresh processes of each:\n\n{raced}\n\n{told}"

@@ -126,7 +126,7 @@ class Writing:
 
     def __init__(self, drawn: Mapping[str, Drawn], folder: Path, *, aside: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in (*folder.glob("*.png"), *folder.glob("*.svg")):
+        for old in folder.glob("*.png"):
             old.unlink()
         self.pictures = {name: Picture(folder / f"{name}.png", one.says) for name, one in drawn.items()}
         every = [(one.figure, self.pictures[name].file) for name, one in drawn.items()]

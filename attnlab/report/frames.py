@@ -1,0 +1,353 @@
+"""A run as tidy tables: what report, terminal and page show, and nothing else.
+
+Numbers are in base units (s, B, FLOP/s); a speedup above 1 means faster. What is not known is None.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attnlab.race.compare import Comparison
+from attnlab.runs.store import Run
+from attnlab.stats.analysis import Analysis, Cell
+from attnlab.stats.crossover import find_crossovers
+from attnlab.stats.ranking import Lead, is_second_entry
+from attnlab.stats.verdicts import Verdict
+from attnlab.workload.result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: the outcome of a measurement that is not believed: above the machine's ceiling, or disturbed in every round
+NOT_BELIEVED = "not believed"
+NO_ROUND = "other programs used the cores in every round"
+#: head counts and lengths of one table or figure that a person reads
+MOST_HEADS, MOST_LENGTHS = 6, 10
+
+
+@dataclass(frozen=True, eq=False)
+class Frames:
+    """The tables of `run`, each made when it is first asked for."""
+
+    run: Run
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """What its results say: see `attnlab.stats.analysis`."""
+        return self.run.judged()
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        """A row for each contender and workload, whatever became of it: see `_result`."""
+        cells = {cell.workload: cell for cell in self.analysis.cells}
+        once = [one for one in self.run.results if not is_second_entry(one.contender)]
+        baseline = self.analysis.baseline
+        return _frame((_result(cells[one.workload], one, baseline) for one in once), _RESULT)
+
+    @cached_property
+    def winners(self) -> pd.DataFrame:
+        """A row for each workload at which any contender was measured: the fastest, and its lead over the runner-up."""
+        return _frame(map(_winner, self.analysis.won), _WINNER)
+
+    @cached_property
+    def crossovers(self) -> pd.DataFrame:
+        """A row for each change of places: below `n` the contender `below` is faster, and `above` above it."""
+        rows = (
+            {
+                "group": group.name,
+                "heads": heads,
+                "below": one.below,
+                "above": one.above,
+                **_span("n", one.length, one.low, one.high),
+            }
+            for group in self.analysis.groups
+            for heads, some in find_crossovers(self.analysis, group).items()
+            for one in some
+        )
+        return _frame(rows, ("group", "heads", "below", "above", *_ends("n")))
+
+    @cached_property
+    def control(self) -> pd.DataFrame:
+        """A row for each workload on which a contender was entered twice: the speedup of the second entry."""
+        rows = (
+            {
+                "workload": one.workload.label,
+                "contender": one.contender,
+                "differs": one.differs,
+                "between_processes": one.between,
+                **speedup_of("speedup", one.verdict),
+            }
+            for one in self.analysis.self_test.twins
+        )
+        return _frame(rows, ("workload", "contender", "differs", "between_processes", *_ends("speedup")))
+
+    @cached_property
+    def growth(self) -> pd.DataFrame:
+        """A row for each contender and head count with several lengths: the slope of ln(time) against ln(n)."""
+        return _frame((), ("group", "contender", "heads", "first", "last", *_ends("slope")))
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A row for each round of each contender that was timed: its seconds, and whether it was disturbed."""
+        cells = {cell.workload: cell for cell in self.analysis.cells}
+        rows = (
+            {
+                **_place(cells[one.workload]),
+                "contender": one.contender,
+                "round": at,
+                "visit": one.latency.visits[at],
+                "seconds": took,
+                "disturbed": at in one.latency.disturbed_rounds,
+            }
+            for one in self.run.results
+            if one.latency
+            for at, took in one.latency.by_round().items()
+        )
+        return _frame(rows, ("group", "heads", "n", "contender", "round", "visit", "seconds", "disturbed"))
+
+    @cached_property
+    def accuracy(self) -> pd.DataFrame:
+        """A row for each contender and number format: its largest error as a share of its budget."""
+        checked = self.results[self.results.error.notna()]
+        checked = checked.assign(share=(checked.error / checked.budget).where(checked.budget > 0, math.inf))
+        worst = checked.sort_values("share").groupby(
+            ["contender", "dtype", "computes_in"], dropna=False, sort=False
+        )
+        return worst.tail(1)[
+            [
+                "contender",
+                "dtype",
+                "computes_in",
+                "group",
+                "n",
+                "heads",
+                "error",
+                "budget",
+                "share",
+                "outcome",
+            ]
+        ]
+
+    @cached_property
+    def contenders(self) -> pd.DataFrame:
+        """A row for each contender that was measured: where, its set-up, what ran, and whether its bits repeat."""
+        return _frame((row for name in self.analysis.names if (row := self._contender(name))), _CONTENDER)
+
+    def _contender(self, name: str) -> dict[str, Any] | None:
+        mine = self.results[self.results.contender == name]
+        timed = mine[mine.seconds.notna()]
+        if timed.empty:
+            return None
+        facts = mapping(mapping(self.run.environment.get("contenders")).get(name))
+        same = [bit for one in self.run.invariance if one.contender == name for bit in one.same.values()]
+        return {
+            "contender": name,
+            "measured": len(timed),
+            "asked": len(mine),
+            "setup_seconds": timed.setup_seconds.median(),
+            "same_bits": f"{sum(same)} of {len(same)}" if same else None,
+            "threads": max(pool_threads(facts), default=None),
+            "kernels": ", ".join(dict.fromkeys(timed.kernel.dropna())) or None,
+            "versions": ", ".join(
+                f"{one} {number}" for one, number in mapping(facts.get("versions")).items()
+            ),
+        }
+
+    @cached_property
+    def left_out(self) -> pd.DataFrame:
+        """A row for each contender and outcome without a time: at how many workloads, and the first reason."""
+        without = self.results[self.results.seconds.isna()]
+        counted = without.groupby(["contender", "outcome"], sort=False).agg(
+            at=("n", "size"), reason=("reason", "first")
+        )
+        return counted.reset_index()
+
+
+_RESULT = (
+    "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "kernel",
+    "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict", "behind",
+    "behind_low", "behind_high", "first", "peak_bytes", "setup_seconds", "error", "budget", "flops", "flop_per_byte",
+    "share_of_matmul", "share_of_copy", "limited_by", "score_bytes", "output_bytes",
+)  # fmt: skip
+_WINNER = (
+    "group", "heads", "n", "workload", "sure", "contender", "first", "seconds", "runner_up", "speedup", "speedup_low",
+    "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared", "peak_bytes",
+)  # fmt: skip
+_CONTENDER = (
+    "contender",
+    "measured",
+    "asked",
+    "setup_seconds",
+    "same_bits",
+    "threads",
+    "kernels",
+    "versions",
+)
+
+
+def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=list(columns))
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as plain data for JSON: None for what is missing or infinite."""
+    return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
+
+
+def _place(cell: Cell) -> dict[str, Any]:
+    return {
+        "group": cell.group,
+        "heads": cell.workload.heads,
+        "n": cell.workload.keys,
+        "workload": cell.workload.label,
+    }
+
+
+def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
+    """What became of a contender at a workload. What needs a time is None without a believed one.
+
+    `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender.
+    """
+    name, workload = one.contender, cell.workload
+    fault = NO_ROUND if one.uncounted else cell.faults.get(name)
+    standing = None if fault else cell.standing(name)
+    row: dict[str, Any] = {
+        **_place(cell),
+        "contender": name,
+        "dtype": workload.dtype,
+        "computes_in": one.computes_in,
+        "outcome": NOT_BELIEVED if fault else str(one.outcome).replace("_", " "),
+        "reason": fault or one.reason,
+        "kernel": one.kernel,
+        "asked_kernel": one.asked_kernel if one.fell_back else None,
+        "error": one.accuracy.relative_error if one.accuracy else None,
+        "budget": one.accuracy.budget if one.accuracy else None,
+        "flop_per_byte": workload.flops / workload.least_bytes,
+        "score_bytes": workload.score_bytes,
+        "output_bytes": workload.output_bytes,
+    }
+    if standing is None or one.latency is None:
+        return row
+    against, rate = standing.against_baseline, cell.rates.get(name)
+    row |= {
+        "seconds": standing.seconds,
+        "rounds": standing.rounds,
+        "visits": len(set(one.latency.visits.values())),
+    }
+    row |= dict.fromkeys(_ends("speedup"), 1.0) if name == baseline else speedup_of("speedup", against)
+    row |= {"verdict": "baseline" if name == baseline else str(against.kind) if against else None}
+    best = standing.against_best
+    row |= _span("behind", best.ratio, best.low, best.high) if best else {}
+    row |= {"first": name in cell.first, "peak_bytes": one.peak_bytes, "setup_seconds": one.setup_seconds}
+    if rate is not None:
+        row |= {
+            "flops": rate.flops,
+            "share_of_matmul": rate.compute,
+            "share_of_copy": rate.bandwidth,
+            "limited_by": rate.limited_by,
+        }
+    return row
+
+
+def _winner(cell: Cell) -> dict[str, Any]:
+    won = cell.won
+    return {
+        **_place(cell),
+        "sure": str(won.sure),
+        "contender": won.name,
+        "first": list(won.first),
+        "seconds": won.seconds,
+        "runner_up": won.ahead.over if won.ahead else None,
+        **_lead("speedup", won.ahead),
+        **_lead("over_baseline", won.over_baseline),
+        "not_compared": list(won.not_compared),
+        "peak_bytes": cell.measured[won.name].peak_bytes,
+    }
+
+
+# -- speedups: the only place where ratios of time are turned ------------------------------------------
+
+
+def speedup_of(name: str, verdict: Verdict | None) -> dict[str, float | None]:
+    """The speedup of a verdict's contender over its baseline, and its interval, as columns."""
+    if verdict is None:
+        return dict.fromkeys(_ends(name))
+    low, high = (1 / verdict.high, 1 / verdict.low) if verdict.low > 0 else (None, None)
+    return dict(zip(_ends(name), (1 / verdict.ratio, low, high), strict=True))
+
+
+def _lead(name: str, lead: Lead | None) -> dict[str, float | None]:
+    return {} if lead is None else _span(name, lead.ratio, lead.low, lead.high)
+
+
+def _span(name: str, value: float, low: float | None, high: float | None) -> dict[str, float | None]:
+    return dict(zip(_ends(name), (value, low or None, high if low else None), strict=True))
+
+
+def _ends(name: str) -> tuple[str, str, str]:
+    return name, f"{name}_low", f"{name}_high"
+
+
+def comparison(found: Comparison) -> pd.DataFrame:
+    """A row for each contender of one race, with its speedup over the baseline."""
+    rows = []
+    for one in found.to_json()["contenders"]:
+        value, low, high = one["ratio"], one["ratio_low"], one["ratio_high"]
+        spans = (value and 1 / value, low and 1 / high, low and 1 / low)
+        rows.append({**one, **dict(zip(_ends("speedup"), spans, strict=True))})
+    return _frame(rows, [*rows[0]])
+
+
+# -- parts of large runs -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of one group of workloads by (heads, n): of a large group an even part, its ends included."""
+
+    name: str
+    heads: list[int]
+    lengths: list[int]
+    cells: Mapping[tuple[int, int], Any]
+    whole: bool
+
+
+def grids(frame: pd.DataFrame) -> list[Grid]:
+    """One grid for each group in `frame`, which has one row for each workload."""
+    found = []
+    for name, rows in frame.groupby("group", sort=False):
+        heads, lengths = sorted(set(rows.heads)), sorted(set(rows.n))
+        some, few = evenly(heads, MOST_HEADS), evenly(lengths, MOST_LENGTHS)
+        cells: dict[tuple[int, int], Any] = dict(
+            zip(zip(rows.heads, rows.n, strict=True), rows.itertuples(), strict=True)
+        )
+        found.append(Grid(str(name), some, few, cells, (some, few) == (heads, lengths)))
+    return found
+
+
+def evenly(values: Sequence[Any], most: int) -> list[Any]:
+    """All of `values`, or `most` of them evenly spaced, the first and the last included."""
+    count = min(most, len(values))
+    return [values[round(at * (len(values) - 1) / max(1, count - 1))] for at in range(count)]
+
+
+# -- what a stored environment tells -------------------------------------------------------------------
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An entry of an environment, in which a file may hold anything; empty where it is no mapping."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def pool_threads(facts: Mapping[str, Any]) -> list[int]:
+    """The numbers of threads of the pools in a contender's process."""
+    pools = facts.get("pools")
+    counts = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
+    return [one for one in counts if isinstance(one, int) and one > 0]

@@ -1,0 +1,200 @@
+"""The frames say what was built into a run: medians, speedups with their direction, crossovers, errors, the control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from synthetic import alone_in_process_0, disturbed
+
+from attnlab.report import bmf, to_json
+from attnlab.report.answer import answer
+from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, grids
+from attnlab.runs.store import Run
+from attnlab.workload.result import Accuracy
+
+Make = Callable[..., Run]
+FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
+B_WINS = {"a": SLOW, "b": FAST}
+SIZES: dict[str, Any] = {"lengths": (64, 128, 256, 512), "heads": (1, 4), "rounds": 31, "noise": 0.001}
+
+
+def test_a_speedup_above_1_means_faster(made: Make) -> None:
+    """Over the baseline, over the runner-up, and of the fastest over each other; each within its interval."""
+    frames = Frames(made(costs=B_WINS, **SIZES))
+    results, winners = frames.results, frames.winners
+    assert len(results) == 16 and len(winners) == 8
+    fast, slow = (results[results.contender == name] for name in "ba")
+    for row in fast.itertuples():
+        assert row.seconds == pytest.approx(1e-4 + 1e-9 * row.heads * row.n**2, rel=0.2)
+        assert row.speedup_low <= row.speedup <= row.speedup_high and row.speedup == pytest.approx(
+            2, rel=0.05
+        )
+        assert row.verdict == "faster" and row.first and row.visits == 5
+    assert set(slow.speedup) == {1.0} and set(slow.verdict) == {"baseline"}
+    assert slow.behind.to_list() == pytest.approx([2.0] * 8, rel=0.05)
+    assert (
+        set(winners.contender) == {"b"}
+        and set(winners.sure) == {"decided"}
+        and set(winners.runner_up) == {"a"}
+    )
+    assert winners.speedup.to_list() == pytest.approx([2.0] * 8, rel=0.05)
+    assert winners.over_baseline.to_list() == pytest.approx([2.0] * 8, rel=0.05)
+
+
+def test_a_comparison_turns_ratios_of_time_into_speedups() -> None:
+    told = {"seconds_median": 1.0, "outcome": "measured"}
+    every = [
+        {"name": "a", "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0, **told},
+        {"name": "b", "ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.8, **told},
+        {"name": "c", "ratio": None, "ratio_low": None, "ratio_high": None, **told},
+    ]
+    frame = comparison(SimpleNamespace(to_json=lambda: {"contenders": every}))  # type: ignore[arg-type]
+    spans = frame[["speedup", "speedup_low", "speedup_high"]]
+    assert spans.iloc[1].to_list() == pytest.approx([2.0, 1.25, 2.5]) and spans.iloc[2].isna().all()
+
+
+def test_a_crossover_lies_where_it_was_built_in(made: Make) -> None:
+    """t_a = t_b where 4e-4 = 1e-9 n² heads: n = 632 at 1 head, 316 at 4."""
+    costs = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
+    frames = Frames(made(costs=costs, **{**SIZES, "lengths": (64, 128, 256, 512, 1024)}))
+    for row, truth in zip(frames.crossovers.itertuples(), (632, 316), strict=True):
+        assert (row.below, row.above) == ("a", "b") and row.n_low <= row.n <= row.n_high
+        assert row.n == pytest.approx(truth, rel=0.1)
+
+
+def test_what_is_wrong_or_not_believed_has_no_speed(made: Make) -> None:
+    """Wrong answers, times above the machine's ceiling, and contenders of which every round was disturbed."""
+    costs = {**B_WINS, "bad": lambda w: 1e-9, "magic": lambda w: w.flops / 4e12, "late": FAST}
+    run = made(costs=costs, wrong=("bad",), **SIZES)
+    late, others = ([one for one in run.results if (one.contender == "late") is its] for its in (True, False))
+    run.results = others + disturbed(replace(run, results=late), lambda *turn: True).results
+    frames = Frames(run)
+    for name, outcome in {"bad": "wrong", "magic": NOT_BELIEVED, "late": NOT_BELIEVED}.items():
+        mine = frames.results[frames.results.contender == name]
+        assert set(mine.outcome) == {outcome} and mine.reason.notna().all() and len(mine) == 8
+        assert mine[["seconds", "speedup", "behind", "peak_bytes", "flops"]].isna().all(axis=None)
+    assert set(frames.winners.contender) == {"b"}
+    assert set(frames.left_out.contender) == {"bad", "magic", "late"}
+
+
+def test_errors_are_shown_as_shares_of_their_budget(made: Make) -> None:
+    run = made(costs=B_WINS, **SIZES)
+    worse = Accuracy(3e-6, 4e-6, 1e-5, 64, 64, passed=True)
+    run.results = [replace(one, accuracy=worse) if one.workload.keys == 128 else one for one in run.results]
+    found = Frames(run).accuracy
+    assert found.n.to_list() == [128, 128] and found.share.to_list() == pytest.approx([0.75, 0.75])
+
+
+def test_the_control_is_a_contender_against_itself(made: Make) -> None:
+    """A second entry that is 6 % slower fails it, and differences that small count as none there."""
+    costs = {"a": FAST, "b": lambda w: 1.04 * FAST(w)}
+    options = {"contenders": ("a", "a#2", "b"), "costs": costs, **SIZES, "noise": 0.002}
+    steady, wild = Frames(made(**options)), Frames(made(second_entry=1.06, **options))
+    assert not steady.control.differs.any() and set(steady.control.contender) == {"a"}
+    assert wild.control.differs.all() and wild.control.speedup.to_list() == pytest.approx(
+        [1 / 1.06] * 8, rel=0.01
+    )
+    assert answer(wild)["warned"]["control_failed"] == 8 and answer(steady)["warned"]["control_failed"] == 0
+    assert set(wild.winners.sure) == {"tie"} and "a#2" not in set(wild.results.contender)
+
+
+def test_a_contender_that_computes_in_less_is_ranked_apart(made: Make) -> None:
+    """It is twice as fast and never the winner."""
+    run = made(costs={"a": SLOW, "quick": FAST}, **SIZES)
+    run.results = [
+        replace(one, computes_in="bfloat16") if one.contender == "quick" else one for one in run.results
+    ]
+    frames = Frames(run)
+    assert set(frames.winners.contender) == {"a"}
+    assert [(row.contender, row.computes_in) for row in answer(frames)["lower"].itertuples()] == [
+        ("quick", "bfloat16")
+    ]
+
+
+def test_groups_are_ranked_by_themselves(made: Make) -> None:
+    """Forward and training, of which another contender wins each."""
+    costs = {"a": lambda w: 1e-4 if w.direction == "forward" else 4e-4, "b": lambda w: 2e-4}
+    frames = Frames(made(costs=costs, variants=({}, {"direction": "training"}), **SIZES, ceiling_flops=1e18))
+    use = {name: chosen["name"] for name, chosen in answer(frames)["groups"]}
+    assert len(use) == 2 and sorted(use.values()) == ["a", "b"] and answer(frames)["kinds"] == 2
+    assert [len(one.cells) for one in grids(frames.winners)] == [8, 8]
+
+
+def test_of_a_large_group_an_even_part_is_shown(made: Make) -> None:
+    lengths = tuple(range(64, 64 * 15, 64))
+    (grid,) = grids(Frames(made(costs=B_WINS, lengths=lengths, heads=(1,), rounds=10)).winners)
+    assert len(grid.lengths) == 10 and not grid.whole and (grid.lengths[0], grid.lengths[-1]) == (64, 896)
+
+
+def chosen(run: Run) -> dict[str, Any]:
+    found = answer(Frames(run))["chosen"]
+    assert found is not None
+    return dict(found)
+
+
+def test_the_choice_counts_where_it_wins_ties_and_trails(made: Make) -> None:
+    won = chosen(made(costs=B_WINS, **SIZES))
+    assert (won["name"], won["won"], won["sizes"], won["behind"]) == ("b", 8, 8, 0)
+    tied = chosen(made(costs={"a": FAST, "b": FAST}, kernels={}, **{**SIZES, "noise": 0.05}))
+    assert tied["won"] < 8 and tied["close"] + tied["tied"] > 0
+    crossing = {"a": FAST, "b": lambda w: 3 * FAST(w) if w.keys < 512 else 0.5 * FAST(w)}
+    trails = chosen(made(costs=crossing, **SIZES))
+    assert (trails["name"], trails["behind"], trails["others"]) == ("a", 2, ["b"])
+    assert trails["worst"]["by"] == pytest.approx(2, rel=0.05) and trails["worst"]["n"] == 512
+    alone = chosen(made(costs={"a": FAST}, **SIZES))
+    assert alone["alone"] and alone["known"] is False
+    assert not chosen(made(costs=B_WINS, processes=1, **SIZES))["known"]
+
+
+def test_slow_contenders_are_named_only_with_an_interval(made: Make) -> None:
+    """93 times as slow in one process says that it was slow there."""
+    costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
+    for processes in (1, 5):
+        found = answer(Frames(made(costs=costs, processes=processes, **SIZES)))["slow"]
+        assert (found is not None) == (processes > 1)
+    assert found["names"] == ["slow"] and found["by"] == pytest.approx(93, rel=0.05)
+
+
+def test_disturbed_rounds_are_counted_and_warned_of(made: Make) -> None:
+    small: dict[str, Any] = {"lengths": (64,), "heads": (1,), "rounds": 30}
+    busy = answer(Frames(disturbed(made(costs=B_WINS, **small), lambda n, turn, process: turn < 27)))[
+        "warned"
+    ]
+    assert (busy["disturbed"], busy["rounds"], busy["busy"]) == (54, 60, True) and "rustc" in busy["others"]
+    calm = answer(Frames(disturbed(made(costs=B_WINS, **small), lambda n, turn, process: turn < 3)))["warned"]
+    assert not calm["busy"]
+
+
+def test_a_size_without_an_interval_is_not_decided(made: Make) -> None:
+    frames = Frames(alone_in_process_0(made(costs=B_WINS, **SIZES), 512))
+    sure = frames.winners.groupby("n").sure.unique()
+    assert list(sure[512]) == ["no interval"] and list(sure[256]) == ["decided"]
+    assert frames.winners[frames.winners.n == 512].speedup_low.isna().all()
+
+
+def test_fewer_threads_than_cores_are_told_with_the_variable(made: Make) -> None:
+    run = made(costs=B_WINS, lengths=(64,), heads=(1,))
+    pools = {"b": {"pools": [{"num_threads": 1}]}}
+    run.environment = {**run.environment, "cores": {"physical": 4}, "contenders": pools}
+    run.environment["variables"] = {"OMP_NUM_THREADS": "1", "OPENBLAS_CORETYPE": "Haswell"}
+    found = answer(Frames(run))["warned"]
+    assert found["threads"] == {"variables": {"OMP_NUM_THREADS": "1"}, "threads": 1, "cores": 4}
+    assert found["kernels"] == {"OPENBLAS_CORETYPE": "Haswell"}
+
+
+def test_plain_data_for_other_programs(made: Make) -> None:
+    """JSON with the frames, and Bencher's metric format in its units."""
+    run = made(costs={**B_WINS, "torch_sdpa_cudnn": FAST}, wrong=("torch_sdpa_cudnn",), **SIZES)
+    told = to_json(run)
+    assert told["use"] == "b" and told["baseline"] == "a" and len(told["winners"]) == 8
+    assert len(told["results"]) == 24 and told["results"][-1]["seconds"] is None
+    found = bmf(run)
+    assert len(found) == 16
+    for name, one in found.items():
+        assert one["latency"]["value"] > 1e4, "nanoseconds"
+        if name.endswith(" b"):
+            assert one["speedup"]["lower_value"] <= one["speedup"]["value"] <= one["speedup"]["upper_value"]
