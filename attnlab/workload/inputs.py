@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -218,21 +218,6 @@ class Inputs:
             sinks=None,
         )
 
-    def parts(self, cuts: Sequence[int]) -> Iterator[tuple[slice, Inputs]]:
-        """The keys between one cut and the next, and the same question of them alone; empty parts are left out.
-
-        cuts : ascending numbers from 0 to the keys. Sinks stand in the sum of the first part alone: with the output o_s
-        and z_s = ln Z of each part s the whole has z = ln Σ_s e^{z_s} and o = Σ_s e^{z_s − z} o_s (Milakov and
-        Gimelshein 2018, arXiv:1805.02867, section 3.1, for the sums; Dao et al. 2023, "Flash-Decoding for long-context
-        inference", for attention).
-        """
-        keys, sinks = self.shape.keys, self.sinks
-        for start, stop in zip((0, *cuts), (*cuts, keys), strict=True):
-            if start < stop:
-                among = (np.arange(keys) >= start) & (np.arange(keys) < stop)
-                yield slice(start, stop), self.with_(mask=self.mask & Mask((Given(among),)), sinks=sinks)
-                sinks = None
-
 
 # -- the multi-head block
 
@@ -379,11 +364,6 @@ def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
     """By how much rotary positions turn each pair of components: (positions, head_dim/2), in radians."""
     pairs = np.arange(head_dim // 2)
     return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
-
-
-def places(keys: int, splits: int) -> list[int]:
-    """Where `keys` are cut into so many parts of nearly one size: the ends of the parts, of all but the last."""
-    return [at * keys // splits for at in range(1, splits)]
 
 
 # -- as plain data and arrays, for a process on the other side of a pipe ----------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from attnlab.correctness.evidence import CONSTANTS, SLACK
 from attnlab.correctness.numbers import ROUNDING_RMS
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.mask_kinds import Given
+from attnlab.workload.masks import Mask
 from attnlab.workload.vocabulary import round_to
 
 from . import parts
@@ -337,7 +340,10 @@ def merged(*shares: float, one_number: bool = False) -> Attention:
     def attend(problem: Inputs) -> Answers:
         inner, n = parts.inner_of(problem.dtype), problem.shape.keys
         outputs, tops, logs = [], [], []
-        for _, part in problem.parts([round(share * n) for share in shares]):
+        ends = sorted({0, *(round(share * n) for share in shares), n})
+        for start, stop in pairwise(ends):
+            among = Given((np.arange(n) >= start) & (np.arange(n) < stop))
+            part = problem.with_(mask=problem.mask & Mask((among,)), sinks=None if start else problem.sinks)
             q, k, v = (x.astype(inner) for x in (part.query, part.key, part.value))
             k, v = parts.repeated(k, part.group), parts.repeated(v, part.group)
             s = parts.hide(parts.composed(scores_of(q, k, part.scale), part), parts.visible(part))
