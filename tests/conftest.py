@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 # Threads that wait for each other on shared cores wait for seconds. PyTorch and the processes that tests start
@@ -18,7 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["ATTNLAB_CACHE"] = os.devnull
 threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
-settings.register_profile("attnlab", deadline=None)
+settings.register_profile(
+    "attnlab", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("attnlab")
 
 

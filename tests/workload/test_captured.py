@@ -2,79 +2,75 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from attnlab.cli.options import read_workload
 from attnlab.errors import Declined
-from attnlab.runs.plan import Plan
-from attnlab.workload import captured
-from attnlab.workload.captured import Captured
+from attnlab.workload.captured import digest_of, save
 from attnlab.workload.drawing import inputs, problem_of
 from attnlab.workload.grid import workloads
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.workload import Workload
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("safetensors") is None, reason="safetensors is not installed"
-)
+pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
-def _problem(
-    seed: int = 0, heads: int = 4, kv_heads: int = 2, dtype: str = "float32", **asked: Any
-) -> Inputs:
+def _inputs(seed: int = 0, dtype: str = "float32", **asked: Any) -> Inputs:
     rng = np.random.default_rng(seed)
-    shapes = (2, heads, 5, 8), (2, kv_heads, 7, 8), (2, kv_heads, 7, 6)
+    shapes = (2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 6)
     q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
     return Inputs.of(q, k, v, **asked).cast(dtype)
 
 
-def _file(folder: Path, **problems: Inputs) -> str:
+def _file(folder: Path, **layers: Inputs) -> str:
     file = folder / "qkv.safetensors"
-    captured.save(file, problems)
+    save(file, layers)
     return str(file)
 
 
+def _one(distribution: str, **said: Any) -> Workload:
+    (found,) = workloads({"distribution": distribution, **said}, grid=False)
+    return found
+
+
 def test_a_workload_takes_sizes_and_conditions_from_its_file(tmp_path: Path) -> None:
-    file = _file(tmp_path, a=_problem(scale=0.3, softcap=5.0, causal="bottom_right"))
-    (one,) = workloads({"distribution": file}, grid=False)
-    assert one.shape == (2, 4, 5, 7)
-    assert (one.kv_heads, one.head_dim, one.value_dim, one.dtype) == (2, 8, 6, "float32")
-    assert (one.scale, one.softcap, one.causal) == (0.3, 5.0, "bottom_right")
-    assert one.distribution == f"{file}/a@{captured.digest_of(file)}"
+    file = _file(tmp_path, a=_inputs(scale=0.3, softcap=5.0, causal="bottom_right"))
+    one = _one(file)
+    assert (one.shape, one.kv_heads, one.head_dim, one.value_dim) == ((2, 4, 5, 7), 2, 8, 6)
+    assert (one.dtype, one.scale, one.softcap, one.causal) == ("float32", 0.3, 5.0, "bottom_right")
+    assert one.distribution == f"{file}/a@{digest_of(file)}"
+    assert one.label.endswith(f"qkv.safetensors/a@{digest_of(file)[:8]}")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-def test_the_problem_is_the_one_that_was_saved(tmp_path: Path, dtype: str) -> None:
-    """Arrays, mask, bias and sinks bit for bit, in every number format."""
+def test_the_inputs_are_those_that_were_saved(tmp_path: Path, dtype: str) -> None:
+    """Arrays, mask, bias and sinks bit for bit, in every number format; and of a smaller workload the first of them."""
     rng = np.random.default_rng(1)
     seen = rng.random((1, 4, 5, 7)) < 0.7
-    seen[..., 0] = True
     bias = rng.standard_normal((5, 7)).astype(np.float32)
-    saved = _problem(dtype=dtype, mask=seen, bias=bias, sinks=np.ones(4, np.float32))
-    file = _file(tmp_path, first=_problem(3), layer7=saved)
-    (one,) = workloads({"distribution": f"{file}/layer7"}, grid=False)
-    found = problem_of(one)
+    saved = _inputs(dtype=dtype, mask=seen, bias=bias, sinks=np.ones(4, np.float32))
+    file = _file(tmp_path, layer10=_inputs(3), layer7=saved)
+    one = _one(f"{file}/layer7")
+    found, small = problem_of(one), problem_of(one.with_(queries=2, keys=6, heads=2, kv_heads=1))
+    assert (found.dtype, found.scale) == (saved.dtype, saved.scale)
     for name in ("query", "key", "value", "sinks"):
-        assert np.array_equal(getattr(found, name), getattr(saved, name))
-    assert np.array_equal(np.broadcast_to(np.asarray(found.bias), (1, 1, 5, 7))[0, 0], np.asarray(saved.bias))
-    whole = (2, 4, 5, 7)
-    assert np.array_equal(np.broadcast_to(found.mask.array(found.shape), whole), np.broadcast_to(seen, whole))
+        np.testing.assert_array_equal(getattr(found, name), getattr(saved, name))
+    np.testing.assert_array_equal(np.asarray(found.bias).squeeze(), saved.bias)
+    np.testing.assert_array_equal(found.mask.array(found.shape), np.broadcast_to(seen, found.shape)[:1])
+    np.testing.assert_array_equal(small.key, saved.key[:, :1, :6])
+    assert small.mask.array(small.shape)[0].tolist() == seen[0, :2, :2, :6].tolist()
 
 
-def test_a_plan_has_a_workload_a_layer_and_a_race_one(tmp_path: Path) -> None:
-    file = _file(tmp_path, layer0=_problem(0), layer1=_problem(1), layer10=_problem(2))
-    plan = Plan.grid(distribution=file)
-    layers = [Captured.parse(one.distribution).layer for one in plan.workloads]
-    assert layers == ["layer0", "layer1", "layer10"]
-    assert len({one.label for one in plan.workloads}) == 3
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
-    with pytest.raises(ValueError, match=r"holds 3 layers, and one is taken here: name one of .*/layer0"):
-        read_workload({"distribution": file})
+def test_a_file_of_several_layers_is_a_grid_or_one_of_them(tmp_path: Path) -> None:
+    file = _file(tmp_path, layer10=_inputs(1), layer2=_inputs(2))
+    found = workloads({"distribution": file, "dtypes": ("float32", "bfloat16")})
+    layers = [one.distribution.partition("/layer")[2].partition("@")[0] for one in found]
+    assert (layers, [one.dtype for one in found[1:3]]) == (["2", "10"] * 2, ["float32", "bfloat16"])
+    with pytest.raises(ValueError, match=r"holds 2 layers, and one is taken here: name one of .*/layer2"):
+        _one(file)
 
 
 GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "value")}
@@ -103,19 +99,19 @@ def test_a_file_that_is_no_input_is_told_in_one_line(
     else:
         save_file(held, str(file), about)
     with pytest.raises((ValueError, Declined), match=told) as fault:
-        inputs(*workloads({"distribution": str(file), "dtype": "float16"}, grid=False))
+        inputs(_one(str(file), dtype="float16"))
     assert "\n" not in str(fault.value)
 
 
 def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
     """Where it is named with its digest, and where inputs are drawn again from a stored workload."""
-    file = _file(tmp_path, a=_problem(0))
-    (one,) = workloads({"distribution": file}, grid=False)
-    _file(tmp_path, a=_problem(1))
+    file = _file(tmp_path, a=_inputs(0))
+    one = _one(file)
+    _file(tmp_path, a=_inputs(1))
     with pytest.raises(Declined, match=r"qkv\.safetensors has changed: it was [0-9a-f]{16}, it is"):
         inputs(one)
     with pytest.raises(ValueError, match=r"has changed: .*leave out what follows @"):
-        workloads({"distribution": one.distribution}, grid=False)
+        _one(one.distribution)
     Path(file).unlink()
     with pytest.raises(Declined, match="cannot be read"):
         inputs(one)
@@ -132,7 +128,7 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_told_in_one_line(tmp_path: Path, said: dict[str, Any], told: str) -> None:
-    file = _file(tmp_path, a=_problem())
+    file = _file(tmp_path, a=_inputs())
     with pytest.raises(ValueError, match=told) as fault:
-        workloads({**said, "distribution": said["distribution"].format(file=file)}, grid=False)
+        _one(**{**said, "distribution": said["distribution"].format(file=file)})
     assert "\n" not in str(fault.value)

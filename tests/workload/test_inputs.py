@@ -1,24 +1,30 @@
-"""Every distribution draws the logits that its name promises, in every number format that can hold them."""
+"""Every distribution draws the logits that its name promises, in every number format; masks say what bands say."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.drawing import inputs
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.mask_kinds import Causal, Part, Shape, Window, band
+from attnlab.workload.masks import Mask
+from attnlab.workload.vocabulary import DTYPES, round_to
 from attnlab.workload.workload import Workload
 
-WORKLOAD = Workload(heads=4, queries=128, keys=128, head_dim=64)
+WORKLOAD = Workload(heads=2, queries=128, keys=128, head_dim=64)
 
 
 def logits(workload: Workload) -> NDArray[np.float64]:
     """scale · Q Kᵀ in float64, of the inputs as cast."""
     q, k, _ = (array.astype(np.float64) for array in inputs(workload))
-    scaled: NDArray[np.float64] = (q @ k.swapaxes(-1, -2)) * workload.scale
-    return scaled
+    return np.asarray((q @ k.swapaxes(-1, -2)) * workload.scale)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +47,7 @@ def test_every_logit_lies_near_the_offset(
 ) -> None:
     """Within 2 % in every format, so that float16 holds the logits: its largest number is 65504."""
     found = logits(WORKLOAD.with_(distribution=distribution, dtype=dtype, scale=scale))
-    assert np.abs(found / near - 1).max() < 0.02
-    assert np.abs(found).max() < 65504
+    assert np.abs(found / near - 1).max() < 0.02 and np.abs(found).max() < 65504
 
 
 def test_a_row_finds_its_largest_logit_twice() -> None:
@@ -55,6 +60,37 @@ def test_a_row_finds_its_largest_logit_twice() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str) -> None:
     """With a value mean of 1 a wrong scale would hardly show."""
-    arrays = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
-    assert all(np.isfinite(array).all() for array in arrays)
-    assert abs(arrays[2].astype(np.float64).mean()) < 0.05
+    found = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
+    assert all(np.isfinite(array).all() for array in found)
+    assert abs(found[2].astype(np.float64).mean()) < 0.05
+
+
+WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.tuples(st.booleans(), st.booleans(), WINDOWS, WINDOWS))
+def test_the_band_holds_the_pairs_that_all_the_masks_keep(n_q: int, n_k: int, masks: Any) -> None:
+    causal, causal_bottom_right, window, window_bottom_right = masks
+    parts: list[Part] = [*[Causal()] * causal, *[Causal("bottom_right")] * causal_bottom_right]
+    sides = ((window, "top_left"), (window_bottom_right, "bottom_right"))
+    parts += [Window.of(one, alignment) for one, alignment in sides if one is not None]
+    seen = Mask(tuple(parts)).array(Shape(1, 1, n_q, n_k))
+    lowest, highest = band(n_q, n_k, *masks)
+    distance = np.arange(n_k) - np.arange(n_q)[:, None]
+    expected = np.ones((n_q, n_k), bool) if seen is None else seen
+    np.testing.assert_array_equal((lowest <= distance) & (distance <= highest), expected)
+
+
+@given(arrays.arrays(np.uint32, arrays.array_shapes(min_dims=0), elements=st.integers(0, 2**32 - 1)))
+@example(np.array(0x7F800001, np.uint32))
+def test_bfloat16_is_rounded_as_torch_rounds_it(bits: np.ndarray) -> None:
+    """Every bit pattern of float32: subnormal, ties, overflow to infinity; NaN stays NaN."""
+    import torch
+
+    values = bits.view(np.float32)
+    ours = round_to(values, "bfloat16")
+    theirs = torch.from_numpy(values.copy()).to(torch.bfloat16).to(torch.float32).numpy()
+    assert ours.shape == values.shape and ours.dtype == np.float32
+    nan = np.isnan(values)
+    assert np.array_equal(np.isnan(ours), nan)
+    assert np.array_equal(ours.view(np.uint32)[~nan], theirs.view(np.uint32)[~nan])

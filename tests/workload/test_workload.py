@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import strategies
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -52,7 +52,6 @@ def test_a_malformed_field_is_refused_in_one_line_by_name_with_what_came(name: s
 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(SIZES, st.integers(0, 70).map(lambda bits: 2**bits))))
-@settings(max_examples=300, deadline=None)
 def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict[str, int]) -> None:
     """However large, alone and together: nothing of that size is taken meanwhile."""
     try:
@@ -118,7 +117,6 @@ def test_projections_are_half_of_a_block_s_flops_at_twice_its_width(heads: int) 
 
 
 @given(workloads | strategies.blocks())
-@settings(max_examples=60, deadline=None)
 def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
     width = ITEM_BYTES[workload.dtype]
