@@ -1,14 +1,13 @@
 """attnlab: which attention should I run here, how fast, how big, and is it right?
 
-The public names: `compare`, `check`, `backends`, `load`, `attend`, `block`, `gradients`, `observe`, `diagnose`,
-`attention_share`, `Workload`, `Backend`, `Plan`, `run`, `read_run`, `Run`, `fastest`, `theory`, and the two honest
-refusals, `Declined` and `Unavailable`.
-Everything is imported when it is first used.
+The public names are those in `__all__`; each is imported when it is first used.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
     from attnlab.backends.call import attend, block, gradients
     from attnlab.backends.discovery import backends, load
     from attnlab.errors import Declined, Unavailable
+    from attnlab.fastest import fastest
     from attnlab.lab import theory
     from attnlab.lab.diagnosis import diagnose
     from attnlab.lab.observables import observe
     from attnlab.lab.share import attention_share
     from attnlab.race.compare import compare
-    from attnlab.routing.dispatch import fastest
     from attnlab.runs.check import check
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
 __all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "load", "observe"]
 __all__ += ["read_run", "run", "theory"]
-#: where each of them is, but for the package `theory`
+#: the module of each of them, but for the package `theory`
 _HOMES = {
     "backends.backend": ("Backend",),
     "backends.call": ("attend", "block", "gradients"),
     "backends.discovery": ("backends", "load"),
     "errors": ("Declined", "Unavailable"),
+    "fastest": ("fastest",),
     "lab.diagnosis": ("diagnose",),
     "lab.observables": ("observe",),
     "lab.share": ("attention_share",),
     "workload.workload": ("Workload",),
     "race.compare": ("compare",),
-    "routing.dispatch": ("fastest",),
     "runs.check": ("check",),
     "runs.execute": ("run",),
     "runs.plan": ("Plan",),
@@ -63,3 +62,17 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Face(ModuleType):
+    """Keeps the functions `backends` and `fastest`, although a package and a module have their names.
+
+    An import of one of those would put it in the place of the function.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in __all__ or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Face

@@ -20,7 +20,7 @@ from common import REPOSITORY, command_line, publish, table, yes
 from torch.nn.functional import scaled_dot_product_attention
 
 import attnlab
-from attnlab.routing.dispatch import _Found, _question
+from attnlab.fastest import Choice
 from attnlab.text import number_text
 
 #: what is promised, in seconds a call
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=20_000)
     chosen = parser.parse_args()
     found = attnlab.fastest(chosen.run, elsewhere=True)
-    found._measured_threads = None  # of the run; here there is one
+    found._threads = None  # of the run; here there is one
     torch.set_num_threads(1)
     arrays = (torch.randn(1, 4, 16, 64),) * 3
 
@@ -52,8 +52,8 @@ def main() -> int:
         other = (torch.zeros(1, 4, 65 + number, 64),) * 3
         first.append(timeit.timeit(lambda asked=other: found.explain(*asked), number=1))
     # a backend that computes nothing leaves the time of choosing and of the call itself
-    nothing = _Found(lambda query, key, value, attn_mask: query, "nobody", "")
-    found._remembered[_question(*arrays, None, 0.0, False, None, False)] = nothing
+    nothing = Choice("nothing", ""), lambda query, key, value: query
+    found._remembered = dict.fromkeys(found._remembered, nothing)
     alone = [seconds(found) for _ in range(chosen.repeats)]
     rows = {
         "added to a call that PyTorch's own answers": added,

@@ -35,18 +35,16 @@ from attnlab.pytest_plugin.plugin import Settings
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.routing.routes import Routes
 from attnlab.runs.execute import run
-from attnlab.runs.lock import held
 from attnlab.runs.plan import Plan
-from attnlab.runs.store import read_run, require_run
+from attnlab.runs.store import held, read_run, require_run
 from attnlab.workload.result import Result
 from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
 from attnlab.workload.workload import Workload
 
 sys.path.extend([str(REPOSITORY / "tests" / name) for name in ("robustness", "report")])
 
-from cheats import CHEATS, HONEST, LIMITS, gains, groups, workload_for, write
+from cheats import CHEATS, LIMITS, gains, groups, workload_for, write
 from matrix import DEADLINE, FAULTS, GOOD, PHASES, QUICK, contender, expected, race, race_killed
 
 #: results of the run that is gone on with
@@ -107,20 +105,16 @@ def cheats(asked: Namespace) -> Iterator[Figures]:
 def _asked(
     folder: Path, names: Sequence[str], library: str, seed: int
 ) -> Iterator[tuple[str, Sequence[Result]]]:
-    """The results of a race in each of the ways to have one; a route counts as a speed."""
+    """The results of a race in each of the ways to have one."""
     contenders = write(folder, names, library)
     workload, here = workload_for(names[0], seed), (str(folder),)
     yield "compare", compare(*contenders, workload=workload, folders=here, limits=LIMITS).results
     plan = Plan(
         workloads=(workload,), contenders=tuple(contenders), folders=here, limits=LIMITS, experiments=(),
-        self_test=False, memory=False, ceilings=False,
+        control=False, memory=False, ceilings=False,
     )  # fmt: skip
     stored = run(plan, folder / "stored")
     yield "run", stored.results
-    if library == "torch":
-        routes = [route for kind in Routes(stored, compiled=True).by_kind.values() for route in kind]
-        chosen = [route.order[0] for route in routes if route.order]
-        assert all(one.startswith((HONEST, "slow_where")) for one in chosen), chosen
     known = {one.name: one for one in parse_all(contenders)}
     settings = Settings(known, contenders[0], here, {}, ("float32",), ceilings=False)
     harness = Harness(settings, LIMITS)
@@ -229,7 +223,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
     kept, spent = 0, []
     with tempfile.TemporaryDirectory(prefix="attnlab-store-") as folder:
         plan = replace(reference.plan, workloads=tuple(planned))
-        run = replace(reference, folder=Path(folder), plan=plan, results=[], findings=[], complete=False)
+        run = replace(reference, folder=Path(folder), plan=plan, results=[], complete=False)
         run.save()
         for workload, old in planned.items():
             if kept < RESULTS:
@@ -244,7 +238,7 @@ def store(asked: Namespace) -> Iterator[Figures]:
         with held(require_run(folder)):
             again = read_run(folder)
             left = len(again.left())
-            assert len(again.whole()) == len(again.results) == kept
+            assert len(again.results) == kept
         reading = time.perf_counter() - started
     measuring, append = sum(reference.account.values()), sum(spent) / len(spent)
     share = (append * len(races) + 4 * saving) / measuring

@@ -16,7 +16,9 @@ from attnlab.cli import options
 
 if TYPE_CHECKING:
     from attnlab.race.series import Series
+    from attnlab.runs.execute import Progress
     from attnlab.runs.plan import Plan
+    from attnlab.runs.store import Run
 
 
 @click.command(
@@ -77,6 +79,8 @@ def run(list_presets: bool, resume: Path | None, out: Path | None, quiet: bool, 
             found = execute.run(asked, out, command=options.typed(), progress=shown)
         else:
             found = execute.resume(resume, progress=shown)
+        if found.complete:
+            _add_chapter(found, shown)
         shown.detail("writing the report")
         with execute.accounted(found, "report"):
             page = write(found)
@@ -96,6 +100,29 @@ def run(list_presets: bool, resume: Path | None, out: Path | None, quiet: bool, 
         click.echo(f"Nothing was measured: {'; '.join(filter(None, reasons))}", err=True)
         return 1
     return 0
+
+
+def _add_chapter(found: Run, shown: Progress) -> None:
+    """Run the experiments of the plan through every backend that answered right; their findings go beside the results.
+
+    An interrupt leaves the run incomplete, and --resume goes on with the experiments that are missing.
+    """
+    from attnlab.lab import run_chapter
+    from attnlab.runs.execute import accounted, sound_backends
+    from attnlab.system import terminable
+
+    names, total = sound_backends(found), len(found.plan.workloads)
+
+    def begins(name: str) -> None:
+        shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
+
+    try:
+        if names:
+            with accounted(found, "numerics"), terminable():
+                asked = found.plan.experiments
+                run_chapter(found.folder, asked, backends=names, folders=found.plan.folders, on_event=begins)
+    except KeyboardInterrupt:
+        found.complete = False
 
 
 def _list_presets(asked: str | None) -> int:
@@ -125,6 +152,7 @@ def plan_of(
     **given: Any,
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
+    from attnlab.lab import chosen_experiments
     from attnlab.race.limits import Limits
     from attnlab.runs.plan import Plan, read_plan
     from attnlab.workload.grid import by_option, read_options
@@ -142,6 +170,7 @@ def plan_of(
     beside |= {"contenders": backends, "folders": folders or None}
     chosen |= {name: value for name, value in beside.items() if value is not None} | typed
     try:
+        chosen_experiments(chosen.get("experiments", ()))
         return Plan.grid(**chosen)
     except ValueError as fault:
         told = by_option(fault, typed, grid=True)

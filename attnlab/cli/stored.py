@@ -17,7 +17,9 @@ from attnlab.text import one_line
 @options.out("Where to write (default: RUN_DIR).")
 @without_garbage_collection(last=True)
 def report(folder: Path, out: Path | None) -> int:
-    """Write the report of a stored run again, and the page to explore beside it.
+    """Write the report of a stored run again.
+
+    And the page to explore beside it.
 
     From its results alone: report.md, figures/ and explore.html.
     """

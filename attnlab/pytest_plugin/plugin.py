@@ -107,7 +107,7 @@ class Settings:
                     contenders=() if names is None else tuple(split_names(names)),
                     baseline=option("--baseline"),
                     folders=tuple(option("--implementations")),
-                    self_test=False,
+                    control=False,
                     **said,
                 )
             )

@@ -47,10 +47,11 @@ def write(run: Run, folder: Path | None = None) -> Path:
     Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
     NotStored where the folder cannot be written to.
     """
-    place, frames = folder or run.folder, Frames(run)
+    place, frames, findings = folder or run.folder, Frames(run), list[dict[str, Any]]()
     try:
         pictures = _pictures(frames, place / FIGURES)
-        findings = [_finding(one, place) for one in run.findings]
+        with contextlib.suppress(ValueError):  # a damaged chapter is left out
+            findings = [_finding(one, place) for one in lab.read_chapter(run.folder)]
         (place / REPORT).write_text(report_text(frames, pictures, findings), encoding="utf-8")
         (place / PAGE).write_text(page(frames, fill("verdict.md.j2", **answer(frames))), encoding="utf-8")
     except OSError as fault:

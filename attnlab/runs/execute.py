@@ -1,4 +1,4 @@
-"""Carrying out a plan: races, ceilings, experiments, and a folder in which nothing measured is lost."""
+"""Carrying out a plan: races and ceilings, and a folder in which nothing measured is lost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
-from attnlab.lab import run_experiment
 from attnlab.race.conductor import Conductor
 from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
-from attnlab.runs.lock import held
 from attnlab.runs.plan import EVERYBODY, Plan
-from attnlab.runs.store import RUN_FILE, Run, claim, read_run, require_run, torn_text
-from attnlab.subprocesses import Aside
-from attnlab.system import cores, terminable
+from attnlab.runs.store import RUN_FILE, Run, claim, held, read_run, require_run
+from attnlab.system import terminable
 from attnlab.workload.result import Outcome, Result
 
 DEFAULT_FOLDER = Path("reports/latest")
@@ -78,29 +75,18 @@ def run(
 def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
     """Go on with the run in `folder` where it stopped, and return it: the same cells as of an unbroken run.
 
-    What does not make a whole workload is set aside, into ``results.torn``, and the workload is raced again; a complete
-    run goes on too where a file of it was damaged. Raises ValueError where there is nothing to go on with, where the
-    conditions are not what they were (processor, cores, system, libraries, settings), where ``run.json`` was changed,
-    and where another process writes to the folder; NotStored as `run`.
+    A workload at which a contender has no result, or a damaged one, is raced again. Raises ValueError where nothing is
+    left to measure, where the conditions are not what they were (processor, cores, system, libraries, settings), and
+    where another process writes to the folder; NotStored as `run`.
     """
     folder = require_run(folder)
     with held(folder):
         record = read_run(folder)
-        if record.complete and not record.torn:
-            raise ValueError(
-                f"{folder} is complete: there is nothing to go on with; a new run needs a new --out"
-            )
-        if RUN_FILE in record.torn:
-            raise ValueError(
-                f"{folder / RUN_FILE} was changed after it was written, and the plan may be another now: restore it "
-                "from a copy, or start a new run"
-            )
+        if record.complete and not record.left():
+            raise ValueError(f"{folder} is complete: nothing is left to measure; a new run needs a new --out")
         _, contenders = resolve(record.plan)
         unchanged(record.environment, environment())
         progress = progress or Progress()
-        for text in torn_text(record):
-            progress.detail(f"{text} It is set aside, and measured again.")
-        record.set_aside()
         record.complete = False
         _carry_out(record, contenders, progress)
     return record
@@ -124,7 +110,7 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress)
 
 
 def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
-    """The plan with its contenders, its baseline and its self-test spelt out, and the contenders parsed.
+    """The plan with its contenders, its baseline and its A/A control spelt out, and the contenders parsed.
 
     Raises ValueError for an unknown backend.
     """
@@ -136,7 +122,7 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
         one.require(plan.folders)
     baseline = plan.baseline or usual or names[0]
     twice = baseline.partition("#")[0]
-    if plan.self_test and names.count(twice) == 1:
+    if plan.control and names.count(twice) == 1:
         names.insert(names.index(twice) + 1, twice)
     spelt = Plan(**{**plan.__dict__, "contenders": tuple(names), "baseline": baseline})
     return spelt, parse_all(names)
@@ -194,7 +180,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             record.account[activity] = record.account.get(activity, 0.0) + seconds
     measured = [one for one in record.results if one.outcome is Outcome.MEASURED]
     if not measured:
-        return  # nothing to hold against a ceiling or against theory
+        return  # nothing to hold against a ceiling
     if plan.ceilings:
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
         with accounted(record, "ceilings"):
@@ -205,24 +191,6 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             found_now = [measure_ceiling(*one, remembered) for one in sorted(formats - known)]
             record.ceilings += filter(None, found_now)
         record.save()
-    # the numerical chapter, through every backend that was found right and in working order, but for those that compute
-    # in a lower precision than their inputs', for which nothing is predicted, and those that compile for each shape
-    sound = dict.fromkeys(
-        one.backend
-        for one in measured
-        if one.computes_in is None and on_request(one.backend, plan.folders) is None
-    )
-    done_before = {one.experiment for one in record.findings}
-    wanted = [one for one in plan.experiments if one not in done_before]
-    if not wanted:
-        return
-    progress.stage(f"numerics: {', '.join(wanted).replace('_', ' ')}", done=total, total=total)
-    with accounted(record, "numerics"):  # nothing is timed there: side by side, in one thread each
-        for at in range(0, len(wanted), cores()):
-            now = wanted[at : at + cores()]
-            asides = [Aside(run_experiment, one, list(sound), 0, plan.folders) for one in now]
-            record.findings += [one.result() for one in asides]
-            record.save()
 
 
 @contextmanager
@@ -233,3 +201,14 @@ def accounted(record: Run, activity: str) -> Iterator[None]:
         yield
     finally:
         record.account[activity] = record.account.get(activity, 0.0) + time.monotonic() - started
+
+
+def sound_backends(record: Run) -> list[str]:
+    """The backends that answered right, for the numerical chapter.
+
+    Without those that compute in a lower precision than their inputs', for which nothing is predicted, and those that
+    race only where they are named: most of them compile for each shape.
+    """
+    measured = [one for one in record.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
+    names = dict.fromkeys(one.backend for one in measured)
+    return [name for name in names if on_request(name, record.plan.folders) is None]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_origin, get_type_hints
 
 import msgspec
 
 from attnlab.backends.contender import parse_all
-from attnlab.lab import CHAPTER, chosen_experiments
 from attnlab.plain import decode
 from attnlab.race.limits import UTMOST, Limits
 from attnlab.runs.presets import preset_workloads
@@ -24,35 +21,32 @@ from attnlab.workload.declaring import MOST
 from attnlab.workload.grid import GRID, choices, workloads
 from attnlab.workload.workload import Workload
 
-#: stands for every backend, those that race only where they are named included
+#: stands for every backend, also those that race only where they are named
 EVERYBODY = "all"
-#: of a plan file: a sweep lists its workloads one by one, some hundred bytes each
+#: bytes of a plan file; a workload that is listed has some hundred
 _MOST_BYTES = 2**23
-#: of one plan: some ten hours of races at least
+#: workloads of one plan: some ten hours of races at least
 _MOST_WORKLOADS = 20_000
-#: what a plan file calls the fields of `Plan` that have another name there
+#: fields of `Plan` that have another name in a plan file
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Contenders x workloads. Empty `contenders` stands for all backends that are available and do not ask to be named.
-
-    ``all`` alone stands for those too.
+    """Contenders x workloads. Empty `contenders` stands for all backends that are available and set up fast.
 
     workloads : what every contender is asked; `Plan.grid` makes them.
-    origins : the parts of presets that ask for each workload, by `Part.path`; empty where no preset was asked for.
-    contenders : in contender notation, ``torch_sdpa[threads=1]``.
-    baseline : the contender that the others are compared with; by default the first that is named, and
-    torch_eager where nobody is.
+    origins : the parts of presets that ask for each workload, by `Part.path`; empty without a preset.
+    contenders : in contender notation, ``torch_sdpa[threads=1]``; ``all`` alone for every backend.
+    baseline : the contender that the others are compared with; by default the first that is named, or torch_eager.
     folders : hold users' backends.
-    self_test : enter the baseline twice.
-    memory, ceilings : measure peak memory; and the machine's limits, which the share of the ceiling is told against.
-    afresh : measure the machine's limits, and ask for the same bits, also where they are remembered.
-    experiments : those of the numerical chapter; ``all`` and ``none`` stand for every one and no one.
+    control : enter the baseline a second time; any difference between the two is noise (an A/A control).
+    memory, ceilings : measure peak memory; measure the machine's limits.
+    afresh : measure the machine's limits again where they are remembered.
+    experiments : names for the numerical chapter; ``all`` or ``none``. The command line runs them, and checks them.
     limits : when to stop measuring, in seconds.
 
-    Raises ValueError for an empty plan, broken contender notation or an unknown experiment.
+    Raises ValueError for an empty plan and for broken contender notation.
     """
 
     workloads: tuple[Workload, ...]
@@ -60,11 +54,11 @@ class Plan:
     contenders: tuple[str, ...] = ()
     baseline: str | None = None
     folders: tuple[str, ...] = ()
-    self_test: bool = True
+    control: bool = True
     memory: bool = True
     ceilings: bool = True
     afresh: bool = False
-    experiments: tuple[str, ...] = CHAPTER
+    experiments: tuple[str, ...] = ("variance_scaling", "saturation")
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -75,7 +69,6 @@ class Plan:
             raise ValueError(
                 f"origins must be one a workload, {len(self.workloads)}, or none, got {len(self.origins)}"
             )
-        object.__setattr__(self, "experiments", chosen_experiments(self.experiments))
         if self.contenders and self.contenders != (EVERYBODY,):
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:
@@ -109,15 +102,14 @@ class Plan:
             if beside:
                 raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
             _require_few(len(rest["workloads"]))
-            listed = [
-                one if isinstance(one, Workload) else Workload.from_dict(one) for one in rest.pop("workloads")
-            ]
+            given = rest.pop("workloads")
+            listed = [one if isinstance(one, Workload) else Workload.from_dict(one) for one in given]
             return cls(workloads=tuple(listed), **rest)
-        of_file = is_captured(str(said.get("distribution", "")))
-        if not of_file:
+        from_file = is_captured(str(said.get("distribution", "")))
+        if not from_file:
             on_gpu = said.get("device") == "cuda"
             said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
-        if preset is None and not of_file:
+        if preset is None and not from_file:
             said = {**GRID, **said}
         _require_few(math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several))
         if preset is None:
@@ -125,23 +117,25 @@ class Plan:
         found = preset_workloads(preset, said)
         return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
-        return plain
+    def shard(self, number: int, count: int) -> Plan:
+        """Part `number` of `count` (from 1): every `count`-th workload, so that parts take about as long.
 
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_dict`. Raises ValueError for what is no plan."""
-        stored = tuple(map(Workload.from_dict, data.get("workloads", ())))  # which knows former names
-        return decode({**data, "workloads": stored}, cls, "the plan")
+        Raises ValueError for a part that does not exist or has no workload.
+        """
+        if not 1 <= number <= count <= len(self.workloads):
+            raise ValueError(
+                f"a shard must be N/COUNT with N from 1 to COUNT and COUNT at most {len(self.workloads)}, the "
+                f"workloads of the plan; got {number}/{count}"
+            )
+        part = slice(number - 1, None, count)
+        return replace(self, workloads=self.workloads[part], origins=self.origins[part])
 
 
-def _require_few(workloads: int) -> None:
+def _require_few(count: int) -> None:
     """Raises ValueError for more workloads than a plan may have."""
-    if workloads > _MOST_WORKLOADS:
+    if count > _MOST_WORKLOADS:
         raise ValueError(
-            f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {workloads:,}: make several plans, each a run"
+            f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several plans, each a run"
         )
 
 
@@ -162,45 +156,13 @@ def read_plan(file: Path) -> dict[str, Any]:
     for field_name, name in _FILE_NAMES.items():
         if name in given:
             given[field_name] = given.pop(name)
-    if "folders" in given:  # a path in a file is meant from where the file lies
+    if "folders" in given:  # a path in a file is relative to the file
         given["folders"] = tuple(str(file.parent / folder) for folder in given["folders"])
     return given
 
 
-def plan_text(plan: Plan) -> str:
-    """TOML that `attnlab run --plan` reads as this very plan, its workloads listed one by one.
-
-    Folders of backends are written as absolute paths, so that the file may lie anywhere.
-    """
-    whole = {
-        "backends": plan.contenders,
-        "baseline": plan.baseline,
-        "implementations": [str(Path(one).resolve()) for one in plan.folders],
-        **{name: getattr(plan, name) for name in ("self_test", "memory", "ceilings", "afresh")},
-        "experiments": plan.experiments or ("none",),
-        "origins": plan.origins,
-    }
-    defaults = {one.name: one.default for one in dataclasses.fields(Workload)}
-    tables: list[tuple[str, dict[str, Any]]] = [("", whole), ("[limits]", vars(plan.limits))]
-    for workload in plan.workloads:
-        told = {name: getattr(workload, name) for name in defaults}
-        tables.append(("[[workloads]]", {name: one for name, one in told.items() if one != defaults[name]}))
-    lines = []
-    for head, table in tables:
-        lines += [
-            head,
-            *(f"{name} = {_toml(one)}" for name, one in table.items() if one not in (None, (), [])),
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """A value in TOML: numbers and lists are as in JSON, and a text is with its letters as they are."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _plan_file() -> type:
-    """What a plan file may hold: what may be said of workloads, and the fields of a plan and of its limits."""
+    """What a plan file may hold: the options of workloads, the fields of a plan and those of its limits."""
     positive = {
         name: Annotated[kind, msgspec.Meta(gt=0, le=UTMOST.get(name, MOST))]
         for name, kind in get_type_hints(Limits).items()

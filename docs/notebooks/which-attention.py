@@ -19,7 +19,7 @@ plan = attnlab.Plan.grid(
     contenders=("torch_eager", "torch_sdpa", "numpy_vectorized"),
     ceilings=False,
     experiments=("none",),
-    self_test=False,
+    control=False,
     limits=Limits(workload_seconds=1.0, processes=3, most_processes=3),
 )
 run = attnlab.run(plan, "my-run")

@@ -18,9 +18,9 @@ FACE = ("__init__", "__main__")
 #: packages that stand beside `attnlab/` in a checkout
 BESIDE = ("implementations", "suites")
 #: what is still to go: packages, imports against the table, importers of `lab`, and circles
-LEAVING = {"routing": "fastest.py", "pytest_plugin": "pytest_plugin.py"}
-AGAINST = {("runs", "lab")}
-OF_LAB = {"pytest_plugin", "runs"}
+LEAVING = {"pytest_plugin": "pytest_plugin.py"}
+AGAINST: set[tuple[str, str]] = set()
+OF_LAB = {"pytest_plugin"}
 CIRCLES = [
     {"backends.backend", "backends.calling"},
     {"lab.finding", "lab.survey"},

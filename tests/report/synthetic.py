@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.lab import CHAPTER_FILE
 from attnlab.lab.finding import Finding
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
@@ -89,9 +90,9 @@ def synthetic(
         complete=complete,
         account={"start-up": 21.0, "timed": 88.0, "warm-up": 31.0, "checking": 18.0, "memory": 16.0},
         ceilings=[Ceiling("cpu", "float32", ceiling_flops, "numpy", 21e9, "torch")],
-        findings=[variance()],
     )
     run.save()
+    write_chapter(run, [variance()])
 
     def result(name: str, workload: Workload, drift: np.ndarray) -> Result:
         backend = name.partition("#")[0]
@@ -168,6 +169,11 @@ def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
 def alone_in_process_0(run: Run, keys: int) -> Run:
     """The run, with every turn at this length disturbed but those of one process: times, and no intervals."""
     return disturbed(run, lambda n, turn, process: n == keys and process > 0)
+
+
+def write_chapter(run: Run, findings: Sequence[Finding]) -> None:
+    """Store the numerical chapter of a run."""
+    (run.folder / CHAPTER_FILE).write_text(json.dumps([one.to_dict() for one in findings]), encoding="utf-8")
 
 
 @cache

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from synthetic import disturbed
 
 from attnlab.errors import NotStored
+from attnlab.lab import CHAPTER_FILE
 from attnlab.report import Frames, report_text, show, verdict_text, write
 from attnlab.report.render import escaped, faster, speedup
 from attnlab.runs.store import Run, read_run
@@ -66,14 +67,15 @@ def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(
 
 
 def test_an_empty_run_says_so(made: Make, tmp_path: Path) -> None:
-    run = replace(made(complete=False), results=[], findings=[], ceilings=[])
+    run = replace(made(complete=False), results=[], ceilings=[])
+    (run.folder / CHAPTER_FILE).unlink()
     text = checked(write(run, tmp_path).read_text(encoding="utf-8"))
     assert "**No verdict**: this run holds no results." in text and not list((tmp_path / "figures").iterdir())
 
 
 def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
     run = disturbed(made(contenders=(*PAIR, "torch_eager#2"), heads=(1,)), lambda *turn: True)
-    text = checked(report_text(Frames(replace(run, findings=[]))))
+    text = checked(report_text(Frames(run)))
     assert not re.search(r"\d× faster|\d (ms|µs|ns)\b", text)
 
 

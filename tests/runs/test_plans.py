@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from attnlab.race.limits import Limits
@@ -43,8 +43,8 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
     assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
     assert plan.folders == (str(tmp_path / "mine"),)
     assert plan.limits == Limits(min_rounds=10, call_seconds=1)
-    assert not plan.memory and plan.self_test
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert not plan.memory and plan.control
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
 
 
 @pytest.mark.parametrize("file", sorted((DOCS / "plans").glob("*.toml")), ids=lambda file: file.stem)
@@ -79,7 +79,7 @@ def test_who_takes_part(tmp_path: Path) -> None:
     assert raced(contenders=("slow", "numpy_vectorized")) == {"slow", "numpy_vectorized"}
 
 
-def test_the_baseline_is_entered_twice_as_a_self_test() -> None:
+def test_the_baseline_is_entered_twice_as_an_a_a_control() -> None:
     """Next to itself, unless it is there twice already; it is the first that is named, and of all PyTorch's formula."""
     two = ("numpy_blocked", "torch_eager")
     spelt, contenders = resolve(Plan.grid(contenders=two))
@@ -88,3 +88,14 @@ def test_the_baseline_is_entered_twice_as_a_self_test() -> None:
     assert resolve(Plan.grid(contenders=two * 2))[0].contenders == two * 2
     assert resolve(Plan.grid(contenders=two, baseline="torch_eager"))[0].contenders == (*two, "torch_eager")
     assert resolve(Plan.grid())[0].baseline == "torch_eager"
+
+
+def test_shards_part_a_plan_and_each_is_the_same_every_time() -> None:
+    """Every workload is in one of them, small and large ones in each."""
+    whole = Plan.grid(preset="llama3-8b/decode,mistral-7b/decode")
+    parts = [whole.shard(number, 3) for number in (1, 2, 3)]
+    assert sorted(map(repr, whole.workloads)) == sorted(repr(one) for part in parts for one in part.workloads)
+    assert whole.shard(2, 3) == parts[1] and all(len(one.origins) == len(one.workloads) for one in parts)
+    for number, count in ((0, 3), (4, 3), (1, len(whole.workloads) + 1)):
+        with pytest.raises(ValueError, match=f"got {number}/{count}"):
+            whole.shard(number, count)

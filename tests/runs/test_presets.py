@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from attnlab.runs.plan import Plan
@@ -34,7 +34,7 @@ def test_options_go_before_what_a_preset_says_and_what_two_ask_for_is_measured_o
         f"b1 h32/4 n1x{length} d128 {dtype} cpu" for dtype in said["dtypes"] for length in said["lengths"]
     ]
     assert plan.origins == ("llama3-8b/decode",) * 4
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
     twice = Plan.grid(preset="llama3-8b/prefill,mistral-7b/prefill", lengths=(256, 8192))
     both = "llama3-8b/prefill, mistral-7b/prefill"
     assert twice.origins == (both, "llama3-8b/prefill", "mistral-7b/prefill")

@@ -1,0 +1,52 @@
+"""Carrying out a plan: an interrupt keeps what is measured, and the run goes on with what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from small_runs import plan
+
+from attnlab.runs.execute import Progress, resume, run
+from attnlab.runs.store import RESULTS, RUN_FILE, read_run
+
+
+class After(Progress):
+    """Interrupts before the workload with this number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def stage(self, text: str, *, done: int, total: int) -> None:
+        if text != "starting the contenders" and done == self.number:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
+    """A result that is there is kept, one whose line was damaged is measured again, and the plan is then complete."""
+    folder = tmp_path / "run"
+    first = run(plan(), folder, progress=After(1))
+    assert not first.complete and len(first.results) == 1 and read_run(folder).results == first.results
+    found = resume(folder)
+    assert found.complete and found.results[0] == first.results[0] and read_run(folder) == found
+    assert {one.workload for one in found.results} == set(found.plan.workloads)
+    assert sum(found.account.values()) > 0
+    with pytest.raises(ValueError, match="nothing is left to measure"):
+        resume(folder)
+    kept, damaged = (folder / RESULTS).read_bytes().splitlines(keepends=True)
+    (folder / RESULTS).write_bytes(kept + damaged[:-9])
+    again = resume(folder)
+    assert len(again.results) == 2 and again.results[0] == found.results[0]
+    told = json.loads((folder / RUN_FILE).read_text())
+    told |= {"complete": False, "environment": {**told["environment"], "cpu": "another"}}
+    (folder / RUN_FILE).write_text(json.dumps(told))
+    with pytest.raises(ValueError, match="cpu was another and is "):
+        resume(folder)
+    assert len(read_run(folder).results) == 2
+
+
+def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no backend is called 'nunpy'"):
+        run(plan(contenders=("nunpy",)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()

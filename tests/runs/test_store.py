@@ -1,0 +1,112 @@
+"""A run's folder keeps what was measured: through kills, damage, full disks and second runs."""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import pytest
+from small_runs import LATENCY, plan, record
+
+from attnlab.errors import NotStored
+from attnlab.runs.store import RESULTS, RUN_FILE, claim, held, read_run
+from attnlab.workload.result import Outcome, Result
+
+
+def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
+    """Tables of it have a row a measurement, and one for a result without."""
+    written = record(tmp_path)
+    found = read_run(tmp_path)
+    assert found == written and found.left() == [written.plan.workloads[1]]
+    frame = found.frame()
+    assert frame["contender"].tolist() == ["numpy_vectorized", "other"]
+    assert frame["value"].tolist()[0] == 2.0 and frame["reason"].tolist()[1] == "no"
+    assert found.samples()["value"].tolist() == [2.0, 1.0, 4.0]
+
+
+def test_damaged_lines_are_skipped_by_number_and_every_other_is_read(tmp_path: Path) -> None:
+    """Garbage, a figure that cannot be, and a last line that a kill cut off, after which the next begins anew."""
+    written = record(tmp_path)
+    file = tmp_path / RESULTS
+    good = file.read_bytes()
+    file.write_bytes(good + b"\xff\x00 garbage\n" + good.replace(b"2.0", b'"inf"', 1)[:-5])
+    found = read_run(tmp_path)
+    assert found.results == written.results
+    assert [one.partition(":")[0] for one in found.torn[RESULTS]] == ["line 3", "line 4", "line 5"]
+    found.append([Result("other", written.plan.workloads[1], Outcome.DECLINED, reason="no")])
+    again = read_run(tmp_path)
+    assert len(again.results) == 3 and len(again.torn[RESULTS]) == 3
+
+
+def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    """One of an earlier version names the version that reads it."""
+    record(tmp_path)
+    good = json.loads((tmp_path / RUN_FILE).read_text())
+    for text, said in (
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+        (json.dumps({**good, "format": 1}), "attnlab 0.3.1 reads it"),
+        (json.dumps({**good, "format": 99}), "later version"),
+        (json.dumps({"format": 2}), "damaged"),
+        (json.dumps({**good, "plan": {**good["plan"], "workloads": []}}), "damaged"),
+    ):
+        (tmp_path / RUN_FILE).write_text(text)
+        with pytest.raises(ValueError, match=said) as refused:
+            read_run(tmp_path)
+        assert "\n" not in str(refused.value) and RUN_FILE in str(refused.value)
+
+
+def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
+    """A part of a line is taken back."""
+    written = record(tmp_path)
+    before = (tmp_path / RESULTS).read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(NotStored, match=r"results\.jsonl cannot be written"):
+            written.append([Result("other", written.plan.workloads[1], Outcome.DECLINED, reason="no")])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (tmp_path / RESULTS).read_bytes() == before and len(written.results) == 2
+
+
+def test_a_folder_has_one_writer(tmp_path: Path) -> None:
+    """And the lock that a killed one leaves behind is free."""
+    with held(tmp_path), pytest.raises(ValueError, match="another run is writing to"), held(tmp_path):
+        pass
+    with held(tmp_path):
+        pass
+
+
+def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """A file, another run, somebody's files, a folder within a file."""
+    file, full, other = (tmp_path / name for name in ("file", "full", "other"))
+    file.touch()
+    full.mkdir()
+    (full / "notes").touch()
+    other.mkdir()
+    record(other)
+    for folder in (file, full, other, file / "within"):
+        with pytest.raises(ValueError, match=f"the output folder {folder}"):
+            claim(folder, tmp_path / "latest", RUN_FILE)
+    assert [one.name for one in full.iterdir()] == ["notes"]
+
+
+def test_the_run_before_in_the_default_folder_is_moved_aside(tmp_path: Path) -> None:
+    """Each under a name of its own; what is not ours stays."""
+    latest = tmp_path / "latest"
+    for _ in range(3):
+        record(claim(None, latest, RUN_FILE))
+    assert latest.is_dir() and len(list(tmp_path.glob(f"latest-*/{RUN_FILE}"))) == 2
+    (latest / RUN_FILE).unlink()
+    with pytest.raises(ValueError, match="something else than results of attnlab"):
+        claim(None, latest, RUN_FILE)
+
+
+def test_of_two_results_for_one_question_the_last_counts(tmp_path: Path) -> None:
+    """A workload that was interrupted is raced again as a whole."""
+    written = record(tmp_path)
+    again = Result("other", plan().workloads[0], Outcome.MEASURED, measurements=(LATENCY,))
+    written.append([again])
+    assert read_run(tmp_path).results == [written.results[0], again]
