@@ -133,16 +133,21 @@ def out(help: str) -> Decorator:
     return click.option("--out", type=PATH, metavar="DIR", help=help)
 
 
-def typed() -> str:
-    """The command line, as a report tells its readers to repeat it: without the folder it was written into."""
+def words_without(*names: str) -> list[str]:
+    """The words of the command line, without these options and their values."""
     words = iter(sys.argv[1:])
     kept = []
     for word in words:
-        if word == "--out":
+        if word in names:
             next(words, None)
-        elif not word.startswith("--out="):
+        elif word.partition("=")[0] not in names:
             kept.append(word)
-    return without_home(shlex.join(["attnlab", *kept]))
+    return kept
+
+
+def typed() -> str:
+    """The command line, as a report tells its readers to repeat it: without the folder it was written into."""
+    return without_home(shlex.join(["attnlab", *words_without("--out")]))
 
 
 def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -> Decorator:

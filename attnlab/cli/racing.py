@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 )
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file.")
 @options.preset
+@click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, as 3/16.")
+@click.option("--shards", type=options.COUNT, help="Measure the plan in so many runs below --out.")
+@click.option(
+    "--cluster", type=click.Choice(["slurm", "local"]), default="local", help="What starts the --shards."
+)
+@click.option(
+    "--slurm", metavar="KEY=VALUE", multiple=True, help="A parameter of Slurm's jobs, as partition=cpu."
+)
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
     "--resume",
@@ -56,7 +64,17 @@ if TYPE_CHECKING:
 @click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
 @options.out("A new folder (default: reports/latest; an earlier run there is moved aside).")
 @options.quiet
-def run(list_presets: bool, resume: Path | None, out: Path | None, quiet: bool, **given: Any) -> int:
+def run(
+    list_presets: bool,
+    resume: Path | None,
+    out: Path | None,
+    quiet: bool,
+    shard: str | None,
+    shards: int | None,
+    cluster: str,
+    slurm: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Measure a plan and write its report.
 
     Options go before the plan file, and both before the preset. Ctrl-C keeps what is measured and writes the report;
@@ -72,7 +90,11 @@ def run(list_presets: bool, resume: Path | None, out: Path | None, quiet: bool, 
     started = time.monotonic()
     if resume is None:
         asked = plan_of(**given)
-    elif out or any(one not in (None, ()) for one in given.values()):
+        if shards is not None:
+            return _carry_out_shards(asked, shards, out, cluster, slurm)
+        if shard is not None:
+            asked = _part(asked, shard)
+    elif out or shard or shards or any(one not in (None, ()) for one in given.values()):
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
     with progress(quiet=quiet) as shown:
         if resume is None:
@@ -123,6 +145,40 @@ def _add_chapter(found: Run, shown: Progress) -> None:
                 run_chapter(found.folder, asked, backends=names, folders=found.plan.folders, on_event=begins)
     except KeyboardInterrupt:
         found.complete = False
+
+
+def _part(plan: Plan, shard: str) -> Plan:
+    """The part ``N/COUNT`` of a plan. Raises ValueError, naming the option."""
+    try:
+        number, count = map(int, shard.split("/"))
+    except ValueError:
+        raise ValueError(f"--shard must be N/COUNT, as 3/16, got {shard!r}") from None
+    return plan.shard(number, count)
+
+
+def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, slurm: Sequence[str]) -> int:
+    """Start what is missing of the shards, see it through, and print what failed."""
+    from attnlab.runs.cluster import carry_out, missing
+
+    if out is None:
+        raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
+    if bad := [one for one in slurm if "=" not in one]:
+        raise ValueError(f"--slurm must be KEY=VALUE, as partition=cpu, got {bad[0]!r}")
+    plan.shard(shards, shards)  # whether there are so many
+    words = options.words_without("--shards", "--cluster", "--slurm", "--out")[1:]
+    jobs = list(missing([one for one in words if one != "--quiet"], shards, out))
+    click.echo(f"{shards - len(jobs)} of {shards} shards are complete; {len(jobs)} to run", err=True)
+    parameters = dict(one.split("=", 1) for one in slurm)
+    failed = carry_out(
+        jobs, out, cluster, parameters=parameters, tell=lambda text: click.echo(text, err=True)
+    )
+    for name, why in failed.items():
+        click.echo(f"attnlab: {name}: {why}", err=True)
+    if failed:
+        click.echo("Repeat the command to run what is missing.", err=True)
+    else:
+        click.echo(f"All shards are complete. To join them: attnlab collect {shlex.quote(str(out))}")
+    return int(bool(failed))
 
 
 def _list_presets(asked: str | None) -> int:

@@ -24,7 +24,7 @@ from attnlab.errors import NotStored
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
-from attnlab.workload.result import Ceiling, Invariance, Result
+from attnlab.workload.result import Ceiling, Invariance, Result, merged
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -188,8 +188,13 @@ def require_run(folder: Path | str) -> Path:
 
 
 def _joined(results: Sequence[Result]) -> list[Result]:
-    """One result for each contender and workload: of several the last."""
-    return list({(one.workload, one.contender): one for one in results}.values())
+    """One result for each contender and workload, over all visits; of a visit that was made twice the last counts."""
+
+    def visit(one: Result) -> tuple[Any, ...]:
+        which = one.outcome if one.latency is None else min(one.latency.visits.values())
+        return one.workload, one.contender, which
+
+    return merged({visit(one): one for one in results}.values())
 
 
 def _lines(file: Path) -> Iterator[tuple[int, bytes]]:

@@ -7,11 +7,11 @@ import resource
 from pathlib import Path
 
 import pytest
-from small_runs import LATENCY, plan, record
+from small_runs import record
 
 from attnlab.errors import NotStored
 from attnlab.runs.store import RESULTS, RUN_FILE, claim, held, read_run
-from attnlab.workload.result import Outcome, Result
+from attnlab.workload.result import Measurement, Outcome, Result
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -104,9 +104,14 @@ def test_the_run_before_in_the_default_folder_is_moved_aside(tmp_path: Path) -> 
         claim(None, latest, RUN_FILE)
 
 
-def test_of_two_results_for_one_question_the_last_counts(tmp_path: Path) -> None:
-    """A workload that was interrupted is raced again as a whole."""
+def test_of_a_visit_that_was_made_twice_the_last_counts_and_visits_are_merged(tmp_path: Path) -> None:
+    """A visit that was interrupted is made again as a whole."""
     written = record(tmp_path)
-    again = Result("other", plan().workloads[0], Outcome.MEASURED, measurements=(LATENCY,))
-    written.append([again])
-    assert read_run(tmp_path).results == [written.results[0], again]
+    name, workload = written.contenders[0], written.plan.workloads[0]
+    for visit, seconds, first in ((0, 3.0, 0), (1, 5.0, 2)):
+        columns = {"round": (first, first + 1.0), "visit": (float(visit),) * 2}
+        latency = Measurement("latency", "s", (seconds,) * 2, columns)
+        written.append([Result(name, workload, Outcome.MEASURED, measurements=(latency,))])
+    (found,) = [one for one in read_run(tmp_path).results if one.contender == name]
+    assert found.latency is not None and found.latency.samples == (3.0, 3.0, 5.0, 5.0)
+    assert found in written.results and len(written.results) == 2

@@ -1,0 +1,69 @@
+"""Many runs: the shards of a plan, and one table of all."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from small_runs import record
+
+from attnlab.runs.cluster import carry_out, missing
+from attnlab.runs.collect import collect
+from attnlab.runs.store import RUN_FILE, Run, read_run
+
+#: stands for attnlab: copies a complete run to where it is told to, but not the second shard
+FAKE = """
+import shutil, sys
+if "2/3" in sys.argv:
+    sys.exit("the second one has no luck")
+shutil.copytree(sys.argv[1], sys.argv[sys.argv.index("--out") + 1])
+"""
+
+
+def stored(folder: Path, *, complete: bool = True) -> Run:
+    """A small run of its own."""
+    folder.mkdir(parents=True)
+    run = record(folder)
+    run.id, run.complete = folder.name, complete
+    run.save()
+    return run
+
+
+def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_path: Path) -> None:
+    """By submitit, on this machine; the first is there already."""
+    pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[cluster]'")
+    whole, out = stored(tmp_path / "whole"), tmp_path / "out"
+    stored(out / "shard-1")
+    jobs = list(missing(["--plan", "x.toml"], 3, out))
+    assert [name for name, _ in jobs] == ["shard-2", "shard-3"]
+    assert jobs[0][1][:5] == ["run", "--plan", "x.toml", "--shard", "2/3"]
+    failed = carry_out(jobs, out, "local", program=[sys.executable, "-c", FAKE, str(whole.folder)])
+    assert list(failed) == ["shard-2"] and "no luck" in failed["shard-2"]
+    assert read_run(out / "shard-3").results == whole.results
+    assert [name for name, _ in missing([], 3, out)] == ["shard-2"]
+
+
+def test_an_interrupted_shard_goes_on(tmp_path: Path) -> None:
+    run = stored(tmp_path / "shard-1", complete=False)
+    assert list(missing([], 1, tmp_path)) == [("shard-1", ["run", "--resume", str(run.folder)])]
+
+
+def test_all_runs_below_folders_become_one_table(tmp_path: Path) -> None:
+    """Each once, and one that cannot be read is named."""
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'attnlab[collect]'")
+    stored(tmp_path / "a")
+    stored(tmp_path / "deep" / "b")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / RUN_FILE).write_text("{")
+    skipped: list[str] = []
+    folders = [tmp_path, tmp_path / "a"]
+    runs, rows = collect(folders, tmp_path / "all.parquet", skipped=skipped.append)
+    table = pd.read_parquet(tmp_path / "all.parquet")
+    assert (runs, rows) == (2, 4) and len(table) == 4
+    assert set(table["run"]) == {"a", "b"} and set(table["outcome"]) == {"measured", "declined"}
+    assert table["value"].dropna().tolist() == [2.0, 2.0] and set(table["keys"]) == {8}
+    assert len(skipped) == 1 and "bad" in skipped[0]
+    with pytest.raises(ValueError, match="none of the folders"):
+        collect([tmp_path / "bad"], tmp_path / "none.parquet")
