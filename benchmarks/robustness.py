@@ -30,8 +30,6 @@ from random_damage import Figures, damage, fuzz, soak
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import unasked
 from attnlab.environment import environment
-from attnlab.pytest_plugin.harness import Harness
-from attnlab.pytest_plugin.plugin import Settings
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
@@ -115,13 +113,6 @@ def _asked(
     )  # fmt: skip
     stored = run(plan, folder / "stored")
     yield "run", stored.results
-    known = {one.name: one for one in parse_all(contenders)}
-    settings = Settings(known, contenders[0], here, {}, ("float32",), ceilings=False)
-    harness = Harness(settings, LIMITS)
-    try:
-        yield "pytest", list(harness.race(workload).results.values())
-    finally:
-        harness.close()
 
 
 def honest(asked: Namespace) -> Iterator[Figures]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.pytest_plugin.plugin import SETTINGS, Answered
+from attnlab.pytest_plugin import SETTINGS, Answered
 from attnlab.workload.workload import Workload
 
 #: what implementations get wrong: masks, unequal sizes, and everything beside the plain formula

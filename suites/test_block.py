@@ -5,7 +5,7 @@
 
 import pytest
 
-from attnlab.pytest_plugin.plugin import Answered, Interleaved
+from attnlab.pytest_plugin import Answered, Interleaved
 from attnlab.workload.workload import Workload
 
 #: of BERT base, whose 12 heads have 64 components each

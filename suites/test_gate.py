@@ -1,6 +1,6 @@
 """Is each contender right in every way that `attnlab check` knows? Outputs, and gradients where it has them."""
 
-from attnlab.pytest_plugin.plugin import Examined
+from attnlab.pytest_plugin import Examined
 
 
 def test_gate(checked: Examined, contender: str) -> None:

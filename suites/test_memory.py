@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from attnlab.backends.discovery import load
-from attnlab.pytest_plugin.plugin import SETTINGS, Measured
+from attnlab.pytest_plugin import SETTINGS, Measured
 from attnlab.workload.result import Result
 from attnlab.workload.workload import Workload
 

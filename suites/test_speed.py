@@ -1,6 +1,6 @@
 """How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
 
-from attnlab.pytest_plugin.plugin import Interleaved
+from attnlab.pytest_plugin import Interleaved
 from attnlab.workload.workload import Workload
 
 

@@ -18,13 +18,12 @@ FACE = ("__init__", "__main__")
 #: packages that stand beside `attnlab/` in a checkout
 BESIDE = ("implementations", "suites")
 #: what is still to go: packages, imports against the table, importers of `lab`, and circles
-LEAVING = {"pytest_plugin": "pytest_plugin.py"}
+LEAVING: dict[str, str] = {}
 AGAINST: set[tuple[str, str]] = set()
-OF_LAB = {"pytest_plugin"}
+OF_LAB: set[str] = set()
 CIRCLES = [
     {"backends.backend", "backends.calling"},
     {"lab.finding", "lab.survey"},
-    {"pytest_plugin.harness", "pytest_plugin.plugin"},
 ]
 
 

@@ -1,11 +1,11 @@
-"""Races inside pytest-benchmark: its figures are ours, every option of its own goes on working, who is wrong fails."""
+"""Races inside pytest-benchmark: its figures are ours, its own options go on working, a wrong backend fails."""
 
 import json
 
 import pytest
 
 SMALL = (
-    *("-p", "attnlab.pytest_plugin.plugin", "-p", "no:cacheprovider", "--no-ceilings", "--lengths", "16"),
+    *("-p", "attnlab.pytest_plugin", "-p", "no:cacheprovider", "--lengths", "16"),
     *("--heads", "1", "--benchmark-max-time", "0.1", "-W", "error", "-rsf", "--implementations", "mine"),
 )
 SPEED = """
@@ -56,12 +56,15 @@ def speed(pytester: pytest.Pytester) -> pytest.Pytester:
 def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(
     speed: pytest.Pytester,
 ) -> None:
-    chosen = ("--backends", ",".join(("numpy_blocked", *OWN, "absent")), "--baseline", "right")
+    """Of all backends those alone are raced that `-k` selects, and the baseline."""
+    (speed.path / "mine" / "deaf.py").write_text("raise AssertionError('it was not selected')\n")
+    selected = ("-k", "not deaf", "--backends", ",".join(("numpy_blocked", *OWN, "absent", "deaf")))
+    chosen = (*selected, "--baseline", "right")
     result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-json", "out.json")
-    result.assert_outcomes(passed=2, failed=4, skipped=1)
+    result.assert_outcomes(passed=2, failed=4, skipped=1, deselected=1)
     result.stdout.fnmatch_lines_random([*SAID, "dying crashed: its process exited with status 7*"])
     result.stdout.fnmatch_lines(["*benchmark 'b1 h1 n16 d64 float32 cpu': 2 tests*"])
-    result.stdout.fnmatch_lines(["*attention: time a call, as a ratio to right*"])
+    result.stdout.fnmatch_lines(["*attention: time of a call, as a ratio to right*"])
     assert "Traceback" not in result.stdout.str()
     told = json.loads((speed.path / "out.json").read_text())["benchmarks"]
     found = {one["params"]["contender"]: one for one in told}

@@ -1,0 +1,482 @@
+"""A pytest plugin: attention backends as contenders in your own tests, raced fairly and filed by pytest-benchmark.
+
+Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
+
+``contender`` and ``workload``
+    runs once for every contender × length × heads × dtype that the options ask for (``--backends``, ``--lengths``,
+    ``--heads``, ``--dtypes``); every other field of a workload has an option too (``pytest --help``);
+``interleaved``
+    calls ``interleaved(contender, workload)``: the contenders that are selected (by ``-k``, node id or marker) and the
+    baseline are raced once for each workload, in processes of their own. This contender's samples go into
+    pytest-benchmark's table and files. It returns the `Result`. A contender without a speed skips or fails the test,
+    with the reason. Under ``--benchmark-disable`` it starts no process: it calls the backend once, checks the answer
+    and returns None;
+``answered``
+    calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
+``peak``
+    calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, of which `peak_bytes` counts;
+``checked``
+    calls ``checked(contender)``: every question of ``attnlab check``, in a process of its own; it returns the
+    `Checked`, or fails with the question that was answered wrong.
+
+``--benchmark-max-time`` is how long a race may take, times its contenders.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import pytest
+
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import load
+from attnlab.correctness import race_check
+from attnlab.errors import Declined, Unavailable
+from attnlab.race import admission
+from attnlab.race.conductor import Conductor
+from attnlab.race.limits import Limits
+from attnlab.runs.check import Checked, check
+from attnlab.runs.execute import resolve
+from attnlab.runs.plan import Plan
+from attnlab.runs.presets import Part, only_part
+from attnlab.stats.verdicts import Verdict, verdicts_against
+from attnlab.text import ratio_text, seconds_text
+from attnlab.workload.declaring import split_names, within
+from attnlab.workload.drawing import checked_problem
+from attnlab.workload.grid import by_option, choices, read_options, workloads
+from attnlab.workload.result import Accuracy, Outcome, Result
+from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.workload import Workload
+
+Interleaved = Callable[[str, Workload], Result | None]
+Answered = Callable[[str, Workload], Accuracy]
+Measured = Callable[[str, Workload], Result]
+Examined = Callable[[str], Checked]
+
+#: small enough that all suites end within about a minute on two cores
+_DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
+#: samples of each contender that pytest-benchmark gets at least
+_LEAST_SAMPLES = 20
+#: one call may take no more than this part of a contender's time
+_PART_OF_A_CALL = 0.2
+_SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options, checked. `said` is what they say of workloads, by `Choice.name`.
+
+    contenders : by name, in the order they were given. formats : the number formats in which accuracy is judged, all
+    unless the user chose. part : that of a preset, where one is named.
+    """
+
+    contenders: Mapping[str, Contender]
+    baseline: str
+    folders: tuple[str, ...]
+    said: Mapping[str, Any]
+    formats: Sequence[str]
+    part: Part | None = None
+
+    def workload(self, **axes: int | str) -> Workload:
+        """The first workload of the options' grid, or the one at `lengths`, `heads` and `dtypes`."""
+        said = {**self.said, **{name: (value,) for name, value in axes.items()}}
+        return (self.part.workloads(said) if self.part else workloads(said))[0]
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Settings:
+        """The settings of this session. Raises ValueError for a user's mistake."""
+        option = config.getoption
+        within("--benchmark-max-time", float(option("--benchmark-max-time")))
+        said = read_options({one.name: option(one.option) for one in choices(grid=True)}, grid=True)
+        preset, names = option("--preset"), option("--backends")
+        part = None if preset is None else only_part(preset)
+        if part is not None:  # everything else the part knows itself
+            said = {name: part.said[name] for name in _DEFAULTS if name in part.said} | said
+        defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
+        said |= read_options(defaults, grid=True)
+        try:
+            plan, contenders = resolve(
+                Plan.grid(
+                    preset=preset,
+                    contenders=() if names is None else tuple(split_names(names)),
+                    baseline=option("--baseline"),
+                    folders=tuple(option("--implementations")),
+                    control=False,
+                    **said,
+                )
+            )
+        except ValueError as fault:
+            raise by_option(fault, said, grid=True) from None
+        known = {contender.name: contender for contender in contenders}
+        if plan.baseline not in known:
+            raise ValueError(f"--baseline must be one of {', '.join(known)}, got {plan.baseline!r}")
+        formats = DTYPES if "dtypes" in defaults else said["dtypes"]
+        return cls(known, plan.baseline or names[0], plan.folders, said, formats, part)
+
+
+class Races:
+    """The races of one session, each made once. No process is started before the first race.
+
+    enabled : False where pytest-benchmark is disabled: then each backend is called once, in this process.
+    """
+
+    def __init__(self, settings: Settings, selected: set[str], seconds: float, *, enabled: bool) -> None:
+        self.settings, self.enabled = settings, enabled
+        self.raced: dict[Workload, Mapping[str, Result]] = {}
+        self._once: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
+        names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
+        self._contenders = [settings.contenders[name] for name in names]
+        self._seconds = seconds
+        self._conductor: Conductor | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """As ``--benchmark-max-time`` sets them."""
+        race = self._seconds * len(self._contenders)
+        return Limits(
+            workload_seconds=race,
+            extra_seconds=max(race, 5.0),
+            call_seconds=self._seconds * _PART_OF_A_CALL,
+            min_rounds=max(Limits.min_rounds, _LEAST_SAMPLES),
+        )
+
+    def race(self, workload: Workload) -> Mapping[str, Result]:
+        """The results of all contenders on `workload`, by name."""
+        if workload not in self.raced:
+            self.raced[workload] = self._run(workload, self.limits, memory=True)
+        return self.raced[workload]
+
+    def once(self, workload: Workload, *, memory: bool = False) -> Mapping[str, Result]:
+        """Outcomes, errors and, with `memory`, peaks of all contenders on `workload`: one round, no verdicts."""
+        if workload in self.raced:
+            return self.raced[workload]
+        if (workload, memory) not in self._once:
+            hasty = {"processes": 1, "most_processes": 1, "min_rounds": 1, "max_rounds": 1}
+            limits = replace(self.limits, **hasty, turn_seconds=1e-9)
+            self._once[workload, memory] = self._run(workload, limits, memory=memory)
+        return self._once[workload, memory]
+
+    def verdicts(self, workload: Workload) -> Mapping[str, Verdict]:
+        """The verdicts of a race against the baseline, by name."""
+        return verdicts_against(self.raced[workload].values(), self.settings.baseline)
+
+    def answer(self, name: str, workload: Workload) -> Accuracy | Result:
+        """How exact the answer is, or a result that says why there is none or a wrong one."""
+        if self.enabled:
+            result = self.once(workload)[name]
+            return result.accuracy if result.outcome is Outcome.MEASURED and result.accuracy else result
+        try:
+            return self._answer_here(name, workload)
+        except (Unavailable, Declined) as fault:
+            outcome = Outcome.DECLINED if isinstance(fault, Declined) else Outcome.UNAVAILABLE
+            return Result(name, workload, outcome, str(fault))
+        except Exception as fault:
+            return Result(name, workload, Outcome.CRASHED, f"raised {type(fault).__name__}: {fault}")
+
+    def _answer_here(self, name: str, workload: Workload) -> Accuracy | Result:
+        """Call the backend once, in this process; of its settings only the backend's own apply here."""
+        one = self.settings.contenders[name]
+        try:
+            backend = load(one.backend, self.settings.folders, dict(one.settings))
+            reason = backend.declines(workload)
+        except ValueError as fault:
+            raise Unavailable(str(fault)) from None
+        if reason:
+            raise Declined(reason)
+        library, limit = backend.open(workload.device), self.limits.call_seconds
+
+        def seconds_of(smaller: Workload) -> float:
+            call = backend.bind(smaller)  # the first call of all carries the library's own start
+            return min(library.time_calls(call, 1) for _ in range(2))
+
+        seconds = admission.predicted_seconds(workload, seconds_of, limit) or 0.0
+        if seconds > limit:
+            most = f"--benchmark-max-time {math.ceil(seconds / _PART_OF_A_CALL)}"
+            said = f"predicted {seconds_text(seconds)} a call; {most} would allow it"
+            return Result(name, workload, Outcome.OVER_BUDGET, said)
+        rows = race_check.sampled_rows(workload)
+        returned = backend.bind(workload, checked_problem(workload, rows))()
+        try:
+            named = backend.named(workload, returned).items()
+            cut = {name: workload.cut(name, one, rows) for name, one in named}
+            judged = race_check.judge(workload, rows, cut, backend.computes_in)
+        except ValueError as fault:
+            return Result(name, workload, Outcome.WRONG, str(fault))
+        return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)
+
+    def close(self) -> None:
+        """End all processes."""
+        if self._conductor is not None:
+            self._conductor.__exit__()
+            self._conductor = None
+
+    def _run(self, workload: Workload, limits: Limits, *, memory: bool) -> Mapping[str, Result]:
+        if self._conductor is None:
+            self._conductor = Conductor(
+                self._contenders, baseline=self.settings.baseline, folders=self.settings.folders
+            )
+        self._conductor.limits, self._conductor.memory = limits, memory
+        return {result.contender: result for result in self._conductor.race(workload)}
+
+
+SETTINGS = pytest.StashKey[Settings]()
+_SELECTED = pytest.StashKey[set[str]]()
+_RACES = pytest.StashKey[Races]()
+
+
+class ReplayClock:
+    """Gives pytest-benchmark samples that were taken elsewhere, through its own interface, bit for bit.
+
+    pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
+    shows 0 until its `replay`, which stands for the function, sets it to the next sample, and 0 again once it was read.
+    """
+
+    #: how pytest-benchmark names this timer in its reports
+    __name__ = "attnlab.interleaved"
+
+    def __init__(self) -> None:
+        #: the samples still to be replayed, in seconds, one for each round
+        self.samples: Iterator[float] = iter(())
+        self._shown = 0.0
+
+    def __call__(self) -> float:
+        shown, self._shown = self._shown, 0.0
+        return shown
+
+    def replay(self) -> None:
+        """Let the next sample pass; without one left (a profiler calls once more), no time passes."""
+        self._shown = next(self.samples, 0.0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options. Everything is read as text, so that `Settings.of` words every complaint."""
+    # argparse takes a word that begins with a dash for an option
+    group = parser.getgroup("attnlab", "attention; a value that begins with a dash as in --window=-1,0")
+    own = {
+        "--backends": ("LIST", "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"),
+        "--preset": ("NAME/PHASE", "the shapes of a known model, one part of a preset: llama3-8b/decode"),
+        "--baseline": ("CONTENDER", "what the others are compared with (default: the first of --backends)"),
+    }
+    own |= {
+        one.option: (one.metavar.strip("[]"), one.help(_DEFAULTS.get(one.name, "")))
+        for one in choices(grid=True)
+    }
+    for name, (metavar, text) in own.items():
+        group.addoption(name, metavar=metavar, help=text.replace("%", "%%"))
+    text = "a folder with backends of your own; may be given several times"
+    group.addoption("--implementations", metavar="DIR", action="append", default=[], help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options now, so that a mistake is one line and not an error in every test."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError("pytest-benchmark is not loaded; pip install 'attnlab[pytest]' installs it")
+    try:
+        config.stash[SETTINGS] = Settings.of(config)
+    except ValueError as fault:
+        raise pytest.UsageError(" ".join(str(fault).split())) from None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Spread tests over the options' workloads and contenders, but for what a test spreads itself."""
+    settings = metafunc.config.stash[SETTINGS]
+    axes: dict[str, tuple[Sequence[int | str], str]] = {"contender": (list(settings.contenders), "{}")}
+    if {"contender", "workload"} & set(metafunc.fixturenames):
+        axes |= {
+            "length": (settings.said["lengths"], "n{}"),
+            "heads": (settings.said["heads"], "h{}"),
+            "dtype": (settings.said["dtypes"], "{}"),
+        }
+    own = {
+        name.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    }
+    for axis in ("length", "heads", "dtype", "contender"):
+        if axis in axes and axis in metafunc.fixturenames and axis not in own:
+            values, name = axes[axis]
+            metafunc.parametrize(axis, values, ids=list(map(name.format, values)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test that replays samples a clock of its own, beside what its own benchmark mark says."""
+    for item in items:
+        if "interleaved" in getattr(item, "fixturenames", ()):
+            mark = item.get_closest_marker("benchmark")
+            own = mark.kwargs if mark else {}
+            item.add_marker(pytest.mark.benchmark(**{**own, "timer": ReplayClock()}), append=False)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Note which contenders are left once pytest has selected."""
+    chosen = (getattr(item, "callspec", None) for item in session.items)
+    session.config.stash[_SELECTED] = {one.params.get("contender", "") for one in chosen if one is not None}
+
+
+@pytest.fixture(scope="session")
+def races(pytestconfig: pytest.Config) -> Iterator[Races]:
+    """The session's `Races`; their processes end with the session."""
+    option = pytestconfig.getoption
+    disabled = option("--benchmark-disable") and not option("--benchmark-enable")
+    beside = option("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ  # other test processes
+    settings, seconds = pytestconfig.stash[SETTINGS], float(option("--benchmark-max-time"))
+    found = Races(settings, pytestconfig.stash[_SELECTED], seconds, enabled=not disabled and not beside)
+    pytestconfig.stash[_RACES] = found
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def workload(pytestconfig: pytest.Config, length: int, heads: int, dtype: str) -> Workload:
+    """One workload of the options' grid."""
+    return pytestconfig.stash[SETTINGS].workload(lengths=length, heads=heads, dtypes=dtype)
+
+
+@pytest.fixture
+def answered(races: Races) -> Answered:
+    """Put a workload to a contender without a clock; see the module."""
+
+    def answer(contender: str, workload: Workload) -> Accuracy:
+        found = races.answer(contender, workload)
+        return found if isinstance(found, Accuracy) else _end(found)
+
+    return answer
+
+
+@pytest.fixture
+def peak(races: Races) -> Measured:
+    """Measure the peak memory of one call; see the module. Skips where no process may be started."""
+
+    def measure(contender: str, workload: Workload) -> Result:
+        if not races.enabled:
+            pytest.skip("peak memory is measured in a process of its own; --benchmark-disable starts none")
+        result = races.once(workload, memory=True)[contender]
+        return result if result.outcome is Outcome.MEASURED else _end(result)
+
+    return measure
+
+
+@pytest.fixture
+def checked(pytestconfig: pytest.Config, races: Races) -> Examined:
+    """Put every question of ``attnlab check`` to a contender; see the module."""
+
+    def examine(contender: str) -> Checked:
+        if not races.enabled:
+            pytest.skip("the questions are asked in a process of its own; --benchmark-disable starts none")
+        settings = pytestconfig.stash[SETTINGS]
+        found = check(
+            settings.contenders[contender],
+            settings.folders,
+            settings.workload().device,
+            dtypes=settings.formats,
+            keep=len(settings.contenders) > 1,
+        )
+        if found.passed is None and found.loaded:
+            pytest.skip(f"{contender}: {found.reason}")
+        if not found.passed:
+            said = "" if found.loaded else "cannot be loaded: "
+            pytest.fail(f"{contender}: {said}{found.reason}", pytrace=False)
+        return found
+
+    return examine
+
+
+@pytest.fixture
+def interleaved(
+    request: pytest.FixtureRequest, benchmark: Any, races: Races, answered: Answered
+) -> Interleaved:
+    """Race a workload and hand one contender's samples to pytest-benchmark; see the module."""
+    options = request.node.get_closest_marker("benchmark").kwargs
+    clock: ReplayClock = options["timer"]
+
+    def measure(contender: str, workload: Workload) -> Result:
+        result = races.race(workload)[contender]
+        if result.latency is None:
+            _end(result)
+        benchmark.group = options.get("group") or workload.label
+        benchmark.extra_info.update(_extra_info(races, workload, contender))
+        clock.samples = iter(result.latency.samples)
+        benchmark.pedantic(clock.replay, rounds=len(result.latency.samples), iterations=1)
+        return result
+
+    def in_report(contender: str, workload: Workload) -> Result | None:
+        try:
+            if benchmark.enabled and races.enabled:
+                return measure(contender, workload)
+            answered(contender, workload)
+        except pytest.fail.Exception as failure:
+            # pytest-benchmark warns of a fixture that was not used, and this one is used up by failing:
+            # the mark of an error keeps it out of every report
+            benchmark.has_error = True
+            benchmark.pedantic(_raise, args=(failure,))
+        benchmark.pedantic(clock.replay)
+        return None
+
+    return in_report
+
+
+def _extra_info(races: Races, workload: Workload, name: str) -> dict[str, Any]:
+    """What stands beside the samples in every report, as plain JSON; None for what is not known."""
+    result, verdict = races.raced[workload][name], races.verdicts(workload).get(name)
+    accuracy, latency = result.accuracy, result.latency
+    interval = verdict is not None and verdict.low > 0
+    return {
+        "contender": name,
+        "workload": workload.label,
+        "outcome": str(result.outcome),
+        "kernel": result.kernel,
+        "computes_in": result.computes_in,
+        "peak_bytes": result.peak_bytes,
+        "relative_error": accuracy.relative_error
+        if accuracy and math.isfinite(accuracy.relative_error)
+        else None,
+        "baseline": races.settings.baseline,
+        "ratio": verdict.ratio if verdict else 1.0 if name == races.settings.baseline else None,
+        "ratio_low": verdict.low if verdict and interval else None,
+        "ratio_high": verdict.high if verdict and interval else None,
+        "verdict": str(verdict.kind) if verdict else None,
+        "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
+    }
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The verdicts, which pytest-benchmark's table has no column for."""
+    races = config.stash.get(_RACES, None)
+    if races is None or not races.raced or config.getoption("--benchmark-quiet"):
+        return
+    baseline, line = races.settings.baseline, terminalreporter.write_line
+    terminalreporter.section(f"attention: time of a call, as a ratio to {baseline}")
+    if config.getoption("--benchmark-compare"):
+        warning = (
+            "--benchmark-compare compares times of different races, which proves nothing; use attnlab gate."
+        )
+        line(warning, yellow=True)
+    for workload, results in races.raced.items():
+        line(workload.label)
+        verdicts = races.verdicts(workload)
+        timed = [(one.latency.median, name, one.latency) for name, one in results.items() if one.latency]
+        for median, name, latency in sorted(timed):
+            verdict, disturbed = verdicts.get(name), len(latency.disturbed_rounds)
+            said = "the baseline" if name == baseline else "not compared"
+            if verdict is not None:
+                span = f"[{ratio_text(verdict.low)}, {ratio_text(verdict.high)}]"
+                said = f"{ratio_text(verdict.ratio)} {span if verdict.low > 0 else '[no interval]'} {verdict.kind}"
+            noted = f"; disturbed: {disturbed} of {len(latency.samples)} samples" if disturbed else ""
+            line(f"  {name:24} {seconds_text(median):>9}  {said}{noted}")
+
+
+def _end(result: Result) -> NoReturn:
+    """Skip or fail the test for an outcome other than measured, in one line."""
+    line = " ".join(f"{result.contender} {str(result.outcome).replace('_', ' ')}: {result.reason}".split())
+    if result.outcome in _SKIPPED:
+        pytest.skip(line)
+    pytest.fail(line, pytrace=False)
+
+
+def _raise(failure: BaseException) -> NoReturn:
+    raise failure
