@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from attnlab.cli import options
-from attnlab.text import counted, listed
 from attnlab.workload.vocabulary import DTYPES
 
 if TYPE_CHECKING:
-    from attnlab.runs.check import Checked
+    pass
 
 
 @click.command()
@@ -35,7 +33,7 @@ def backends(
     from attnlab.backends.discovery import backends as there
     from attnlab.backends.discovery import require
     from attnlab.cli.progress import progress
-    from attnlab.cli.tables import backend_table, show
+    from attnlab.report import fill, show
     from attnlab.report.support_page import page
     from attnlab.runs.support import listed as found_here
     from attnlab.runs.support import support
@@ -52,7 +50,7 @@ def backends(
         if as_json:
             click.echo(json.dumps([asdict(one) for one in here], ensure_ascii=False))
         else:
-            show(backend_table(device, here))
+            show(fill("backends.md.j2", device=device, found=here))
         return 0
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))
@@ -83,7 +81,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import backends as there
     from attnlab.cli.progress import progress
-    from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
+    from attnlab.report import fill, show
     from attnlab.runs.check import check as hold
 
     asked = names or there(folders)
@@ -103,20 +101,5 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
                 if each.passed is one.passed:
                     click.echo(f"{' '.join(filter(None, (one.name, dtype)))}: {word}. {each.reason}")
     else:
-        show(_answer(found, bool(names)), check_table(found), precision_table(found), same_bits_table(found))
+        show(fill("check.md.j2", found=found))
     return 1 if failed else 0
-
-
-def _answer(found: Sequence[Checked], named: bool) -> str:
-    """Who is right, and who is not or was not asked, in one sentence."""
-    unasked = "could not be asked" if named else "could not be asked here"
-    others = {
-        "wrong": [one.name for one in found if one.passed is False],
-        "cannot be loaded": [one.name for one in found if not one.loaded],
-        unasked: [one.name for one in found if one.loaded and one.passed is None],
-    }
-    right = [one.name for one in found if one.passed]
-    said = [f"{len(right)} of {counted(len(found), 'backend')} {'is' if len(right) == 1 else 'are'} right"]
-    if len(found) == 1:
-        said = [f"{one} is right" for one in right]
-    return "; ".join([*said, *(f"{what}: {listed(names)}" for what, names in others.items() if names)]) + "."

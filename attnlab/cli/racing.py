@@ -183,18 +183,12 @@ def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, s
 
 def _list_presets(asked: str | None) -> int:
     """Print all presets, or those asked for with the cost at each length."""
-    from attnlab.cli.tables import costs_tables, presets_table, show
+    from attnlab.report import fill, show
     from attnlab.runs.presets import chosen_parts, presets
 
-    known = presets()
-    if asked is None:
-        show(presets_table({name: one.parts for name, one in known.items()}))
-        return 0
-    parts = chosen_parts(asked)
-    for one in (known[name] for name in dict.fromkeys(part.preset for part in parts)):
-        note = f"\nNote: {one.note}" if one.note else ""
-        mine = [part for part in parts if part.preset == one.name]
-        show(f"{one.title}\nSource: {one.source}.{note}", *costs_tables(mine))
+    parts = [] if asked is None else list(chosen_parts(asked))
+    names = presets() if asked is None else dict.fromkeys(part.preset for part in parts)
+    show(fill("presets.md.j2", known=[presets()[one] for one in names], parts=parts))
     return 0
 
 
@@ -281,8 +275,8 @@ def compare(
     """
     from attnlab.backends.contender import with_setting
     from attnlab.cli.progress import progress
-    from attnlab.cli.tables import Fitted, comparison_table, medians, show
     from attnlab.race.compare import compare as race
+    from attnlab.report import comparison_text, fill, show
     from attnlab.workload.grid import several_values
 
     if requirements:
@@ -303,17 +297,13 @@ def compare(
         if as_json:
             click.echo(json.dumps(series.to_json(), allow_nan=False))
         else:
-            lines = series.sentences()
-            show("\n".join(lines[:1] if quiet else lines), *([] if quiet else [Fitted(*series.table())]))
+            show(fill("series.md.j2", found=series, names=contenders, quiet=quiet))
         return 0 if measured > 1 else 1
     measured = sum(bool(one.latency) for one in found.results)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        figures = comparison_table(found) if measured and not quiet else medians(found)
-        show("\n".join(filter(None, [chosen, *found.sentences()])), figures)
-        if measured and not quiet:
-            click.echo(f"\nRepeat this: {found.command}")
+        show(comparison_text(found, chosen=chosen, quiet=quiet))
     return 0 if measured > 1 else 1
 
 

@@ -19,9 +19,7 @@ from attnlab.text import one_line
 def report(folder: Path, out: Path | None) -> int:
     """Write the report of a stored run again.
 
-    And the page to explore beside it.
-
-    From its results alone: report.md, figures/ and explore.html.
+    From its results alone: report.md, figures/ and the page to explore, explore.html.
     """
     from attnlab.report import PAGE, show, verdict_text, write
     from attnlab.runs.store import read_run

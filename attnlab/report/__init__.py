@@ -14,14 +14,26 @@ from typing import Any
 from attnlab import figures, lab
 from attnlab.errors import NotStored
 from attnlab.lab.finding import Finding
+from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
 from attnlab.report.answer import answer, machine
-from attnlab.report.frames import Frames, grids, mapping, records
+from attnlab.report.frames import Frames, comparison, differences, grids, mapping, records
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
 
-__all__ = ["PAGE", "Frames", "bmf", "fill", "show", "to_json", "verdict_text", "write"]
+__all__ = [
+    "PAGE",
+    "Frames",
+    "bmf",
+    "comparison_text",
+    "differences",
+    "fill",
+    "report_text",
+    "show",
+    "to_json",
+]
+__all__ += ["verdict_text", "write"]
 
 REPORT, FIGURES = "report.md", "figures"
 #: tables of groups of workloads on one page
@@ -73,6 +85,20 @@ def verdict_text(run: Run) -> str:
     """The verdict and the table of the fastest as Markdown."""
     frames = Frames(run)
     return fill("show.md.j2", **answer(frames), grids=grids(frames.winners), most_groups=MOST_GROUPS)
+
+
+def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False) -> str:
+    """One race in words and as a table, as Markdown; `chosen` says which workload was taken of several."""
+    facts = [one.latency.facts for one in found.results if one.latency]
+    return fill(
+        "compare.md.j2",
+        found=found,
+        rows=comparison(found),
+        needed=max((one.processes_needed or 0 for one in found.verdicts.values()), default=0),
+        others=next((one["others"] for one in facts if "others" in one), None),
+        chosen=chosen,
+        quiet=quiet,
+    )
 
 
 def to_json(run: Run) -> dict[str, Any]:

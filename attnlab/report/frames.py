@@ -13,12 +13,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from attnlab.race.compare import Comparison
+from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell
 from attnlab.stats.crossover import find_crossovers
 from attnlab.stats.ranking import Lead, is_second_entry
-from attnlab.stats.verdicts import Verdict
-from attnlab.workload.result import Result
+from attnlab.stats.verdicts import Verdict, pay_off
+from attnlab.workload.result import Outcome, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +194,12 @@ _CONTENDER = (
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=list(columns))
+    made = pd.DataFrame(list(rows), columns=list(columns))
+    for name in made.columns[[not pd.api.types.is_numeric_dtype(one) for one in made.dtypes]]:
+        made[name] = (
+            made[name].astype(object).where(made[name].notna(), None)
+        )  # None, not NaN, for what has no text
+    return made
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -296,12 +302,14 @@ def _ends(name: str) -> tuple[str, str, str]:
 
 
 def comparison(found: Comparison) -> pd.DataFrame:
-    """A row for each contender of one race, with its speedup over the baseline."""
+    """A row for each contender of one race: its speedup over the baseline, and when its set-up pays off."""
     rows = []
     for one in found.to_json()["contenders"]:
         value, low, high = one["ratio"], one["ratio_low"], one["ratio_high"]
         spans = (value and 1 / value, low and 1 / high, low and 1 / low)
-        rows.append({**one, **dict(zip(_ends("speedup"), spans, strict=True))})
+        paid = pay_off(found.results, one["name"])
+        told = {"pays_off": paid.calls if paid else None, "pays_off_against": paid.against if paid else None}
+        rows.append({**one, **told, **dict(zip(_ends("speedup"), spans, strict=True))})
     return _frame(rows, [*rows[0]])
 
 
@@ -351,3 +359,32 @@ def pool_threads(facts: Mapping[str, Any]) -> list[int]:
     pools = facts.get("pools")
     counts = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
     return [one for one in counts if isinstance(one, int) and one > 0]
+
+
+def differences(found: Diff) -> pd.DataFrame:
+    """A row for each contender and workload of two runs, those measured in neither left out.
+
+    `speedup` is that of the second run over the first, `was` and `now` the speedups over the baseline of each run.
+    """
+    rows = []
+    for row in found.rows:
+        if Outcome.MEASURED not in row.outcomes and (row.news == 2 or NOT_ASKED in row.outcomes):
+            continue
+        told: dict[str, Any] = {"workload": row.workload, "contender": row.contender, "changed": row.changed}
+        pairs: dict[str, list[Any]] = {
+            "outcome": row.outcomes,
+            "seconds": row.seconds,
+            "peak": row.peak_bytes,
+            "kernel": row.kernels,
+        }
+        for name, (was, now) in pairs.items():
+            told |= {f"{name}_was": was, name: now}
+        told["speedup"] = 1 / row.ratio if row.ratio else None
+        rows.append(
+            {
+                **told,
+                **speedup_of("was", row.against_baseline[0]),
+                **speedup_of("now", row.against_baseline[1]),
+            }
+        )
+    return _frame(rows, [*rows[0]] if rows else [])

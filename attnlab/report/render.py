@@ -62,6 +62,7 @@ def _templates(*, html: bool) -> Environment:
     made.filters |= {name: _known(text) for name, text in texts.items()}
     made.filters |= {
         "known": _known(str),
+        "flop": lambda count: flops_text(count).removesuffix("/s"),
         "shortened": shortened,
         "code": code,
         "plural": plural,

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from attnlab.__main__ import main
-from attnlab.cli.tables import check_table
+from attnlab.report import fill
 from attnlab.runs.check import Checked, check
 from attnlab.workload.vocabulary import DTYPES
 
@@ -136,7 +136,7 @@ def test_one_that_declines_all_is_neither_right_nor_wrong_and_an_unknown_one_a_m
 ) -> None:
     found = held(tmp_path, more="\ndef declines(workload):\n    return 'not {today}'\n", dtypes=("float32",))
     assert found.passed is None and "declines every workload that was asked" in (found.reason or "")
-    assert "not {today}" in (found.reason or "") and "not {today}" in check_table([found]).note
+    assert "not {today}" in (found.reason or "") and "not {today}" in fill("check.md.j2", found=[found])
     with pytest.raises(ValueError, match="no backend is called"):
         check("torch_sdqa")
 
@@ -156,9 +156,9 @@ def test_who_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> Non
     assert found.passed is True and "float64" not in found.precision
     lacking = found.formats["float64"]
     assert (lacking.passed, lacking.reason) == (None, "its answers have the precision of float32")
-    table = check_table([found])
-    assert [row[:3] for row in table.rows] == [("mine", "float32", "right"), ("mine", "float64", "not asked")]
-    assert table.note.splitlines()[-1] == f"mine, float64: not asked. {lacking.reason}."
+    shown = fill("check.md.j2", found=[found])
+    assert "| `mine` | float32 | right |" in shown and "| `mine` | float64 | not asked |" in shown
+    assert f"- `mine`, float64: not asked. {lacking.reason}" in shown
 
 
 # -- gradients, and attentions as users write them, in this process

@@ -1,0 +1,89 @@
+"""What commands print beside a report: the direction of each speedup, and what has none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from attnlab.race.compare import Comparison
+from attnlab.race.series import Series
+from attnlab.report import comparison_text, differences, fill, show
+from attnlab.runs.diff import diff
+from attnlab.runs.store import Run
+from attnlab.runs.support import Listed
+from attnlab.stats.verdicts import verdicts_against
+from attnlab.workload.result import Outcome, Result
+
+Make = Callable[..., Run]
+COSTS = {"a": lambda w: 2e-4, "b": lambda w: 1e-4, "c": lambda w: 8e-4, "d": lambda w: 2e-4}
+ONE: dict[str, Any] = {"lengths": (256,), "heads": (1,), "rounds": 30, "noise": 1e-3, "ceiling_flops": 1e18}
+
+
+def told(pattern: str, text: str) -> float:
+    """The number that the pattern finds."""
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def compared(run: Run, *further: Result, baseline: str = "a") -> Comparison:
+    results = (*run.results, *further)
+    workload = run.results[0].workload
+    return Comparison(
+        workload, baseline, results, verdicts_against(results, baseline), 5, command="attnlab compare a b"
+    )
+
+
+def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
+    run = made(costs=COSTS, **ONE)
+    missing = Result("e", run.results[0].workload, Outcome.UNAVAILABLE, "no library")
+    text = comparison_text(compared(run, missing), chosen="of lengths the middle one").replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+    assert told(r"\*\*`b` is ([\d.]+)× faster \[.*\] than `a`", text) == pytest.approx(2, rel=0.02)
+    assert told(r"\*\*`a` is ([\d.]+)× faster \[.*\] than `c`", text) == pytest.approx(4, rel=0.02)
+    assert "`d` and `a` are equally fast" in text and "attnlab compare a b" in text
+    assert "- `e`: unavailable. no library\n" in text and "- of lengths the middle one\n" in text
+    assert told(r"\| `b` \| [\d.]+ µs \| ([\d.]+) \[", text) == pytest.approx(2, rel=0.02)
+    brief = comparison_text(compared(run, missing), quiet=True)
+    assert "|" not in brief and "faster" in brief
+
+
+def test_without_an_interval_nothing_is_decided(made: Make) -> None:
+    text = comparison_text(compared(made(costs=COSTS, processes=1, **ONE)))
+    assert told(r"Undecided: `b` against `a`\*\*, speedup ([\d.]+)", text) == pytest.approx(2, rel=0.02)
+    assert "faster" not in text and "without an interval" in text
+
+
+def test_a_series_names_the_first_at_each_value(made: Make) -> None:
+    races = {str(n): compared(made(costs=COSTS, **{**ONE, "lengths": (n,)})) for n in (64, 256)}
+    text = fill("series.md.j2", found=Series.of_races("length", races), names=list("abcd"), quiet=False)
+    assert text.count("`b` is ") == 2 and "| 64 | " in text and "| 256 | " in text
+
+
+def test_two_runs_side_by_side(made: Make) -> None:
+    """`b` is twice as fast in the second run, and its speedup over the baseline changed; `c` is not there any more."""
+    first = made(costs=COSTS, **ONE)
+    second = made(costs={**COSTS, "b": lambda w: 0.5e-4}, **ONE)
+    second.results = [replace(one, kernel="new") for one in second.results if one.contender != "c"]
+    found = diff(replace(first, id="1"), replace(second, id="2"), anyway=True)
+    rows = differences(found).set_index("contender")
+    assert rows.loc["b", "speedup"] == pytest.approx(2, rel=0.02) and rows.loc["b", "was"] == pytest.approx(
+        2, rel=0.02
+    )
+    assert rows.loc["b", "now"] == pytest.approx(4, rel=0.02) and rows.loc["d", "speedup"] == pytest.approx(
+        1, rel=0.02
+    )
+    text = fill("diff.md.j2", found=found, rows=rows.reset_index())
+    assert re.search(r"`b` \| measured \| [\d.]+ µs → [\d.]+ µs \|", text)
+
+
+def test_backends_are_listed_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
+    every = [Listed("a", "numpy", "sums", None), Listed("b", "", "", "no library | here")]
+    show(fill("backends.md.j2", device="cpu", found=every))
+    out = capsys.readouterr().out
+    assert "1 of 2 backends can run here, on cpu" in out and "no library | here" in out
