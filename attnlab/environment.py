@@ -39,6 +39,8 @@ _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo
 SOFTWARE = ("libc", "python", "attnlab")
 #: a variable that is another in each process where nobody sets it: no condition that two runs could share
 _DRAWN = "PYTHONHASHSEED"
+#: of the processor's features, those that decide how fast a product of matrices can be
+_FEATURES = ("avx", "amx", "fma", "asimd", "sve")
 _SYS_CPU = Path("/sys/devices/system/cpu")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
@@ -53,11 +55,7 @@ def environment() -> dict[str, Any]:
     processor = _processor()
     return {
         "cpu": processor.get("brand_raw") or platform.processor() or None,
-        "cpu_features": sorted(
-            flag
-            for flag in processor.get("flags", ())
-            if flag.startswith(("avx", "amx", "fma", "asimd", "sve"))
-        ),
+        "cpu_features": sorted(flag for flag in processor.get("flags", ()) if flag.startswith(_FEATURES)),
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
@@ -104,18 +102,18 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     What `before` does not tell is not compared.
     """
     found = differing(before, now, CONDITIONS)
-    different = [f"{name} was {was} and is {is_}" for name, (was, is_) in found.items()]
-    for contender, facts in before.get("contenders", {}).items():
-        was = facts.get("versions")
-        is_ = now.get("contenders", {}).get(contender, {}).get("versions")
-        if was and is_ and was != is_:
-            was, is_ = _shown(was), _shown(is_)
-            different.append(f"the versions of {contender} were {was} and are {is_}")
-    if different:
-        raise ValueError(
-            f"the conditions are not those in which the run began: {'; '.join(different)}. "
-            "Restore them, or start a new run"
-        )
+    was, is_ = (
+        {
+            f"the versions of {name}": facts["versions"]
+            for name, facts in told.items()
+            if facts.get("versions")
+        }
+        for told in (before.get("contenders", {}), now.get("contenders", {}))
+    )
+    found |= differing(was, is_, [name for name in was if name in is_])
+    if found:
+        different = "; ".join(f"{name} was {one} and is {other}" for name, (one, other) in found.items())
+        raise ValueError(f"this is not the machine or software of the run: {different}; start a new run")
 
 
 def differing(
@@ -152,17 +150,14 @@ def _shown(value: Any) -> str:
 def _variables() -> dict[str, str]:
     told = (name for name in sorted(os.environ) if name in _SINGLE or name.startswith(_FAMILIES))
     return {
-        name: one_line(os.environ[name]) for name in told if not any(word in name.upper() for word in _NEVER)
+        name: one_line(os.environ[name]) for name in told if not any(one in name.upper() for one in _NEVER)
     }
 
 
 def _gpus() -> list[str]:
     """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
-    told = (file.read_text() for file in _GPUS.glob("*/information"))
-    models = (
-        line.partition(":")[2].strip() for text in told for line in text.splitlines() if "Model:" in line
-    )
-    return sorted(models)
+    lines = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
+    return sorted(line.partition(":")[2].strip() for line in lines if "Model:" in line)
 
 
 def _turbo() -> str | None:

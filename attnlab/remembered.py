@@ -41,22 +41,22 @@ class Remembered:
 
     def recall(self, question: Mapping[str, Any], kind: type[T]) -> list[T] | None:
         """What was found, dataclasses of `kind` whose field `remembered` says when; None where it is to be asked."""
-        key, answers = self._key(question), self._answers()
-        if self._afresh or key not in answers:
+        key, answers = self._key(question), {} if self._afresh else self._answers()
+        if key not in answers:
             return None
         when, found = answers[key]
+        since = {"remembered": f"{when:%Y-%m-%d %H:%M} UTC"}
         with contextlib.suppress(msgspec.ValidationError):
-            since = {"remembered": f"{when:%Y-%m-%d %H:%M} UTC"}
             return [msgspec.convert({**one, **since}, kind) for one in found]
         return None
 
     def keep(self, question: Mapping[str, Any], found: Sequence[Any]) -> None:
         """Remember what was found now, dataclasses."""
-        answer = datetime.now(UTC), found
         fresh = self._file.with_suffix(f".{os.getpid()}")
+        answers = {**self._answers(), self._key(question): (datetime.now(UTC), found)}
         with contextlib.suppress(OSError):
             fresh.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_bytes(msgspec.json.encode({**self._answers(), self._key(question): answer}))
+            fresh.write_bytes(msgspec.json.encode(answers))
             fresh.replace(self._file)
 
     def _answers(self) -> _Answers:
@@ -84,8 +84,7 @@ def digest(files: Iterable[Path]) -> str:
 def _here() -> dict[str, Any]:
     """All of the machine and its software that may change an answer."""
     here = environment()
-    return {
-        **{name: here[name] for name in CONDITIONS},
+    return {name: here[name] for name in CONDITIONS} | {
         "booted": read(_BOOT) or f"{platform.node()} {psutil.boot_time():.0f}",
         "driver": read(_DRIVER),
         "packages": sorted(one.name for path in sys.path for one in Path(path).glob("*.dist-info")),
