@@ -1,0 +1,52 @@
+"""Nothing heavy is imported before it is needed: proved in fresh interpreters, by a check that can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attnlab
+
+HEAVY = {"torch", "pandas", "matplotlib", "scipy", "memray", "cpuinfo", "pytest", "numba", "jax", "rich"}
+#: packages of which every module stays light
+PACKAGES = ("workload", "backends", "stats", "race", "runs")
+LIGHT = [
+    f"attnlab.{package}.{file.stem}"
+    for package in PACKAGES
+    for file in sorted((Path(attnlab.__file__).parent / package).glob("[!_]*.py"))
+]
+
+
+def imported_by(code: str) -> set[str]:
+    """The top packages that are loaded after `code` ran in a new Python."""
+    show = "import sys; print('loaded', *{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-P", "-c", f"{code}\n{show}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("loaded")[2].split())
+
+
+def test_the_instruments_import_nothing_heavy() -> None:
+    """Listing backends imports none of their libraries."""
+    assert len(LIGHT) > 30, "the packages are there"
+    first = "import attnlab; attnlab.backends(); attnlab.Workload()"
+    assert imported_by("\n".join([first, *(f"import {name}" for name in LIGHT)])) & HEAVY == set()
+    assert "torch" in imported_by("import attnlab; attnlab.load('torch_eager')"), "the check can fail"
+
+
+@pytest.mark.parametrize("words", [None, [], ["--help"], ["no-such-command"]])
+def test_the_list_of_commands_takes_python_and_click_alone(words: list[str] | None) -> None:
+    run = "import attnlab\nfrom attnlab.__main__ import main\ntry: main({})\nexcept SystemExit: pass\n"
+    found = imported_by("import attnlab" if words is None else run.format(words))
+    assert found & {*HEAVY, "numpy", "psutil", "msgspec"} == set()
+    assert ("click" in found) == (words is not None), "the check can fail"
+
+
+def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
+    """As for any module; and what it lists it has."""
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = attnlab.nothing
+    assert all(getattr(attnlab, name) is not None for name in attnlab.__all__)
+    assert set(attnlab.__all__) <= set(dir(attnlab)) and attnlab.__version__
