@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: options, tables and pages, rows kept while they come, a command on the clock."""
+"""What the benchmarks have in common: options, tables and pages, rows kept while they come, load beside a race."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from attnlab.environment import environment
-from attnlab.report.layout import markdown
 
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent
 ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
+#: what runs beside a race: nothing, a busy loop, or copies of an array that no cache holds
+LOADS = {
+    "idle": "",
+    "cpu": "while True: pass",
+    "memory": "import numpy as np\na = np.ones(2**26)\nwhile True: a.copy()",
+}
 
 
 def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentParser:
@@ -28,8 +36,9 @@ def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentP
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table, as in attnlab's own large pages."""
-    return markdown(head, list(rows), left=len(head), narrow=True)
+    """A Markdown table."""
+    cells = [[str(one).replace("|", "\\|") for one in row] for row in rows]
+    return tabulate(cells, list(head), tablefmt="pipe", disable_numparse=True)
 
 
 def alike(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
@@ -62,7 +71,7 @@ def publish(
 
 
 def say(text: str) -> None:
-    """Progress, for whoever watches."""
+    """Progress."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -76,6 +85,21 @@ def attnlab(*words: str, folder: str | None = None) -> tuple[float, subprocess.C
     started = time.monotonic()
     done = subprocess.run([*ATTNLAB, *words], capture_output=True, text=True, cwd=folder)
     return time.monotonic() - started, done
+
+
+@contextmanager
+def load_beside(kind: str) -> Iterator[None]:
+    """A process that disturbs in the way that `LOADS` names, as long as the context lasts."""
+    if not LOADS[kind]:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", LOADS[kind]])
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Store:

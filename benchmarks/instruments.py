@@ -1,28 +1,20 @@
 """How good are the instruments? The figures that attnlab promises, measured on this machine.
 
-``python benchmarks instruments [memory gate diagnosis] [--out FILE.md]``, on a machine that
-does nothing else; `diagnosis` only where it is named, with the extra diagnose and the group test-model installed. Told
-is what was promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts``
-and `attnlab selftest`; where the time of a run goes is in its report.
+``python benchmarks instruments [memory check] [--out FILE.md]``, on a machine that does nothing else. Told is what was
+promised beside what was measured. How true the verdicts are is measured by ``python benchmarks verdicts``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
 import json
-import resource
-import tempfile
 from collections.abc import Iterator
 
-from common import REPOSITORY, attnlab, command_line, publish, say, table, yes
+from common import attnlab, command_line, publish, say, table, yes
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.text import bytes_text
 from attnlab.workload.workload import Workload
 
 LINEAR = ("numpy_blocked", "torch_sdpa")
@@ -32,7 +24,7 @@ Rows = Iterator[tuple[object, ...]]
 def peak(name: str, length: int) -> int:
     """Peak bytes of one call at b=1, h=8, d=64, float32. Exits with the reason where there is none."""
     # memory, not speed, is asked for: a call may take its time
-    limits = Limits(min_rounds=1, max_rounds=1, call_seconds=20.0)
+    limits = Limits(visits=1, most_visits=1, rounds=1, call_seconds=20.0)
     with Conductor([Contender(name)], limits=limits) as conductor:
         (result,) = conductor.race(Workload(queries=length, keys=length))
     if result.peak_bytes is None:
@@ -58,8 +50,8 @@ def memory() -> Rows:
             before = found
 
 
-def gate() -> Rows:
-    """The accuracy gate: one `attnlab check` a backend"""
+def check() -> Rows:
+    """Is it right? One `attnlab check` a backend"""
     yield "backend", "asked", "too slow to ask", "seconds", "under 10 s"
     for name in backends():
         seconds, done = attnlab("check", name, "--json")
@@ -69,28 +61,13 @@ def gate() -> Rows:
             yield name, *counts, f"{seconds:.1f}", yes(seconds < 10)
 
 
-def diagnosis() -> Rows:
-    """`attnlab diagnose` on trained weights at n = 512: three runs, importing included"""
-    yield "run", "seconds", "at most in one process", "within 60 s and 2 GiB"
-    text = REPOSITORY / "docs" / "decisions.md"
-    with tempfile.TemporaryDirectory() as folder:
-        with contextlib.redirect_stdout(io.StringIO()):
-            model = importlib.import_module("all_minilm_l6_v2").extract_model(folder)
-        for number in range(3):
-            asked = ("diagnose", str(model), "--text", str(text), "--length", "512", "--out", f"out{number}")
-            seconds, done = attnlab(*asked, folder=folder)
-            most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-            met = done.returncode == 0 and seconds < 60 and most < 2 * 2**30
-            yield number + 1, f"{seconds:.1f}", bytes_text(most), yes(met)
-
-
-ALL = {one.__name__: one for one in (memory, gate, diagnosis)}
+ALL = {one.__name__: one for one in (memory, check)}
 
 
 def main() -> None:
     """Run the sections asked for and make the page."""
     parser = command_line(__doc__)
-    parser.add_argument("sections", nargs="*", default=list(ALL)[:-1], choices=ALL)
+    parser.add_argument("sections", nargs="*", default=list(ALL), choices=ALL)
     chosen, parts = parser.parse_args(), []
     for name in chosen.sections:
         title = str(ALL[name].__doc__)
