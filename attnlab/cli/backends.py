@@ -34,7 +34,7 @@ def backends(
     from attnlab.backends.discovery import require
     from attnlab.cli.progress import progress
     from attnlab.report import fill, show
-    from attnlab.report.support_page import page
+    from attnlab.report.support import support_text
     from attnlab.runs.support import listed as found_here
     from attnlab.runs.support import support
 
@@ -55,7 +55,7 @@ def backends(
     if as_json:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))
     else:
-        click.echo(page(found), nl=False)
+        click.echo(support_text(found), nl=False)
     return 1 if any(one.faults for one in found) else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from attnlab.report.support_page import page
+from attnlab.report.support import support_text
 from attnlab.runs.support import FAULT, PLAIN, YES, Support, support
 
 WRONG = """
@@ -35,5 +35,5 @@ def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
     assert "no automatic differentiation" in found.answers[PLAIN]["training"]["float32"]
     assert len(found.faults) == json.dumps(found.answers).count(FAULT)
     assert Support.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    text = page([found])
+    text = support_text([found])
     assert "**fault** " in text and "exited with status 3" in text
