@@ -1,4 +1,4 @@
-"""How good is the gate? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
+"""How good is the check? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
 ``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--held-out-seeds 20] [--jobs 2]``, with one thread a
 process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``benchmarks/faults.md``. Every seed draws all inputs
@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from common import REPOSITORY, alike, command_line, say, table
 
-sys.path.insert(0, str(REPOSITORY / "tests" / "gate"))
+sys.path.insert(0, str(REPOSITORY / "tests" / "correctness"))
 
 from black_box import asked
 from mutants import BY_MODULE, FAULTS
@@ -32,9 +32,10 @@ from mutants.paths import held_out
 from mutants.rounding import RIGHT
 
 from attnlab.backends.discovery import backends, load
-from attnlab.correctness.gate import BACKWARD, FORWARD, Ask, GateResult, examine
+from attnlab.correctness.answering import Probe
+from attnlab.correctness.examination import Ask, Examined, examine
+from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.errors import Unavailable
-from attnlab.race.probe import Probe
 from attnlab.workload.vocabulary import DTYPES
 
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
@@ -50,7 +51,7 @@ Rows = list[dict[str, Any]]
 def backend_asked(name: str) -> Ask:
     """A backend in this process as a black box."""
     probe = Probe(load(name))
-    return lambda question: probe.answer(question.problem, question.workload(), *question.layouts)
+    return lambda question: probe.answer(question.inputs, question.workload(), *question.layouts)
 
 
 def right_ones() -> dict[str, Callable[[], Ask]]:
@@ -68,7 +69,7 @@ def caught(seed: int, faults: Mapping[str, Fault]) -> Rows:
     found = []
     for dtype in FAULT_DTYPES:
         for name, fault in faults.items():
-            wrong = examine(asked(fault.attention), dtype, seed=seed, directions=(fault.direction,)).fault
+            wrong = examine(asked(fault.attention), dtype, seed=seed, kinds=(fault.direction,)).fault
             # "float32, NAME (condition): …"
             question = wrong.partition(", ")[2].partition(" (")[0] if wrong else None
             row = {"seed": seed, "name": name, "direction": fault.direction, "dtype": dtype}
@@ -84,7 +85,7 @@ def held_out_at(seed: int) -> Rows:
 
 
 def alarms_at(seed: int) -> Rows:
-    """What the gate found on right ones, by name and dtype."""
+    """What was found on right ones, by name and dtype."""
     found = []
     for dtype in DTYPES:
         for name, make in right_ones().items():
@@ -153,7 +154,7 @@ def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     )
     seeds = found.seed.nunique()
     yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers, in {seeds} seeds."
-    results: dict[tuple[str, str], list[GateResult]] = (
+    results: dict[tuple[str, str], list[Examined]] = (
         found.groupby(["name", "dtype"]).result.agg(list).to_dict()
     )
     cells = (
@@ -162,7 +163,7 @@ def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     yield table(("right", *DTYPES), alike(cells))
 
 
-def _alarms(ones: list[GateResult]) -> str:
+def _alarms(ones: list[Examined]) -> str:
     wrong = sum(one.fault is not None for one in ones)
     said = []
     for of in (FORWARD, BACKWARD):

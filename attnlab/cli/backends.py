@@ -12,7 +12,11 @@ from attnlab.cli import options
 from attnlab.workload.vocabulary import DTYPES
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     pass
+=======
+    from attnlab.correctness.check import Checked
+>>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
 
 
 @click.command()
@@ -68,6 +72,9 @@ def backends(
     type=options.Names(lambda context: DTYPES),
     help="Number formats; all by default.",
 )
+@click.option(
+    "--everything", is_flag=True, help="Ask the large questions too, and for the same bits again: minutes."
+)
 @options.device
 @options.folders
 @options.as_json
@@ -81,8 +88,13 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import backends as there
     from attnlab.cli.progress import progress
+<<<<<<< HEAD
     from attnlab.report import fill, show
     from attnlab.runs.check import check as hold
+=======
+    from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
+    from attnlab.correctness.check import check as hold
+>>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
 
     asked = names or there(folders)
     for name in asked:
@@ -90,7 +102,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     keep = len(asked) > 1
     with progress(quiet=as_json or quiet) as shown:
         found = [
-            hold(one, folders, on_event=shown.detail, keep=keep, invariance=True, **how) for one in asked
+            hold(one, folders, on_event=shown.detail, keep=keep, invariance=how["everything"], **how)
+            for one in asked
         ]
     failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
     if as_json:

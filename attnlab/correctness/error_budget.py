@@ -77,7 +77,6 @@ from attnlab.correctness.roundings import (
     RoundedRows,
     Roundings,
     chain_variance,
-    mean_square,
     rounded_rows,
     rounding_variance,
 )
@@ -353,9 +352,6 @@ def _noises(at: RoundedRows) -> Noises:
     v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
     leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
     output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
-    if roundings.parts > 1:  # each part's output is stored before they are merged
-        cuts = np.array_split(np.arange(v.shape[-2]), roundings.parts)
-        output += mean_square(roundings.form) * sum((p[..., one] @ v[..., one, :]) ** 2 for one in cuts)
     of_stored, of_inner = (moved(squares * one.scores, v, v2, o) for one in (at.stored, at.inner))
     return {
         "output": (output, energy(output)),
@@ -377,7 +373,7 @@ def _bound(at: RoundedRows, extremes: tuple[Array, Array]) -> Array:
     bound = (
         (high - low) * np.tanh(at.eta / 2)
         + at.largest_weight_error * (at.soft.weights @ size)
-        + at.roundings.parts * form.unit_roundoff * np.abs(at.soft.output)
+        + form.unit_roundoff * np.abs(at.soft.output)
         + form.smallest_subnormal / 2 * (total + 1)
     )
     return bound if part.visible is None else np.where(part.visible.any(axis=-1, keepdims=True), bound, 0.0)

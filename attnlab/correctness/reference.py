@@ -92,7 +92,6 @@ def refer(
     *,
     output: Reference | None = None,
     log_sum: bool = False,
-    parts: int = 1,
 ) -> dict[str, Reference]:
     """The references of what `inputs` ask for, by name.
 
@@ -101,8 +100,7 @@ def refer(
     query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
     With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
 
-    output : that of the output, where it is known already. parts : the keys are cut into so many, whose outputs are
-    rounded and merged. Raises ValueError as `attnlab.correctness.error_budget` does.
+    output : that of the output, where it is known. Raises ValueError as `attnlab.correctness.error_budget` does.
     """
     n_q = inputs.shape.queries
     chosen = np.arange(n_q) if rows is None else np.asarray(rows)
@@ -112,7 +110,7 @@ def refer(
         classes = block_classes(inputs, chosen)
         found = {OUTPUT: _without_hull(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
     else:
-        found = _of_rows(inputs, chosen, log_sum, parts) if output is None else {OUTPUT: output}
+        found = _of_rows(inputs, chosen, log_sum) if output is None else {OUTPUT: output}
         gained = (
             "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
         )
@@ -129,11 +127,11 @@ def refer(
     return found
 
 
-def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool, parts: int) -> dict[str, Reference]:
+def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Reference]:
     """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
     asked, roundings = (
         at_rows(finite(inputs), chosen),
-        Roundings.of(inputs.dtype, any_unfused=True, parts=parts),
+        Roundings.of(inputs.dtype, any_unfused=True),
     )
     shape = asked.output_shape
     whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
@@ -150,7 +148,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool, parts: int
             add_log_sum(logarithm, empty, block)
     n = inputs.shape.keys + (inputs.sinks is not None)
     # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
-    relative = (2 + parts) * form.unit_roundoff + (2 * n + 6) * inner + logarithms
+    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     classes = {kind: whole.restricted_to(*sources) for kind, sources in CLASSES.items()}
     mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # their mantissas are alike then

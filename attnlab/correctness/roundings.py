@@ -30,24 +30,20 @@ class Roundings(NamedTuple):
 
     form : of the output, and of weights and scores where these are stored. inner : of the arithmetic. score_roundings :
     of scale · q·k where scores are stored. any_unfused : whoever stores scores may also have stored a q and a k after
-    the scale's root was folded into both, and may write softmax out and store each step. parts : the keys are cut into
-    so many, whose outputs are stored and then merged.
+    the scale's root was folded into both, and may write softmax out and store each step.
     """
 
     form: FloatFormat
     inner: FloatFormat
     score_roundings: int = 2
     any_unfused: bool = False
-    parts: int = 1
 
     @classmethod
-    def of(
-        cls, dtype: str, score_roundings: int = 2, any_unfused: bool = False, parts: int = 1
-    ) -> "Roundings":
+    def of(cls, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> "Roundings":
         """With float32 inside, float64 for float64. Raises ValueError for an unknown dtype, and a negative number."""
         inner = float_format("float64" if dtype == "float64" else "float32")
         times = whole("score_roundings", score_roundings, 0)
-        return cls(float_format(dtype), inner, times, any_unfused, parts)
+        return cls(float_format(dtype), inner, times, any_unfused)
 
     @property
     def truths(self) -> int:

@@ -9,9 +9,9 @@ import numpy as np
 from mutants.parts import Answers, Attention, Remembering
 
 from attnlab.backends.library import open_library
+from attnlab.correctness.answering import Witness, laid_out
 from attnlab.correctness.questions import Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.race.probe import Witness, laid_out
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.vocabulary import GRADIENTS, OUTPUT
 
@@ -36,7 +36,7 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
         return {name: np.array(found[name]) for name in names}
 
     def ask(question: Question) -> Answers:
-        problem = question.problem
+        problem = question.inputs
         around: list[Any] = []
         arrays = (problem.query, problem.key, problem.value)
         held = str(problem.query.dtype)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import written.any_mask_in_one_array as written
-from fake_workers import MOVING, QUICK, SMALL
 from torch import Tensor
 
 from attnlab.backends.backend import Backend
-from attnlab.correctness.gate import examine
-from attnlab.race.compare import compare
-from attnlab.race.probe import Probe
+from attnlab.correctness.answering import Probe
+from attnlab.correctness.examination import examine
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.mask_kinds import Shape, Window
 from attnlab.workload.masks import Mask, masked_by
@@ -66,7 +63,7 @@ def dropped(name: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def found_in(taken: str, name: str | None, *, gradients_alone: bool = False) -> str | None:
-    """What the gate finds in a backend that drops `name`, in output and gradients or in these alone."""
+    """What is found in a backend that drops `name`, in output and gradients or in these alone."""
 
     def computed(query: Tensor, key: Tensor, value: Tensor, **asked: Any) -> Tensor:
         right = attend(query, key, value, **asked)
@@ -76,7 +73,9 @@ def found_in(taken: str, name: str | None, *, gradients_alone: bool = False) -> 
         return right.detach() + wrong - wrong.detach() if gradients_alone else wrong
 
     probe = Probe(Backend("mine", "torch", computed, options=TAKEN[taken], empty_rows="zeros"))
-    return examine(lambda one: probe.answer(one.problem, one.workload(), *one.layouts), "float32").fault
+    return examine(
+        lambda one: probe.answer(one.inputs, one.workload(), *one.layouts), "float32", daily=True
+    ).fault
 
 
 @pytest.mark.parametrize(
@@ -92,17 +91,3 @@ def found_in(taken: str, name: str | None, *, gradients_alone: bool = False) -> 
 def test_a_flag_that_is_dropped_is_found(taken: str, name: str | None, gradients_alone: bool) -> None:
     """And nothing is where none is."""
     assert (found_in(taken, name, gradients_alone=gradients_alone) is None) is (name is None)
-
-
-@pytest.mark.parametrize(
-    ("direction", "how"), [("forward", "output = moved(output)"), ("training", "output.register_hook(moved)")]
-)
-def test_determinism_that_is_asked_for_and_dropped_is_found(tmp_path: Path, direction: str, how: str) -> None:
-    """And is nobody's fault where it was not asked for."""
-    (tmp_path / "mine.py").write_text(MOVING.format(turns=2, how=how), encoding="utf-8")
-    backends = ("mine", "torch_sdpa", "mine", "numpy_vectorized")
-    names = [f"{one}[deterministic=1]" if at else one for at, one in enumerate(backends)]
-    workload = SMALL.with_(direction=direction)
-    found = compare(*names, workload=workload, folders=[tmp_path], limits=QUICK).results
-    assert [one.outcome for one in found] == ["measured", "measured", "wrong", "declined"], found
-    assert "other bits in a second call, and deterministic=1 asks for the same" in str(found[2].reason)

@@ -9,7 +9,7 @@ from black_box import asked
 from mutants import FAULTS
 from mutants.rounding import RIGHT
 
-from attnlab.correctness.gate import examine
+from attnlab.correctness.examination import examine
 from attnlab.workload.vocabulary import DTYPES
 
 #: of all of them, every so many in the plain suite; `python benchmarks faults` asks all, in all dtypes, over many seeds
@@ -31,7 +31,7 @@ def in_turn(dtypes: tuple[tuple[str, tuple[str, ...]], ...]) -> list[Any]:
 def test_a_fault_is_caught(name: str, dtype: str) -> None:
     """The gate names a question and a reason, in one line."""
     fault = FAULTS[name]
-    found = examine(asked(fault.attention), dtype, directions=(fault.direction,))
+    found = examine(asked(fault.attention), dtype, kinds=(fault.direction,))
     assert found.passed is False
     assert found.fault is not None and "\n" not in found.fault and dtype in found.fault
 

@@ -13,7 +13,7 @@ from mutants.rounding import RIGHT
 
 from attnlab.correctness import race_check
 from attnlab.correctness.evidence import weigh
-from attnlab.correctness.gate import examine
+from attnlab.correctness.examination import examine
 from attnlab.correctness.reference import refer
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.inputs import Inputs
@@ -146,6 +146,6 @@ def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: st
     wrong = computed(problem_of(RACED), dtype, scale=1.05)
     assert not race_check.judge(RACED, ROWS, wrong, dtype).passed
     found = examine(
-        lambda question: {OUTPUT: computed(question.problem, dtype)}, "float32", directions=("forward",)
+        lambda question: {OUTPUT: computed(question.inputs, dtype)}, "float32", kinds=("forward",)
     )
     assert found.asked == 1 and f"computing {words}" in str(found.fault)

@@ -24,10 +24,10 @@ from every import every
 from numpy.typing import NDArray
 
 from attnlab.backends.discovery import load
+from attnlab.correctness.answering import Probe
 from attnlab.correctness.evidence import IMMATERIAL_ANYWHERE, weigh
 from attnlab.correctness.reference import refer
 from attnlab.errors import Declined, Unavailable
-from attnlab.race.probe import Probe
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import OPEN, Causal, Window
 from attnlab.workload.masks import Mask

@@ -13,9 +13,9 @@ import pytest
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
+from attnlab.correctness.answering import Probe
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.questions import questions
-from attnlab.race.probe import Probe
 from attnlab.race.worker_process import Refused, WorkerProcess
 from attnlab.workload.workload import Workload
 

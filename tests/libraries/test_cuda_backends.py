@@ -20,8 +20,8 @@ from every import judged
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
-from attnlab.correctness.gate import examine
-from attnlab.race.probe import Probe
+from attnlab.correctness.answering import Probe
+from attnlab.correctness.examination import examine
 from attnlab.workload.workload import Workload
 
 NAMES = ("flash_attn", "xformers", "flashinfer", "sageattention")
@@ -71,7 +71,7 @@ def test_all_that_it_does_not_decline_passes_the_gate(
     if name == "flashinfer":
         monkeypatch.setattr(file, "_DIMS", Everything())
     probe = Probe(on_the_cpu(backend, file))
-    found = examine(lambda one: probe.answer(one.problem, one.workload(), *one.layouts), dtype, seed=0)
+    found = examine(lambda one: probe.answer(one.inputs, one.workload(), *one.layouts), dtype, seed=0)
     assert found.fault is None
     if dtype == "float32" and name != "xformers":
         assert not found.asked and "computes in float16 and bfloat16 only" in found.refusal["forward"]

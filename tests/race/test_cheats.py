@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from attnlab.backends.contender import Contender
+from attnlab.correctness.check import check
 from attnlab.errors import Misbehaved
 from attnlab.race.compare import compare
 from attnlab.race.limits import Limits
 from attnlab.race.worker import Worker
-from attnlab.runs.check import check
 from attnlab.workload.workload import Workload
 
 sys.path.append(str(Path(__file__).parents[1] / "robustness"))

@@ -17,7 +17,7 @@ from attnlab.errors import Unavailable
 from attnlab.libraries import host
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.runs.check import Checked, Format
+from attnlab.correctness.check import Checked, Format
 from attnlab.workload.result import Measurement, Outcome, Result
 from attnlab.workload.vocabulary import DTYPES
 

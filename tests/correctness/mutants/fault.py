@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attnlab.correctness.evidence import systematic
-from attnlab.correctness.gate import BACKWARD, FORWARD
 from attnlab.correctness.numbers import ROUNDING_RMS, float_format
+from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.workload.inputs import Inputs
 
 from .parts import NAMES, Answers, Array, Attention, Remembering, whole
