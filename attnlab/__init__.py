@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from attnlab.lab.observables import observe
     from attnlab.lab.share import attention_share
     from attnlab.race.compare import compare
-<<<<<<< HEAD
-    from attnlab.runs.check import check
-=======
-    from attnlab.routing.dispatch import fastest
->>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
@@ -47,12 +42,7 @@ _HOMES = {
     "lab.share": ("attention_share",),
     "workload.workload": ("Workload",),
     "race.compare": ("compare",),
-<<<<<<< HEAD
-    "runs.check": ("check",),
-=======
-    "routing.dispatch": ("fastest",),
     "correctness.check": ("check",),
->>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
     "runs.execute": ("run",),
     "runs.plan": ("Plan",),
     "runs.store": ("Run", "read_run"),

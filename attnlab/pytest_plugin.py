@@ -35,11 +35,11 @@ import pytest
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
 from attnlab.correctness import race_check
+from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
 from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
-from attnlab.runs.check import Checked, check
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.runs.presets import Part, only_part

@@ -12,11 +12,7 @@ from attnlab.cli import options
 from attnlab.workload.vocabulary import DTYPES
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
     pass
-=======
-    from attnlab.correctness.check import Checked
->>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
 
 
 @click.command()
@@ -88,13 +84,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import backends as there
     from attnlab.cli.progress import progress
-<<<<<<< HEAD
-    from attnlab.report import fill, show
-    from attnlab.runs.check import check as hold
-=======
-    from attnlab.cli.tables import check_table, precision_table, same_bits_table, show
     from attnlab.correctness.check import check as hold
->>>>>>> 15eedddc (A check asks a worker process directly: questions are a workload, a layout and a draw, the fixed ones a table; relations go, since no planted fault needs them; what the gate was is an examination)
+    from attnlab.report import fill, show
 
     asked = names or there(folders)
     for name in asked:

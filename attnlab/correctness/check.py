@@ -109,7 +109,7 @@ class Checked:
         said = (
             f"{dtype} {word}, {one.reason or f'{one.asked} questions'}" for dtype, word, one in self.lines
         )
-        return "\n".join([f"{self.name}:", *said])
+        return "\n".join([f"{self.name}:", *(one[:120] for one in said)])
 
 
 def check(

@@ -13,11 +13,11 @@ from process_sets import TINY, compared, latency, measured
 from synthetic import synthetic
 
 from attnlab.backends.discovery import load
+from attnlab.correctness.check import Checked, Format
 from attnlab.errors import Unavailable
 from attnlab.libraries import host
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.correctness.check import Checked, Format
 from attnlab.workload.result import Measurement, Outcome, Result
 from attnlab.workload.vocabulary import DTYPES
 
