@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from attnlab.lab import theory
     from attnlab.lab.diagnosis import diagnose
     from attnlab.lab.observables import observe
-    from attnlab.lab.share import attention_share
     from attnlab.race.compare import compare
     from attnlab.runs.execute import run
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run, read_run
     from attnlab.workload.workload import Workload
 
-__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend", "attention_share"]
+__all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend"]
 __all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "load", "observe"]
 __all__ += ["read_run", "run", "theory"]
 #: the module of each of them, but for the package `theory`
@@ -39,7 +38,6 @@ _HOMES = {
     "fastest": ("fastest",),
     "lab.diagnosis": ("diagnose",),
     "lab.observables": ("observe",),
-    "lab.share": ("attention_share",),
     "workload.workload": ("Workload",),
     "race.compare": ("compare",),
     "correctness.check": ("check",),

@@ -141,16 +141,15 @@ def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) ->
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """A name right of the panel for each curve that ends at (x, y): (x, y, name, colour), on a logarithmic y axis.
+    """A name right of the panel for each curve that ends at (x, y): (x, y, name, colour). Scales are set before.
 
     Names are moved apart until none covers another, the lowest first; a thin line joins each to its curve.
     """
-    low, high = map(math.log, axes.get_ylim())
-    gap = (
-        1.25 * (SIZE - 2) / (0.78 * 72 * axes.figure.bbox.height / _DPI)
-    )  # a line of letters, as a part of the panel
+    to_panel = axes.transData + axes.transAxes.inverted()
+    # a line of letters, as a part of the panel
+    gap = 1.25 * (SIZE - 2) / (0.78 * 72 * axes.figure.bbox.height / _DPI)
     order = sorted(ends, key=lambda one: one[1])
-    places = [(math.log(one[1]) - low) / (high - low) for one in order]
+    places = [float(to_panel.transform(one[:2])[1]) for one in order]
     for at in range(1, len(places)):
         places[at] = max(places[at], places[at - 1] + gap)
     ceiling = 1.0

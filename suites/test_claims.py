@@ -2,18 +2,17 @@
 
 import pytest
 
-from attnlab.lab.claims import CLAIMS, ClaimVerdict, Ledger, run_claims
+from attnlab.lab import Claim, ClaimVerdict, chosen_claims, judge
 
 
 @pytest.fixture(scope="module")
-def ledger() -> Ledger:
+def judged() -> dict[str, Claim]:
     """All claims, through all backends: every experiment runs once."""
-    return run_claims()
+    return {one.id: one for one in judge()}
 
 
-@pytest.mark.parametrize("claim", [one.id for one in CLAIMS])
-def test_claim(claim: str, ledger: Ledger) -> None:
+@pytest.mark.parametrize("claim", [one.id for one in chosen_claims()])
+def test_claim(claim: str, judged: dict[str, Claim]) -> None:
     """A claim that an experiment settles is settled by it: the experiment itself is never in doubt."""
-    entry = ledger[claim]
-    settled = entry.verdict is not ClaimVerdict.NOT_MEASURABLE
-    assert settled or not entry.experiment, "\n".join([entry.note, *map(str, entry.checks)])
+    one = judged[claim]
+    assert one.verdict is not ClaimVerdict.NOT_MEASURABLE or not one.experiment, f"{one.note} {one.checks}"

@@ -1,8 +1,8 @@
-"""Does each backend obey theory? Every experiment of `attnlab numerics`, through every backend."""
+"""Does each backend obey theory? Every experiment of `attnlab numerics`, through every backend, in this process."""
 
 import pytest
 
-from attnlab.lab import EXPERIMENTS, run_experiment
+from attnlab.lab import experiments, run_experiment
 from attnlab.pytest_plugin import SETTINGS
 
 
@@ -12,11 +12,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("backend", list(dict.fromkeys(one.backend for one in contenders)))
 
 
-@pytest.mark.parametrize("experiment", list(EXPERIMENTS))
+@pytest.mark.parametrize("experiment", list(experiments()))
 def test_experiment(experiment: str, backend: str, pytestconfig: pytest.Config) -> None:
     """Every row of what was measured through the backend agrees with its prediction."""
-    finding = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)
-    if not any(row.where.get("backend") == backend for row in finding.rows):
-        absent = [f"{fact}: {why}" for fact, why in finding.facts.items() if backend in fact]
-        pytest.skip("; ".join(absent) or f"{backend} was not measured")
-    assert [row for row in finding.rows if not row.passed] == [], finding.conclusion
+    found = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)
+    if not any(row.where.get("backend") == backend for row in found.rows):
+        pytest.skip(found.missing.get(backend, f"{backend} was not measured"))
+    assert [row for row in found.rows if not row.passed] == [], found.conclusion

@@ -88,7 +88,6 @@ def gate(
     from attnlab.backends.discovery import backends as known
     from attnlab.backends.side import require_two, setting_of
     from attnlab.cli.progress import progress
-    from attnlab.cli.tables import show
     from attnlab.runs import gate as regression
 
     sides = setting_of(base), setting_of(head)
@@ -135,7 +134,7 @@ def gate(
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        show("\n".join(found.sentences()))
+        click.echo("\n".join(found.sentences()))
     return regression.STATUS[found.found]
 
 

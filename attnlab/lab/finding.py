@@ -1,35 +1,26 @@
-"""What an experiment is and what it found: rows of predicted against measured, picked and stored."""
+"""What an experiment found: rows of measured beside predicted, as plain data."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
 # what a bar shows is what a row is judged by
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
-from attnlab.plain import decode
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from attnlab.lab.survey import Survey
-
-Array = NDArray[np.float64]
 #: the conditions that tell a row apart: numbers and names
 Where = Mapping[str, Any]
-#: the relation of a figure that nothing is predicted of
+#: the relation of a figure of which nothing is predicted
 MEASURED = "measured"
 
 
 def meets(measured: float, relation: str, expected: float, room: float) -> bool:
-    """Whether `measured` stands in `relation`, one of = ≤ ≥ < > and `MEASURED`, to `expected`; a NaN stands in none.
+    """Whether `measured` stands in `relation` (= ≤ ≥ < > or `MEASURED`) to `expected`, give or take `room`.
 
-    Give or take `room`; < and > must hold beyond it.
+    < and > must hold beyond the room. A NaN stands in no relation.
     """
     if relation == MEASURED:
         return math.isfinite(measured)
@@ -40,16 +31,15 @@ def meets(measured: float, relation: str, expected: float, room: float) -> bool:
     return bool((reached | {"<": above < -room, ">": above > room})[relation])
 
 
-@dataclass(frozen=True)
-class Row:
-    """One comparison: `where` tells it apart (d_k, scaling, backend, ...), the rest are the figures.
+class Row(msgspec.Struct, frozen=True):
+    """One comparison. `where` tells it apart (d_k, scaling, backend, ...).
 
-    `measured` must stand in `relation` to `predicted`, within five times `standard_error` (its own, in its unit) or
-    `slack` (what the instrument cannot resolve); `passed` says whether it does.
+    It passes if `measured` stands in `relation` to `predicted`, within five times `standard_error` or within `slack`
+    (what the instrument cannot resolve), whichever is larger.
     """
 
     quantity: str
-    where: Where
+    where: dict[str, Any]
     predicted: float
     measured: float
     standard_error: float
@@ -69,47 +59,43 @@ class Row:
         slack: float = 0.0,
         relation: str = "=",
     ) -> Row:
-        """A row that passes where the two figures stand in that relation.
-
-        Without a prediction (None) it passes where `measured` is finite, and is counted in no comparison.
-        """
+        """A judged row. Without a prediction (None) it passes if `measured` is finite."""
         if predicted is None:
             predicted, relation = measured, MEASURED
-        measured, predicted = float(measured), float(predicted)
-        passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * standard_error, slack))
-        return cls(quantity, where, predicted, measured, standard_error, passed, relation, slack)
+        measured, predicted, error = float(measured), float(predicted), float(standard_error)
+        passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * error, slack))
+        plain = {name: one if isinstance(one, str | int) else float(one) for name, one in where.items()}
+        return cls(quantity, plain, predicted, measured, error, passed, relation, float(slack))
 
     @property
     def compared(self) -> bool:
         """Whether anything was predicted of it."""
         return self.relation != MEASURED
 
-    def takes(self, quantity: str, where: Mapping[str, Any]) -> bool:
-        """Whether it is of `quantity`, with these values of `where`, one of them where a tuple of several is given."""
-        return quantity in ("", self.quantity) and all(
-            self.where.get(name) in (value if isinstance(value, tuple) else (value,))
-            for name, value in where.items()
-        )
+    @property
+    def excess(self) -> float:
+        """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far."""
+        room, above = max(STANDARD_ERRORS * self.standard_error, self.slack), self.measured - self.predicted
+        if math.isnan(above):
+            return -math.inf if self.passed else math.inf
+        above = {"=": abs(above), "≥": -above, ">": -above, MEASURED: -math.inf}.get(self.relation, above)
+        beyond = above + room if self.relation in "<>" else above - room
+        return beyond / room if room else beyond
 
 
-def pick(rows: Iterable[Row], quantity: str = "", **where: Any) -> list[Row]:
-    """The rows of that quantity, of any where none is named, whose conditions have these values: see `Row.takes`."""
-    return [row for row in rows if row.takes(quantity, where)]
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one experiment found. `conclusion` is its sentence with the measured values.
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One experiment's answer. `conclusion` is a sentence made from the rows; `facts` what it ran with."""
+    facts : seed, backends, seconds. missing : why a backend took no part, by its name.
+    """
 
     experiment: str
     title: str
     question: str
     conclusion: str
     rows: tuple[Row, ...]
-    facts: Mapping[str, str | int | float] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"Finding({self.experiment}, {len(self.rows)} rows: {self.conclusion})"
+    facts: dict[str, str | int | float] = {}
+    missing: dict[str, str] = {}
 
     @property
     def passed(self) -> bool:
@@ -118,50 +104,27 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
-        return asdict(self)
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
         """The inverse of `to_dict`. Raises ValueError, naming the key, for what is no finding."""
-        return decode(data, cls, "the finding", known_only=False)
+        try:
+            return msgspec.convert(data, cls)
+        except msgspec.ValidationError as fault:
+            raise ValueError(f"the finding: {fault}") from None
 
 
-@dataclass(frozen=True)
-class Shown:
-    """Rows for the short table of a chapter: those that `quantity` and `where` take (`Row.takes`).
+def pick(rows: Iterable[Row], quantity: str | Sequence[str], **where: Any) -> list[Row]:
+    """The rows of that quantity with these conditions; a tuple or a list stands for any of its values."""
 
-    Through one backend, or through each where `every`.
-    """
+    def among(value: Any, wanted: Any) -> bool:
+        return value in wanted if isinstance(wanted, tuple | list) else bool(value == wanted)
 
-    quantity: str
-    where: Mapping[str, Any] = field(default_factory=dict)
-    every: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """What a module of an experiment defines as ``EXPERIMENT``: how its question is answered, and its chapter.
-
-    question, theory : what is asked, and what is known of it. caption : what stands below the figure. lesson : what
-    follows. These hold whatever was measured.
-
-    measure : takes rows through the backends of a `Survey`, which keeps them. conclusion : what was found, in sentences
-    made from the rows. draw : in a figure. shown : the rows that show it best.
-    """
-
-    title: str
-    question: str
-    theory: str
-    caption: str
-    measure: Callable[[Survey], None]
-    conclusion: Callable[[Sequence[Row]], str]
-    draw: Callable[[Finding], Figure]
-    lesson: str
-    shown: tuple[Shown, ...]
-
-
-def values(rows: Iterable[Row], condition: str) -> Array:
-    """The values of one condition, a number a row; or of ``measured``, ``predicted``, ``standard_error``."""
-    return np.array(
-        [float(row.where[condition] if condition in row.where else getattr(row, condition)) for row in rows]
-    )
+    return [
+        row
+        for row in rows
+        if among(row.quantity, quantity)
+        and all(among(row.where.get(name), wanted) for name, wanted in where.items())
+    ]

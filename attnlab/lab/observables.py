@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
-from attnlab.lab.theory import unit_roundoff
+from attnlab.correctness.numbers import unit_roundoff
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Causal
 from attnlab.workload.masks import Mask

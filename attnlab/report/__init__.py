@@ -6,17 +6,16 @@ that it can be made again at any time. matplotlib and altair are loaded only whe
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnlab import figures, lab
+from attnlab import figures
 from attnlab.errors import NotStored
-from attnlab.lab.finding import Finding
 from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
 from attnlab.report.answer import answer, machine
+from attnlab.report.experiments_page import chapter_of
 from attnlab.report.frames import Frames, comparison, differences, grids, mapping, records
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
@@ -59,11 +58,10 @@ def write(run: Run, folder: Path | None = None) -> Path:
     Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
     NotStored where the folder cannot be written to.
     """
-    place, frames, findings = folder or run.folder, Frames(run), list[dict[str, Any]]()
+    place, frames = folder or run.folder, Frames(run)
     try:
         pictures = _pictures(frames, place / FIGURES)
-        with contextlib.suppress(ValueError):  # a damaged chapter is left out
-            findings = [_finding(one, place) for one in lab.read_chapter(run.folder)]
+        findings = chapter_of(run.folder, place)
         (place / REPORT).write_text(report_text(frames, pictures, findings), encoding="utf-8")
         (place / PAGE).write_text(page(frames, fill("verdict.md.j2", **answer(frames))), encoding="utf-8")
     except OSError as fault:
@@ -142,22 +140,6 @@ def _pictures(frames: Frames, folder: Path) -> list[dict[str, str]]:
         {"says": one.says.replace("[", "(").replace("]", ")"), "link": f"{FIGURES}/{name}.png"}
         for name, one in drawn.items()
     ]
-
-
-def _finding(one: Finding, folder: Path) -> dict[str, Any]:
-    """What the report tells of an experiment, its figure drawn; one that this version cannot draw has none."""
-    compared = [row for row in one.rows if row.compared]
-    told = {
-        "title": one.title,
-        "question": one.question,
-        "conclusion": one.conclusion,
-        "compared": len(compared),
-    }
-    picture = None
-    with contextlib.suppress(ArithmeticError, LookupError, TypeError, ValueError):
-        picture = f"{FIGURES}/finding-{one.experiment}.png"
-        figures.save(lab.figure(one), folder / picture)
-    return {**told, "passed": sum(row.passed for row in compared), "picture": picture}
 
 
 def _values(frames: Frames) -> Mapping[str, Any]:

@@ -23,7 +23,6 @@ AGAINST: set[tuple[str, str]] = set()
 OF_LAB: set[str] = set()
 CIRCLES = [
     {"backends.backend", "backends.calling"},
-    {"lab.finding", "lab.survey"},
 ]
 
 

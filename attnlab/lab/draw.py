@@ -1,0 +1,142 @@
+"""One way to draw every experiment: what theory predicts as a line, with its band, and what was measured as circles.
+
+The band is five standard errors of the measurement to either side: every circle must lie in it. A row that misses its
+prediction is a red cross with the name of its backend.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnlab.figures import (
+    BLACK,
+    CYCLE,
+    GREY,
+    RED,
+    SIZE,
+    STANDARD_ERRORS,
+    entitle,
+    label_ends,
+    new_figure,
+    powers_of_two,
+    smooth,
+)
+from attnlab.lab.experiment import Array, Chart
+from attnlab.lab.finding import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT = 6.4, 3.9
+
+
+def draw(chart: Chart, rows: Sequence[Row]) -> Figure | None:
+    """`chart` from the rows of its experiment; None where none of its rows was measured."""
+    lines = {label: one.rows(rows) for label, one in chart.lines.items()}
+    found = {label: mine for label, mine in lines.items() if mine}
+    if not found:
+        return None
+    names = list(dict.fromkeys(_category(row, chart) for mine in found.values() for row in mine))
+    high = max(2.2, 0.27 * len(names) + 1.3) if chart.by else _HEIGHT
+    figure, (axes,) = new_figure(width=_WIDTH, height=high)
+    if chart.by:
+        _dots(axes, chart, found, names)
+        entitle(axes, "", chart.y, "")
+    else:
+        ends = _curves(axes, chart, found)
+        entitle(axes, "", chart.x_label, chart.y)
+    for text, at in chart.marks.items():
+        axes.axvline(at, color=GREY, linestyle="--", linewidth=1.1, zorder=1)
+        across = axes.get_xaxis_transform()
+        axes.text(at, 1.01, text, transform=across, fontsize=SIZE - 2, color=GREY, ha="center")
+    look: dict[str, Any] = {"fontsize": SIZE, "fontweight": "bold", "color": BLACK}
+    axes.set_title(chart.title, loc="left", pad=18 if chart.marks else 6, **look)
+    if not chart.by:
+        label_ends(axes, ends)
+    return figure
+
+
+def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple[float, float, str, str]]:
+    """Measured against a condition; returns the end of each line, its name and colour."""
+    ends = []
+    for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
+        x, y, room = _points(chart, _of_one_backend(rows))
+        if any(row.compared for row in rows):
+            curved = len(x) > 2 and chart.log_x
+            line, low, high = (
+                (smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)
+            )
+            axes.plot(*line, color=colour, linewidth=1.6)
+            axes.fill_between(low[0], low[1], high[1], color=colour, alpha=0.18, linewidth=0)
+        else:
+            axes.plot(x, y, color=colour, linewidth=1.0, linestyle=":")
+        for row in rows:
+            _mark(axes, row.where[chart.x], row.measured / chart.unit(row), row, colour)
+        ends.append((float(x[-1]), float(y[-1]), label, colour))
+    if chart.log_x:
+        powers_of_two(axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows}))
+    if chart.log_y:
+        axes.set_yscale("log")
+    if chart.limits:
+        axes.set_ylim(*chart.limits)
+    return ends
+
+
+def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence[str]) -> None:
+    """A row of marks for each category, with what is predicted as a bar across it."""
+    least = (
+        chart.limits[0] if chart.limits and chart.log_x else -math.inf
+    )  # what is 0 stands at the left edge
+    for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
+        for row in rows:
+            height = names.index(_category(row, chart))
+            if row.compared:
+                at = row.predicted / chart.unit(row)
+                axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
+            _mark(axes, max(least, row.measured / chart.unit(row)), height, row, colour)
+        if len(lines) > 1:
+            axes.plot([], [], "o", color=colour, markerfacecolor="none", label=label)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.limits:
+        axes.set_xlim(*chart.limits)
+    if len(lines) > 1:
+        axes.legend(frameon=False, fontsize=SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _category(row: Row, chart: Chart) -> str:
+    return row.quantity if chart.by == "quantity" else str(row.where.get(chart.by, ""))
+
+
+def _mark(axes: Axes, x: float, y: float, row: Row, colour: str) -> None:
+    """What was measured: one circle, or a red cross with a name."""
+    if row.passed:
+        axes.plot([x], [y], "o", color=colour, markerfacecolor="none", markersize=5, zorder=3)
+        return
+    axes.plot([x], [y], "X", color=RED, markersize=7, zorder=5)
+    name = str(row.where.get("backend", ""))
+    axes.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=SIZE - 3, color=RED)
+
+
+def _of_one_backend(rows: Iterable[Row]) -> list[Row]:
+    """Those of the backend with the most of them: what theory predicts is the same for all."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(str(row.where.get("backend", "")), []).append(row)
+    return max(by_name.values(), key=len)
+
+
+def _points(chart: Chart, rows: list[Row]) -> tuple[Array, Array, Array]:
+    """Places, predictions and half the height of the band."""
+    rows = sorted(rows, key=lambda row: float(row.where[chart.x]))
+    unit = np.array([chart.unit(row) for row in rows])
+    room = np.array([max(STANDARD_ERRORS * row.standard_error, row.slack) for row in rows])
+    x = np.array([float(row.where[chart.x]) for row in rows])
+    return x, np.array([row.predicted for row in rows]) / unit, room / unit

@@ -1,0 +1,287 @@
+"""What an experiment declares, and how it is run: it asks every backend, and each answer becomes a row.
+
+An experiment is a file in `attnlab/lab/experiments`. Its docstring is the question (first line) and the theory; its
+``EXPERIMENT`` declares the rest; one function measures. Backends are opened once for each number format. One that
+cannot be asked is named with the reason, and one that raises becomes a failed row, not the end of the experiment.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
+from attnlab.errors import Declined, Unavailable
+from attnlab.lab.finding import Finding, Row, Where, pick
+from attnlab.lab.observables import Attend, black_box, gradients
+from attnlab.workload.declaring import MOST_SEED
+from attnlab.workload.inputs import Inputs
+
+Array = NDArray[np.float64]
+#: the row that stands for a backend which raised an error
+RAISED = "answered"
+#: the backend that measures what one backend is enough for, if it is there
+_LEAD = "torch_sdpa"
+
+
+class Of(NamedTuple):
+    """The rows of a quantity, or of any of several, with these conditions."""
+
+    quantity: str | tuple[str, ...]
+    where: Mapping[str, Any]
+
+    def rows(self, rows: Iterable[Row]) -> list[Row]:
+        """Those among `rows`."""
+        return pick(rows, self.quantity, **self.where)
+
+
+def of(quantity: str | tuple[str, ...], **where: Any) -> Of:
+    """Short for `Of`; a tuple as a condition stands for any of its values."""
+    return Of(quantity, where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One question as a figure, with the answer in its title. lines : what is drawn, by its label.
+
+    x : the condition along the horizontal axis, x_label its name. `by` in place of x : the condition that names the
+    lines of a dot plot, in which the measured values lie along the horizontal axis. unit : what a row's values are
+    divided by. marks : vertical lines, by their label. log_x, log_y : logarithmic axes.
+    """
+
+    title: str
+    y: str
+    lines: Mapping[str, Of]
+    x: str = ""
+    x_label: str = ""
+    by: str = ""
+    log_x: bool = True
+    log_y: bool = False
+    unit: Callable[[Row], float] = lambda row: 1.0
+    marks: Mapping[str, float] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What a file of `attnlab/lab/experiments` declares as ``EXPERIMENT``.
+
+    measure : the rows that one backend gives in one number format. dtypes : the formats it is asked in. sentence :
+    what was found, a format string, and `numbers` fill it from the rows. lesson : what follows.
+    """
+
+    title: str
+    measure: Callable[[Subject], Iterator[Row]]
+    sentence: str
+    numbers: Mapping[str, Callable[[Sequence[Row]], float]]
+    lesson: str
+    charts: tuple[Chart, ...]
+    dtypes: tuple[str, ...] = ("float64",)
+
+    def said(self, rows: Sequence[Row]) -> str:
+        """The sentence with its numbers."""
+        if not any(row.quantity != RAISED for row in rows):
+            return "No backend could be measured."
+        return self.sentence.format(**{name: number(rows) for name, number in self.numbers.items()})
+
+
+def measured(quantity: str | tuple[str, ...], **where: Any) -> Callable[[Sequence[Row]], float]:
+    """For a sentence: the mean of what was measured of these rows, NaN without any."""
+    return lambda rows: float(np.mean([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
+
+
+def largest(quantity: str | tuple[str, ...], **where: Any) -> Callable[[Sequence[Row]], float]:
+    """For a sentence: the largest that was measured of these rows, NaN without any."""
+    return lambda rows: max((row.measured for row in pick(rows, quantity, **where)), default=math.nan)
+
+
+class Estimate(NamedTuple):
+    """A number and its standard error."""
+
+    value: float
+    error: float
+
+
+def mean_over_clusters(found: NDArray[Any]) -> Estimate:
+    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means, over √clusters.
+
+    A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
+    each other, as long as clusters are independent.
+    """
+    means = np.asarray(found, np.float64).mean(axis=1)
+    return Estimate(float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means)))
+
+
+def statistic_over_clusters(
+    found: Array, statistic: Callable[[Array], float], resamples: int = 100
+) -> Estimate:
+    """`statistic` of all of `found`, (clusters, members), and its standard error by resampling whole clusters.
+
+    The bootstrap (Efron and Tibshirani 1993, chapter 6), with the same resamples in every run.
+    """
+    rng = np.random.default_rng(0)
+    drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
+    return Estimate(statistic(found), float(np.std(drawn, ddof=1)))
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """A random stream of its own for every part of an experiment, so that parts do not move each other.
+
+    Raises ValueError for a seed that is no whole number from 0 to `MOST_SEED`.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
+        raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {seed!r}")
+    return np.random.default_rng([seed, *stream])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A backend ready to be asked in one number format.
+
+    slow : only small sizes are affordable. lead : it alone measures what one backend is enough for.
+    """
+
+    name: str
+    backend: Backend
+    attend: Attend
+    dtype: str
+    seed: int
+    slow: bool
+    lead: bool
+
+    def rng(self, *stream: int) -> np.random.Generator:
+        """The random stream of that number: the same for every backend."""
+        return generator(self.seed, *stream)
+
+    def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
+        """`Row.compare` of what was measured through this backend."""
+        return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+    def mean(
+        self, quantity: str, where: Where, found: NDArray[Any], predicted: float | None, slack: float = 0.0
+    ) -> Row:
+        """The mean of `found`, (clusters, members), with the error of `mean_over_clusters`."""
+        mean, error = mean_over_clusters(found)
+        return self.row(quantity, where, predicted, mean, standard_error=error, slack=slack)
+
+    def gradients(self, inputs: Inputs) -> Mapping[str, NDArray[Any]] | None:
+        """Gradients by its automatic differentiation; None where it has none: nothing to measure, nothing wrong."""
+        try:
+            return gradients(self.backend, inputs)
+        except Declined:
+            return None
+
+
+def run(
+    name: str,
+    experiment: Experiment,
+    question: str,
+    backends: Sequence[str],
+    seed: int,
+    folders: Sequence[Path | str],
+) -> Finding:
+    """What `experiment` finds through `backends`."""
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    begun, asked, slow = time.perf_counter(), dict[str, None](), dict[str, bool]()
+    with one_thread():
+        for dtype in experiment.dtypes:
+            opened: list[tuple[str, Backend, Attend]] = []
+            for one in backends:
+                try:
+                    backend = in_this_process(one, folders)
+                    attend = black_box(backend, dtype=dtype)
+                    slow[one] = slow[one] if one in slow else _is_slow(attend)
+                    opened.append((one, backend, attend))
+                except (Declined, Unavailable) as reason:
+                    missing.setdefault(one, str(reason))
+            fast = [one for one, *_ in opened if not slow[one]]
+            lead = _LEAD if _LEAD in fast else next(iter(fast), None)
+            for one, backend, attend in opened:
+                subject = Subject(one, backend, attend, dtype, seed, slow[one], one == lead)
+                rows += _rows_of(experiment, subject, missing)
+            asked |= dict.fromkeys(one for one, *_ in opened)
+    seconds = round(time.perf_counter() - begun, 2)
+    facts: dict[str, str | int | float] = {
+        "seed": seed,
+        "backends": ", ".join(asked) or "none",
+        "seconds": seconds,
+    }
+    return Finding(
+        experiment=name,
+        title=experiment.title,
+        question=question,
+        conclusion=experiment.said(rows),
+        rows=tuple(rows),
+        facts=facts,
+        missing=missing,
+    )
+
+
+def _rows_of(experiment: Experiment, subject: Subject, missing: dict[str, str]) -> list[Row]:
+    """The rows of one backend, up to a question that it declines; one failed row if it raises an error."""
+    rows: list[Row] = []
+    try:
+        for row in experiment.measure(subject):
+            rows.append(row)
+    except (Declined, Unavailable) as declined:
+        missing.setdefault(subject.name, str(declined))
+    except Exception as fault:  # a backend is other people's code and may raise anything
+        reason = f"{type(fault).__name__}: {fault}"
+        rows = [subject.row(RAISED, {"reason": reason, "dtype": subject.dtype}, 1.0, 0.0)]
+    return rows
+
+
+def _is_slow(attend: Attend) -> bool:
+    """Whether `attend` runs more than a line of Python for each query-key pair, as a loop in Python does.
+
+    Lines are counted, not seconds: a clock would make sizes depend on how busy the machine is. The first call may
+    set up, so the second counts. Raises Declined and Unavailable.
+    """
+    ones, lines, tracing = np.ones((1, 1, 64, 64)), 0, sys.gettrace()
+
+    def count(*event: Any) -> Any:
+        nonlocal lines
+        lines += event[1] == "line"
+        return count
+
+    try:
+        attend(ones, ones, ones, causal=False, scale=1.0)
+        sys.settrace(count)
+        attend(ones, ones, ones, causal=False, scale=1.0)
+    except (Declined, Unavailable):
+        raise
+    except Exception:  # other people's code: what it does wrong is shown where it is measured
+        return True
+    finally:
+        sys.settrace(tracing)
+    return lines > ones.shape[2] ** 2
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Every thread pool of this process with one thread, and as it was afterwards.
+
+    Several libraries are asked in turn, and a pool that spins while it waits takes the processor from the one at work:
+    on two cores the saturation experiment took 12 s with one thread and 47 s with two.
+    """
+    import torch  # so that its pool is there to be limited
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

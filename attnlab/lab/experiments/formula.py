@@ -1,0 +1,175 @@
+"""What does softmax(scale · q kᵀ) v compute, and which shapes does it take?
+
+There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are positive and add up
+to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of the values under them, o_i =
+Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of queries and keys are independent, and so are the
+widths of keys and values; the same permutation of all tokens permutes the output; and under a causal mask the output of
+a prefix does not depend on what follows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.errors import Declined
+from attnlab.lab.experiment import Chart, Experiment, Subject, largest, mean_over_clusters, measured, of
+from attnlab.lab.finding import Row
+from attnlab.lab.observables import read_logits, weights_of
+from attnlab.lab.theory import attention_under_random_inputs, precision_classes
+
+Arrays = list[NDArray[Any]]
+_HEADS, _TOKENS, _DIM = 2, 12, 16
+_SCALE = _DIM**-0.5
+#: rounding of sums of a few products in float64, with room; and that of a quotient of differences
+_ROUNDING, _DIFFERENCE = 1e-13, 1e-9
+#: what an honest error may be above its budget, which is a root mean square
+_ABOVE_BUDGET = 0.25
+#: queries, keys, value dimension
+_SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
+    "n_q = n_k": ((12, 12, _DIM),),
+    "n_q ≠ n_k": ((5, 12, _DIM), (12, 5, _DIM), (1, 9, _DIM)),
+    "d_v ≠ d_k": ((6, 6, 8), (6, 6, 40)),
+}
+ERROR = "error / error budget"
+
+
+def measure(one: Subject) -> Iterator[Row]:
+    """The error over its budget; in float64 also what holds exactly, scores of pairs, and shapes."""
+    for mask in ("none", "causal"):
+        error, scatter = _error(one, _drawn(one, 1, 48, 64), mask == "causal")
+        room = {"standard_error": scatter, "slack": _ABOVE_BUDGET, "relation": "≤"}
+        yield one.row(ERROR, {"dtype": one.dtype, "mask": mask}, 1.0, error, **room)
+    if one.dtype == "float64":
+        yield from _properties(one)
+        yield from _scores(one)
+        yield from _without_softmax(one)
+        yield from _shapes(one)
+        yield from _causal_properties(one)  # last: a backend may decline the mask
+
+
+def _drawn(one: Subject, stream: int, queries: int, keys: int, value_dim: int = _DIM) -> Arrays:
+    rng, shapes = one.rng(1600, stream), ((queries, _DIM), (keys, _DIM), (keys, value_dim))
+    return [rng.standard_normal((1, _HEADS, *shape)) for shape in shapes]
+
+
+def _error(one: Subject, arrays: Arrays, causal: bool = False) -> tuple[float, float]:
+    """Relative error over the budget of an implementation that rounds all it may, and the scatter of that figure."""
+    q, k, v = (array.astype(one.dtype) for array in arrays)
+    budget = list(precision_classes(q, k, v, dtype=one.dtype, scale=_SCALE, causal=causal).values())[-1]
+    off = one.attend(q, k, v, causal=causal, scale=_SCALE).astype(np.float64) - budget.output
+    relative = float(np.linalg.norm(off) / np.linalg.norm(budget.output))
+    return relative / budget.relative, budget.relative_scatter
+
+
+def _properties(one: Subject) -> Iterator[Row]:
+    """What the output as a whole obeys."""
+    q, k, v = _drawn(one, 2, _TOKENS, _TOKENS)
+    attend = partial(one.attend, causal=False, scale=_SCALE)
+    order, output = one.rng(1600, 3).permutation(_TOKENS), attend(q, k, v)
+    turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
+    quantity = "output of reordered tokens − reordered output"
+    yield one.row(quantity, {}, 0.0, np.abs(turned).max(), slack=_ROUNDING)
+    rows = min(len(np.unique(head, axis=0)) for head in output[0])
+    yield one.row("different rows of the output", {"queries": _TOKENS}, _TOKENS, rows)
+    yield _share_of_pairs(one, q, k, "none", 1.0)
+    small, large = (np.linalg.norm(attend(q, k, by * v + 1) - attend(q, k, by * v)) for by in (1e-3, 1.0))
+    quantity = "change of the output with V, at V/1000 over at V"
+    yield one.row(quantity, {}, 1.0, float(small / large), slack=_DIFFERENCE)
+    unscaled = np.abs(one.attend(q, k, v, causal=False, scale=1.0)).max() / np.abs(v).max()
+    yield one.row("largest |o| / largest |v|, unscaled", {}, 1.0, unscaled, slack=_ROUNDING, relation="≤")
+
+
+def _causal_properties(one: Subject) -> Iterator[Row]:
+    q, k, v = _drawn(one, 2, _TOKENS, _TOKENS)
+    attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
+    prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
+    quantity = "causal output of the first half alone − of the whole"
+    yield one.row(quantity, {}, 0.0, np.abs(prefix).max(), slack=_ROUNDING)
+    yield _share_of_pairs(one, q, k, "causal", (_TOKENS + 1) / (2 * _TOKENS))
+
+
+def _share_of_pairs(one: Subject, q: NDArray[Any], k: NDArray[Any], mask: str, expected: float) -> Row:
+    seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
+    return one.row("share of pairs with a weight", {"mask": mask}, expected, seen.mean(), slack=1e-12)
+
+
+def _scores(one: Subject) -> Iterator[Row]:
+    """The table of scores is not symmetric; a score is a length times a cosine."""
+    heads, n = 32, 24
+    q, other = one.rng(1600, 4).standard_normal((2, 1, heads, n, _DIM))
+    for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
+        s = read_logits(one.attend, q, k, scale=_SCALE)[0]
+        squares = ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1)
+        yield one.mean("‖S − Sᵀ‖² / n²", {"keys are": keys}, squares, expected, _ROUNDING)
+    for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
+        # the query along the first axis; one key in its direction, one at 60°
+        two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
+        weight = weights_of(one.attend, two[:, :, :1], two, scale=1.0)[0, 0, 0, 0]
+        quantity, expected = "weight of the better aligned of two keys", 1 / (1 + math.exp(long / 2 - 1))
+        yield one.row(quantity, {"lengths": lengths}, expected, weight, slack=_ROUNDING)
+
+
+def _without_softmax(one: Subject) -> Iterator[Row]:
+    """How large Σ_j s_ij v_j is beside the output. Every term has variance 1, so the sum has n; the output E Σp²."""
+    for keys in (16, 128):
+        rng = one.rng(1650, keys)
+        q, k, v = (rng.standard_normal((1, 32, n, _DIM)) for n in (24, keys, keys))
+        summed = (read_logits(one.attend, q, k, scale=_SCALE) @ v)[0] ** 2
+        output = one.attend(q, k, v, causal=False, scale=_SCALE)[0] ** 2
+        exact = attention_under_random_inputs(keys, _DIM, _SCALE).participation
+        ratio = math.sqrt(float(np.mean(summed) / np.mean(output)))
+        means = [mean_over_clusters(squares.mean(axis=-1)) for squares in (summed, output)]
+        error = 0.5 * ratio * math.hypot(*(error / mean for mean, error in means))
+        quantity, expected = "rms of Σ s v / rms of Σ p v", math.sqrt(keys / exact)
+        yield one.row(quantity, {"keys": keys}, expected, ratio, standard_error=error)
+
+
+def _shapes(one: Subject) -> Iterator[Row]:
+    """The share of questions that are answered right; what does not fit must be refused."""
+    for stream, (label, sizes) in enumerate(_SHAPES.items()):
+        right: list[bool] = []
+        for size in sizes:
+            try:
+                error, scatter = _error(one, _drawn(one, 10 + stream, *size))
+            except Declined:
+                continue
+            right.append(error <= 1 + max(5 * scatter, _ABOVE_BUDGET))
+        if right:
+            yield one.row("share answered right", {"shapes": label}, 1.0, float(np.mean(right)))
+    q, k, v = _drawn(one, 20, 6, 6)
+    for label, arrays in (("d_q ≠ d_k", (q, k[..., :12], v)), ("n_k ≠ n_v", (q, k, v[:, :, :4]))):
+        try:
+            one.attend(*arrays, causal=False, scale=_SCALE)
+            answered = 1.0
+        except ValueError:
+            answered = 0.0
+        yield one.row("share answered", {"shapes": label}, 0.0, answered)
+
+
+EXPERIMENT = Experiment(
+    title="The formula, index by index",
+    measure=measure,
+    dtypes=("float64", "float32"),
+    sentence="No error exceeds {worst:.2f} of what its roundings predict. Without the softmax the sum Σ_j s_ij "
+    "v_j over 128 keys would be {ratio:.0f} times the size of the output.",
+    numbers={"worst": largest(ERROR), "ratio": measured("rms of Σ s v / rms of Σ p v", keys=128)},
+    lesson="The table of scores is not symmetric in general; it is where queries and keys are equal. For one "
+    "query a score is the key's length times a cosine, up to a factor: a longer key can outweigh a better aligned "
+    "one. The output is linear in the values and never larger than the largest of them.",
+    charts=(
+        Chart(
+            title="No error above what roundings predict",
+            y="relative error / error budget (limit: 1)",
+            by="backend",
+            log_x=False,
+            lines={dtype: of(ERROR, dtype=dtype, mask="none") for dtype in ("float64", "float32")},
+            limits=(0.0, 1.4),
+        ),
+    ),
+)

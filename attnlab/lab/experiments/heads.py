@@ -1,0 +1,167 @@
+"""Do heads interact, and what do they cost?
+
+Each of H heads of dimension d_model/H projects the whole embedding, has a softmax of its own, and takes 1/H of the
+operations of a full-width head; together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n²
+exponentials. They meet in W_O alone: Concat(z) W_O = Σ_h z^h W_O^h, W_O^h being the rows of head h. The formula as it
+is written holds a table of n² scores a head; whether a kernel does decides what memory it takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
+from attnlab.lab.finding import Row
+from attnlab.race.instruments import PEAK_MEMORY
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.workload import Workload
+
+MODEL_DIM, HEAD_DIM = 256, 32
+HEADS, HEAD_COUNTS = MODEL_DIM // HEAD_DIM, (1, 2, 4, 8, 16)
+_COST_LENGTH, MEMORY_LENGTH, MEMORY_HEADS = 256, 1024, 8
+#: rounding of a sum of d_model products in float64, with room
+_ROUNDING = 1e-12
+UNTOUCHED = "elements of other heads changed by one head"
+AFTER = "‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"
+FLOPS, FLOPS_ALONE = "FLOPs / (4 n² d_model)", "FLOPs of one head / (4 n² d_model)"
+PEAK, OF_TABLE = "peak memory, MiB", "peak memory / table of scores"
+
+
+def measure(one: Subject) -> Iterator[Row]:
+    """What heads do to one another and what they take, in float64; the peak memory of a call, in float32."""
+    if one.dtype == "float64":
+        yield from _structure(one)
+        yield from _projected_heads(one)
+        if not one.slow:
+            yield from _cost(one)
+    elif not one.slow:
+        yield from _memory(one)
+
+
+def split(x: NDArray[Any], count: int) -> NDArray[Any]:
+    """(batch, length, d_model) as (batch, heads, length, head_dim): reshaped, then transposed."""
+    batch, length, width = x.shape
+    return np.ascontiguousarray(x.reshape(batch, length, count, width // count).swapaxes(1, 2))
+
+
+def joined(heads: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of `split`: heads side by side."""
+    batch, count, length, dim = heads.shape
+    return heads.swapaxes(1, 2).reshape(batch, length, count * dim)
+
+
+def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
+    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
+
+
+def _structure(one: Subject) -> Iterator[Row]:
+    """Independence of heads, and what concatenation and W_O are."""
+    rng, where = one.rng(1400), {"heads": HEADS}
+    q, k, v = (split(rng.standard_normal((1, 12, MODEL_DIM)), HEADS) for _ in range(3))
+    attend = partial(one.attend, causal=False, scale=HEAD_DIM**-0.5)
+    together = attend(q, k, v)
+    changed = [array.copy() for array in (q, k, v)]
+    for array in changed:
+        array[:, 3] += 1.0
+    others = np.delete(attend(*changed) != together, 3, axis=1)
+    yield one.row(UNTOUCHED, where, 0.0, others.sum())
+    alone = [attend(*(array[:, h : h + 1] for array in (q, k, v))) for h in range(HEADS)]
+    side_by_side, w_o = joined(together), rng.standard_normal((MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
+    block = side_by_side @ w_o
+    parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(HEADS))
+    for quantity, off in (
+        ("all heads at once − a loop over heads", np.concatenate(alone, axis=1) - together),
+        ("Concat(z) W_O − Σ_h z^h W_O^h", block - parts),
+        ("Concat(z) I − Concat(z)", side_by_side @ np.eye(MODEL_DIM) - side_by_side),
+    ):
+        yield one.row(quantity, where, 0.0, np.abs(off).max(), slack=_ROUNDING)
+    # a W_O that preserves variance turns the vector: |z − zW|² = |z|² + |zW|² on average over a few rows
+    quantity, error = "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", 4 / math.sqrt(MODEL_DIM)
+    yield one.row(quantity, where, math.sqrt(2), _apart(block, side_by_side), slack=error)
+
+
+def _projected_heads(one: Subject) -> Iterator[Row]:
+    """What a head sees of the embedding, and what becomes of heads that branch after the weighted sum."""
+    rng = one.rng(1450)
+    x = rng.standard_normal((1, 12, MODEL_DIM))
+    projections = rng.standard_normal((3, MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
+
+    def heads(tokens: NDArray[Any], dims: int) -> NDArray[Any]:
+        q, k, v = (split(tokens @ w, MODEL_DIM // dims) for w in projections)
+        return one.attend(q, k, v, causal=False, scale=dims**-0.5)
+
+    before, moved = heads(x, HEAD_DIM), x.copy()
+    moved[..., 5] += 1.0
+    changed = (heads(moved, HEAD_DIM) != before).any(axis=(0, 2, 3)).sum()
+    yield one.row("heads changed by one coordinate of the embedding", {"heads": HEADS}, HEADS, changed)
+    # one softmax for all, whose output is split: every head then has the same weights
+    distance = _apart(joined(heads(x, MODEL_DIM)), joined(before))
+    yield one.row(AFTER, {"heads": HEADS}, 0.0, distance, slack=_ROUNDING, relation=">")
+
+
+def _cost(one: Subject) -> Iterator[Row]:
+    """FLOPs counted in what really ran, where PyTorch computes; by arithmetic elsewhere."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    n = _COST_LENGTH
+    x = one.rng(1500).standard_normal((3, 1, n, MODEL_DIM)).astype(np.float32)
+    for count in HEAD_COUNTS:
+        where, head_dim = {"heads": count, "length": n}, MODEL_DIM // count
+        for quantity, heads, expected in ((FLOPS, count, 1.0), (FLOPS_ALONE, 1, 1 / count)):
+            workload = Workload(heads=heads, queries=n, keys=n, head_dim=head_dim)
+            q, k, v = (split(each[..., : heads * head_dim], heads) for each in x)
+            with FlopCounterMode(display=False) as counter:
+                one.attend(q, k, v, causal=False, scale=workload.scale)
+            flops = counter.get_total_flops()  # 0 of a backend that does not compute with PyTorch
+            counted = {**where, "counted": "by PyTorch" if flops else "by arithmetic"}
+            share = (flops or workload.flops) / (4 * n * n * MODEL_DIM)
+            yield one.row(quantity, counted, expected, share, slack=1e-12)
+
+
+def _memory(one: Subject) -> Iterator[Row]:
+    """Peak memory of a call, its inputs not counted, and over that of the table of scores, 4Hn² bytes."""
+    n, heads = MEMORY_LENGTH, MEMORY_HEADS
+    arrays = one.rng(1550).standard_normal((3, 1, heads, n, MODEL_DIM // 4), dtype=np.float32)
+    inputs = Inputs.of(*arrays, dtype="float32")
+    call = one.backend.bind(Workload.of_problem(inputs), inputs)
+    call()  # a first call takes workspaces that are kept
+    peak, where = (
+        min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples),
+        {"heads": heads, "length": n},
+    )
+    yield one.row(PEAK, where, None, peak / 2**20)
+    yield one.row(OF_TABLE, where, None, peak / (4 * heads * n * n))
+
+
+EXPERIMENT = Experiment(
+    title="Heads: independence and cost",
+    measure=measure,
+    dtypes=("float64", "float32"),
+    sentence="No head changes another by a bit. 16 heads of d_model/16 take {many:.2f} times the FLOPs of one "
+    "full-width head. At n = 1024 with 8 heads a call in float32 holds {eager:.1f} tables of scores in PyTorch's "
+    "eager attention and {fused:.2f} in its fused one.",
+    numbers={
+        "many": measured(FLOPS, heads=16),
+        "eager": measured(OF_TABLE, backend="torch_eager"),
+        "fused": measured(OF_TABLE, backend="torch_sdpa"),
+    },
+    lesson="Many heads take the same matrix products as one of full width, and H times the exponentials; what "
+    "time they take is another matter, which a race decides. A kernel that never holds the table of scores needs "
+    "little memory beyond its output.",
+    charts=(
+        Chart(
+            title="A table of scores decides the memory",
+            y=f"peak memory of a call / table of scores, n = {MEMORY_LENGTH}, {MEMORY_HEADS} heads",
+            by="backend",
+            log_x=False,
+            lines={"": of(OF_TABLE)},
+            marks={"one table": 1.0},
+        ),
+    ),
+)

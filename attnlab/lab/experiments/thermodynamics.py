@@ -1,0 +1,245 @@
+"""Do the identities of statistical mechanics hold for every row of every backend, at every temperature?
+
+The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution: energies E = −s, inverse
+temperature b = 1/τ, Z the partition function. Attention takes τ = 1 for the scaled logits, or τ = √d_k for q·k. Then
+the free energy is F = −τ ln Z, the mean energy U = −⟨s⟩ = −d ln Z/db, the entropy H = (U − F)/τ, with dH/dτ =
+Var_p(s)/τ³ ≥ 0, and the heat capacity dU/dτ = b² Var_p(s). The output answers a change of a logit by ∂o/∂s_j =
+b p_j(v_j − o), and one of b by a covariance. These hold for every row. A backend can miss them only by rounding
+(allowed: 1e-11) or by the difference quotient that stands for a derivative (1e-8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from attnlab.lab import theory
+from attnlab.lab.experiment import Array, Chart, Experiment, Subject, largest, of
+from attnlab.lab.finding import Row
+from attnlab.lab.observables import (
+    Attend,
+    Observables,
+    derivative,
+    energy_variance,
+    observe,
+    response_to_logit,
+    weights_of,
+)
+
+#: heads, queries, keys, head dimension of the identities; the logits' standard deviation; the temperatures
+_HEADS, _QUERIES, _KEYS, _HEAD_DIM, _STD = 4, 8, 48, 16, 1.5
+TEMPERATURES = (0.5, 1.0, 2.0)
+#: the row whose weights are added up
+_SUM_KEYS = 49_152
+SUM = "|Σp − 1| in float32"
+CURVE_KEYS = 256
+#: temperatures of the curves, in units of the freezing one
+_CURVE = (0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.25, 1.6, 2.2, 3.0, 5.0, 10.0)
+_AT = "T / T_c"
+#: steps of differences, relative in b and absolute in a logit: error h⁴ against roundoff/h
+_STEP = 2e-3
+#: largest violations that rounding and differences can make in float64 at logits of a few units
+ALGEBRAIC, DIFFERENTIAL = 1e-11, 1e-8
+FREE, ENERGY, ENTROPY, CAPACITY = "free energy F", "mean energy U", "entropy H", "heat capacity"
+
+#: an identity, the largest violation of it over all rows, and how far rounding could take it
+Violation = tuple[str, float, float]
+
+
+def measure(one: Subject) -> Iterator[Row]:
+    """The largest violation of each identity, in float64; in float32 how far the weights of a long row are from 1.
+
+    Through one backend: F, U, H and the heat capacity against temperature, on the exact curves.
+    """
+    if one.dtype == "float32":
+        yield from long_sums(one)
+        return
+    rng = one.rng(900)
+    q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
+    for temperature in TEMPERATURES:
+        for identity, largest_one, tolerance in violations(one.attend, q, k, v, _STD / 4, temperature):
+            yield one.row(identity, {"τ": temperature}, 0.0, largest_one, slack=tolerance)
+    if one.lead:
+        yield from _curves(one)
+
+
+def violations(
+    attend: Attend, q: Array, k: Array, v: Array, scale: float, temperature: float
+) -> Iterator[Violation]:
+    """Every identity at one temperature; logits s = scale·q·k of a few units. q, k, v : (batch, heads, length, dim).
+
+    Inputs where two keys tie for a row's largest logit are taken as distinct.
+    """
+    logits, b = scale * (q @ k.swapaxes(-1, -2)), 1 / temperature
+
+    def at(b: float) -> Observables:
+        """At the inverse temperature b: its mean energy is b⟨s⟩."""
+        return observe(attend, q, k, scale=b * scale)
+
+    seen, weights = at(b), weights_of(attend, q, k, scale=b * scale)
+    mean, variance = seen.mean_energy / b, energy_variance(attend, q, k, scale=b * scale) / b**2
+    for identity, function, place, expected in (
+        ("d ln Z/db = ⟨s⟩", lambda b: at(b).log_partition, b, mean),
+        ("d²ln Z/db² = Var_p(s)", lambda b: at(b).mean_energy / b, b, variance),
+        ("dH/db = −b Var_p(s)", lambda b: at(b).entropy, b, -b * variance),
+        ("dH/dτ = Var_p(s)/τ³", lambda t: at(1 / t).entropy, temperature, variance / temperature**3),
+        ("dU/dτ = b² Var_p(s)", lambda t: -t * at(1 / t).mean_energy, temperature, b**2 * variance),
+        ("dF/dτ = −H", lambda t: -t * at(1 / t).log_partition, temperature, -seen.entropy),
+    ):
+        yield identity, _worst(derivative(function, place, _STEP * place), expected), DIFFERENTIAL
+    yield from _sums(seen, weights, b * logits)
+    yield from _responses(attend, q, k, v, weights, logits, scale, b)
+    # inequalities: by how much the wrong side is reached
+    for identity, bounds in (
+        ("max s ≤ −F ≤ max s + τ ln n", theory.scaled_log_partition_bounds(logits, b)),
+        ("ln n + bs̄ ≤ ln Z ≤ ln n + bs̄ + b²Δ²/8", theory.log_partition_bounds(b * logits)),
+    ):
+        value = seen.log_partition / (b if "F" in identity else 1.0)
+        over = np.maximum(bounds.lower - value, value - bounds.upper)
+        yield identity, max(0.0, float(over.max())), ALGEBRAIC
+    yield from _limits(attend, q, k, logits, scale)
+
+
+def _worst(left: Array, right: Array) -> float:
+    return float(np.abs(left - right).max())
+
+
+def _sums(seen: Observables, weights: Array, scores: Array) -> Iterator[Violation]:
+    """What the observables say of the weights, against the weights; scores : b times the logits."""
+    boltzmann = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    boltzmann /= boltzmann.sum(axis=-1, keepdims=True)
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
+    square, cube = (weights**2).sum(axis=-1), (weights**3).sum(axis=-1)
+    for identity, left, right in (
+        ("p = e^{bs}/Z", weights, boltzmann),
+        ("Σp = 1", weights.sum(axis=-1), np.ones(1)),
+        ("H = b(U − F)", seen.log_partition - seen.mean_energy, entropy),
+        ("Σp² = Z(2b)/Z(b)²", seen.participation, square),
+        ("‖J‖² from Z(b), Z(2b), Z(3b)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
+    ):
+        yield identity, _worst(left, right), ALGEBRAIC
+
+
+def _responses(
+    attend: Attend, q: Array, k: Array, v: Array, weights: Array, logits: Array, scale: float, b: float
+) -> Iterator[Violation]:
+    """Fluctuation and dissipation: the answer to a change is a covariance."""
+    exact = b * theory.output_response(weights, v[..., None, :, :])  # (batch, heads, n_q, n_k, value_dim)
+    worst = 0.0
+    for key in range(0, k.shape[2], max(1, k.shape[2] // 4)):
+        # a change of a logit s is one of bs by b times as much
+        moved = b * response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP)
+        worst = max(worst, _worst(moved, exact[..., key, :]))
+    yield "∂o/∂s_j = b p_j (v_j − o)", worst, DIFFERENTIAL
+
+    def output(b: float) -> Array:
+        return attend(q, k, v, causal=False, scale=b * scale).astype(np.float64)
+
+    covariance = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
+    yield "do/db = Cov_p(v, s)", _worst(derivative(output, b, _STEP * b), covariance), DIFFERENTIAL
+
+
+def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Violation]:
+    """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n."""
+    top = np.sort(logits, axis=-1)
+    # cold enough that the second key of every row has e^{−40} of the first one's weight
+    cold = 40.0 / float((top[..., -1] - top[..., -2]).min())
+    twice = np.concatenate([k, k], axis=2)  # every key once more: each maximum is attained twice
+    frozen = weights_of(attend, q, twice, scale=scale * cold)
+    expected = 0.5 * (np.concatenate([logits, logits], axis=-1) == logits.max(axis=-1, keepdims=True))
+    yield "τ → 0: uniform on the largest", _worst(frozen, expected), ALGEBRAIC
+    hot = observe(attend, q, k, scale=scale * 1e-9)
+    yield "τ → ∞: H = ln n", _worst(hot.entropy, np.full(1, math.log(k.shape[2]))), ALGEBRAIC
+
+
+def long_sums(one: Subject) -> Iterator[Row]:
+    """How far the weights of a long row are from adding up to 1, with ones for values: against what roundings can do.
+
+    The output is a sum of n weights over another sum of them, each with a relative error of at most γ_{n−1} in whatever
+    order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no bound,
+    as the roundings of equal terms are not independent.
+    """
+    rng, roundoff = one.rng(960), theory.unit_roundoff(one.dtype)
+    k = rng.standard_normal((1, 1, _SUM_KEYS, 8), dtype=np.float32)
+    bound = 2 * _SUM_KEYS * roundoff / (1 - 2 * _SUM_KEYS * roundoff)
+    for logits, length in (("equal", 0.0), ("normal", 1.0)):
+        q = np.full((1, 1, 2, 8), length / math.sqrt(8), np.float32)
+        sums = one.attend(q, k, np.ones_like(k), causal=False, scale=1.0).astype(np.float64)
+        off, where = float(np.abs(sums - 1).max()), {"keys": _SUM_KEYS, "logits": logits}
+        yield one.row(SUM, where, bound, off, relation="≤")
+        yield one.row("|Σp − 1| / √n·u in float32", where, None, off / (math.sqrt(_SUM_KEYS) * roundoff))
+
+
+def _curves(one: Subject) -> Iterator[Row]:
+    """F, U, H and b² Var_p(s) of rows of n independent N(0, 1) logits at temperatures around the freezing one."""
+    critical = theory.critical_beta(CURVE_KEYS)
+    for number, ratio in enumerate(_CURVE):
+        b, rng = critical / ratio, one.rng(950, number)
+        q, k = (rng.standard_normal((1, 48, n, _HEAD_DIM)) for n in (_QUERIES, CURVE_KEYS))
+        q /= np.linalg.norm(q, axis=-1, keepdims=True)
+        seen, exact = observe(one.attend, q, k, scale=b), theory.random_energy(CURVE_KEYS, b)
+        where = {_AT: ratio, "keys": CURVE_KEYS}
+        yield one.mean(FREE, where, -seen.log_partition[0] / b, -exact.log_partition / b)
+        yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, -exact.mean_energy / b)
+        yield one.mean(ENTROPY, where, seen.entropy[0], exact.entropy)
+        capacity = energy_variance(one.attend, q, k, scale=b)[0]  # of the logits bs: b² Var_p(s)
+        yield one.mean(CAPACITY, where, capacity, exact_heat_capacity(CURVE_KEYS, b))
+
+
+def exact_heat_capacity(keys: int, b: float) -> float:
+    """E b² Var_p(s) of N(0, 1) logits: b² d/db[b(1 − E Σp²)], as ⟨s⟩ = b(1 − E Σp²) by parts.
+
+    The derivative by a central difference of the exact quadrature, relative error about 1e-5.
+    """
+
+    def energy(b: float) -> Array:
+        return np.array(b * (1 - theory.random_energy(keys, b).participation))
+
+    return b**2 * float(derivative(energy, b, 0.02 * b))
+
+
+_IDENTITIES = (
+    "p = e^{bs}/Z", "Σp = 1", "H = b(U − F)", "d ln Z/db = ⟨s⟩", "d²ln Z/db² = Var_p(s)", "dU/dτ = b² Var_p(s)",
+    "dF/dτ = −H", "dH/dτ = Var_p(s)/τ³", "∂o/∂s_j = b p_j (v_j − o)", "do/db = Cov_p(v, s)",
+)  # fmt: skip
+EXPERIMENT = Experiment(
+    title="The softmax as thermodynamics",
+    measure=measure,
+    dtypes=("float64", "float32"),
+    sentence="At τ = ½, 1 and 2 no identity that needs a derivative is missed by more than {slope:.0e}, and p = "
+    "e^{{bs}}/Z by no more than {plain:.0e}. Over 49,152 keys in float32 the weights add up to 1 within {sum:.1e}.",
+    numbers={
+        "slope": largest(_IDENTITIES[3:]),
+        "plain": largest("p = e^{bs}/Z"),
+        "sum": largest(SUM),
+    },
+    lesson="F, U, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. All "
+    "other experiments measure fused kernels that way.",
+    charts=(
+        Chart(
+            title="The free energy is flat once frozen",
+            x=_AT,
+            x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
+            y="energy, in standard deviations of s",
+            lines={"U = −⟨s⟩": of(ENERGY), "F = −τ ln Z": of(FREE)},
+            marks={"T_c": 1.0},
+        ),
+        Chart(
+            title="The heat capacity peaks near freezing",
+            x=_AT,
+            x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
+            y="heat capacity b² Var_p(s)",
+            lines={"b² Var_p(s)": of(CAPACITY)},
+            marks={"T_c": 1.0},
+        ),
+        Chart(
+            title="Every identity holds up to rounding",
+            by="quantity",
+            y="largest violation over all rows, by backend and temperature",
+            lines={"": of(_IDENTITIES)},
+            limits=(1e-17, 1e-7),
+        ),
+    ),
+)
