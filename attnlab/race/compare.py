@@ -1,7 +1,7 @@
 """Contenders raced on one workload, and what to say about it.
 
 Every claim rests on pairs of fresh processes: five, and eight where five do not decide it. Two processes of one backend
-may differ by 30 %; a contender that has two speeds, by process or placement, is told with both of them.
+may differ by 30 %; a contender that has two speeds, by visit, is told with both of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from attnlab.backends.library import huge_page_variables
 from attnlab.plain import suggestion
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.race.sentences import precision_apart, sentence
 from attnlab.stats.replication import Speed, speeds
-from attnlab.stats.verdicts import CLOSE, Verdict, pay_off, precision_apart, sentence, verdicts_against
+from attnlab.stats.verdicts import CLOSE, Verdict, pay_off, verdicts_against
 from attnlab.system import hidden
 from attnlab.text import first_lines, interval_text, listed, ratio_text, seconds_text
 from attnlab.workload.declaring import UTMOST_PROCESSES, within
@@ -106,7 +107,7 @@ class Comparison:
             **dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True)),
             "no_interval": verdict.no_interval if verdict else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
-            "processes_needed": verdict.processes_needed if verdict else None,
+            "visits_needed": verdict.visits_needed if verdict else None,
             "setup_seconds": result.setup_seconds,
             "peak_bytes": result.peak_bytes,
             "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
@@ -152,7 +153,7 @@ class Comparison:
             said.append(
                 f"{name} ran with {', '.join(f'{one} {number}' for one, number in versions.items())}."
             )
-        needed = [one.processes_needed for one in self.verdicts.values() if one.processes_needed]
+        needed = [one.visits_needed for one in self.verdicts.values() if one.visits_needed]
         if needed:
             it, seconds = "it" if len(self.verdicts) == 1 else "all of it", max(needed) * self.set_seconds
             said.append(
@@ -273,8 +274,8 @@ def two_speeds(name: str, found: Sequence[Speed], huge: float | None) -> str:
     """
     fast, slow = found
     said = (
-        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)}, by process or placement "
-        f"({slow.placements} and {fast.placements} of {slow.placements + fast.placements} placements)"
+        f"{name} takes {seconds_text(slow.seconds)} or {seconds_text(fast.seconds)}, by visit "
+        f"({slow.visits} and {fast.visits} of {slow.visits + fast.visits} visits)"
     )
     if huge is None and ("pages=" in name or huge_pages_refused()):
         return f"{said}."

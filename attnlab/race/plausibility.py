@@ -41,8 +41,14 @@ def plausible(result: Result) -> Result:
     ceiling = measure_ceiling(workload.device, result.computes_in or workload.dtype, Remembered(afresh=False))
     fault = None
     if ceiling is not None:
-        fault = rate(workload, latency.median, ceiling, cold=latency.facts.get("cache") == "cold").fault
-    return replace(result, outcome=Outcome.WRONG, reason=fault, measurements=()) if fault else result
+        fault = rate(workload, latency.median, ceiling, cold=latency.facts.get("cache") == "cold").beyond
+    return (
+        replace(
+            result, outcome=Outcome.WRONG, reason=f"beyond the machine's {fault}: no speed", measurements=()
+        )
+        if fault
+        else result
+    )
 
 
 @cache

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 from attnlab.race.compare import Comparison
+from attnlab.race.sentences import sentence
 from attnlab.stats.analysis import analyse
 from attnlab.stats.ranking import Lead, Sure, Winner
-from attnlab.stats.verdicts import sentence, verdicts_against
+from attnlab.stats.verdicts import verdicts_against
 from attnlab.text import interval_text, listed, ratio_text, seconds_text
 
 

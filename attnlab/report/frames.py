@@ -17,6 +17,7 @@ from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell
 from attnlab.stats.crossover import find_crossovers
+from attnlab.stats.growth import slopes
 from attnlab.stats.ranking import Lead, is_second_entry
 from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result
@@ -83,14 +84,26 @@ class Frames:
                 "between_processes": one.between,
                 **speedup_of("speedup", one.verdict),
             }
-            for one in self.analysis.self_test.twins
+            for one in self.analysis.controls
         )
         return _frame(rows, ("workload", "contender", "differs", "between_processes", *_ends("speedup")))
 
     @cached_property
     def growth(self) -> pd.DataFrame:
         """A row for each contender and head count with several lengths: the slope of ln(time) against ln(n)."""
-        return _frame((), ("group", "contender", "heads", "first", "last", *_ends("slope")))
+        rows = (
+            {
+                "group": group.name,
+                "contender": name,
+                "heads": heads,
+                "first": one.first,
+                "last": one.last,
+                **_span("slope", one.slope, one.low, one.high),
+            }
+            for group in self.analysis.groups
+            for (name, heads), one in slopes(group).items()
+        )
+        return _frame(rows, ("group", "contender", "heads", "first", "last", *_ends("slope")))
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -222,7 +235,8 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender.
     """
     name, workload = one.contender, cell.workload
-    fault = NO_ROUND if one.uncounted else cell.faults.get(name)
+    beyond = cell.faults.get(name)
+    fault = NO_ROUND if one.uncounted else beyond and f"beyond the machine's {beyond}"
     standing = None if fault else cell.standing(name)
     row: dict[str, Any] = {
         **_place(cell),

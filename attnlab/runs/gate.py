@@ -25,8 +25,9 @@ from attnlab.backends.side import side_of
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
+from attnlab.race.sentences import sentence
 from attnlab.stats.ranking import is_second_entry
-from attnlab.stats.verdicts import MARGIN, Kind, sentence, verdicts_against
+from attnlab.stats.verdicts import MARGIN, Kind, verdicts_against
 from attnlab.text import bytes_text, counted, interval_text, one_line, percent, ratio_text, seconds_text
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload

@@ -1,11 +1,10 @@
-"""What the results of a run say, judged once: whom to believe, who is first at each workload, whom to choose.
+"""What the results of a run say: which measurements to believe, what is first at each workload, what to choose.
 
-Report, page, terminal, dataset and routing all read these values; nobody else turns results into winners.
+Report, page, terminal and `attnlab.fastest` read these values; nothing else turns results into winners.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,19 +12,18 @@ from functools import cached_property
 
 from attnlab.stats.groups import grouped
 from attnlab.stats.ranking import (
+    Control,
     Ranking,
-    SelfTest,
     Standing,
     Sure,
     Winner,
+    controls,
     entered_once,
     is_second_entry,
     rank,
-    self_test,
     winner,
 )
 from attnlab.stats.verdicts import MARGIN, latencies
-from attnlab.text import percent
 from attnlab.workload.result import Ceiling, Outcome, Result
 from attnlab.workload.vocabulary import lower
 from attnlab.workload.workload import Workload
@@ -55,13 +53,15 @@ _BEYOND_CACHES = 2**28
 
 @dataclass(frozen=True)
 class Rate:
-    """`flops` achieved in FLOP/s; `compute` and `bandwidth` as shares of the two ceilings."""
+    """`flops` achieved in FLOP/s; `compute` and `bandwidth` as shares of the two ceilings.
+
+    `beyond` names the ceiling that was exceeded by more than can be: the time is then no measurement; None for none.
+    """
 
     flops: float
     compute: float
     bandwidth: float
-    device: str
-    memory_bound_believed: bool
+    beyond: str | None = None
 
     @property
     def limited_by(self) -> str:
@@ -73,15 +73,6 @@ class Rate:
             return "overhead"
         return "compute" if self.compute >= self.bandwidth else "bandwidth"
 
-    @property
-    def fault(self) -> str | None:
-        """Why the time cannot be believed, or None."""
-        if self.compute > BELIEVED[self.device]:
-            return f"{percent(self.compute, 3)} of the best matrix-multiply rate: a failed measurement, not a speed"
-        if self.memory_bound_believed and self.bandwidth > _BELIEVED_COPY:
-            return f"{percent(self.bandwidth, 3)} of the copy bandwidth: a failed measurement, not a speed"
-        return None
-
 
 def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) -> Rate:
     """The rate of a call that took `seconds`, against `ceiling` of the same device and dtype.
@@ -90,13 +81,13 @@ def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) ->
     where its inputs and output are too large for any.
     """
     flops, least_bytes = workload.flops / seconds, workload.least_bytes
-    return Rate(
-        flops=flops,
-        compute=flops / ceiling.matmul_flops,
-        bandwidth=least_bytes / seconds / ceiling.copy_bytes,
-        device=ceiling.device,
-        memory_bound_believed=cold or least_bytes > _BEYOND_CACHES,
-    )
+    compute, bandwidth = flops / ceiling.matmul_flops, least_bytes / seconds / ceiling.copy_bytes
+    beyond = None
+    if compute > BELIEVED[ceiling.device]:
+        beyond = "matrix-multiply rate"
+    elif (cold or least_bytes > _BEYOND_CACHES) and bandwidth > _BELIEVED_COPY:
+        beyond = "copy bandwidth"
+    return Rate(flops, compute, bandwidth, beyond)
 
 
 # -- workloads and groups of them --------------------------------------------------------------------
@@ -104,12 +95,12 @@ def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) ->
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One workload: who answered (each contender once), who was measured and believed, and their order.
+    """One workload: its answers (each contender once), those that were measured and are believed, and their order.
 
-    `group` is the name of its group. `faults` says of measurements why they are not believed; `rates` holds what the
-    machine's ceilings say of a time. `margin` is the relative difference that counts as none here. `ranking` holds
-    those that compute in the inputs' precision, or where there are none in the highest that there is; `everyone` all
-    who were measured. `won` says who is first, if anybody.
+    `group` is the name of its group. `faults` names the ceiling beyond which a measurement lies that is not believed;
+    `rates` holds what the machine's ceilings say of a time. `margin` is the relative difference that counts as none
+    here. `ranking` holds those that compute in the inputs' precision, or where there are none in the highest that there
+    is; `everyone` all that were measured. `won` is the first place.
     """
 
     workload: Workload
@@ -128,47 +119,26 @@ class Cell:
         """Its place in its group."""
         return self.workload.heads, self.workload.keys
 
-    @cached_property
-    def lower(self) -> dict[str, Result]:
-        """Those measured that compute in a lower precision than their inputs', by contender."""
-        return {name: one for name, one in self.measured.items() if one.computes_in}
-
-    @cached_property
-    def pace(self) -> float | None:
-        """Seconds that the calibration loop took while the workload was raced, as median over the rounds."""
-        loops: dict[float, float] = {}
-        for one in latencies(self.measured.values()).values():  # those of another program have none
-            loops |= zip(one.columns.get("round", ()), one.columns.get("calibration_s", ()), strict=False)
-        return statistics.median(loops.values()) if loops else None
-
-    def peer(self, name: str) -> Standing | None:
-        """The contender's place in the ranking; None where it has no speed, or computes in a lower precision."""
-        return self.ranking.of(name) if self.ranking else None
-
     def standing(self, name: str) -> Standing | None:
         """The contender's place, in the ranking or apart from it; None where it has no speed."""
-        return self.peer(name) or (self.everyone.of(name) if self.everyone else None)
+        peer = self.ranking.of(name) if self.ranking else None
+        return peer or (self.everyone.of(name) if self.everyone else None)
 
     @cached_property
     def first(self) -> frozenset[str]:
-        """Everybody who is first here or tied for it, under every name of a kernel."""
+        """Every contender that is first here or tied for it, under every name of a kernel."""
         if self.ranking is None:
             return frozenset()
-        standings = self.ranking.standings
-        kernels = {one.implementation for one in standings if one.contender in self.won.first}
-        return frozenset(one.contender for one in standings if one.implementation in kernels)
+        return self.ranking.names_of(one for one in self.ranking.standings if one.contender in self.won.first)
 
     @cached_property
     def near(self) -> frozenset[str]:
         """The fastest, and those known to be hardly slower, under every name of a kernel."""
-        if self.ranking is None:
-            return frozenset()
-        kernels = {one.implementation for one in self.ranking.near}
-        return frozenset(one.contender for one in self.ranking.standings if one.implementation in kernels)
+        return self.ranking.names_of(self.ranking.near) if self.ranking else frozenset()
 
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
-        mine = self.peer(name)
+        mine = self.ranking.of(name) if self.ranking else None
         if mine is None:
             return float("inf")
         if name in self.first:
@@ -184,63 +154,34 @@ class Group:
     cells: Mapping[At, Cell]
 
     @cached_property
-    def heads(self) -> list[int]:
-        """Head counts, ascending."""
-        return sorted({heads for heads, _ in self.cells})
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Lengths, ascending."""
-        return sorted({length for _, length in self.cells})
-
-    @cached_property
-    def grid(self) -> dict[int, list[int]]:
-        """The lengths asked of each head count."""
-        found: dict[int, list[int]] = {count: [] for count in self.heads}
-        for heads, length in sorted(self.cells):
-            found[heads].append(length)
-        return found
-
-    @cached_property
-    def ordered(self) -> list[Cell]:
-        """The cells by heads, then length."""
-        return [cell for _, cell in sorted(self.cells.items())]
-
-    @cached_property
     def won(self) -> list[Cell]:
-        """Those of them at which anybody was measured."""
-        return [cell for cell in self.ordered if cell.won.sure is not Sure.NOBODY]
-
-    @cached_property
-    def measured(self) -> frozenset[str]:
-        """Contenders with a speed anywhere in the group."""
-        return frozenset(name for cell in self.cells.values() for name in cell.measured)
+        """The cells at which any contender was measured, by heads, then length."""
+        return [cell for _, cell in sorted(self.cells.items()) if cell.won.sure is not Sure.NOBODY]
 
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
     """The results of a run, judged. `names` are its contenders, each once, in the plan's order.
 
-    `margin` is the relative difference that counts as none; a cell has a larger one of its own where its self-test
-    failed.
-    `shared` says in words what all workloads have in common, heads and length apart.
+    `margin` is the relative difference that counts as none; a cell has a larger one of its own where its A/A control
+    failed. `shared` says what all workloads have in common, heads and length apart.
     """
 
     names: tuple[str, ...]
     baseline: str
     margin: float
-    self_test: SelfTest
+    controls: tuple[Control, ...]
     groups: tuple[Group, ...]
     shared: str
 
     @cached_property
     def cells(self) -> list[Cell]:
         """All cells, group by group."""
-        return [cell for group in self.groups for cell in group.ordered]
+        return [cell for group in self.groups for _, cell in sorted(group.cells.items())]
 
     @cached_property
     def won(self) -> list[Cell]:
-        """Those at which anybody was measured, and one is first."""
+        """Those at which any contender was measured."""
         return [cell for group in self.groups for cell in group.won]
 
 
@@ -254,9 +195,9 @@ def analyse(
     ceilings: Sequence[Ceiling] = (),
     margin: float = MARGIN,
 ) -> Analysis:
-    """Judge `results`: believe or refuse each measurement, hold the self-test, rank every workload.
+    """Judge `results`: believe or refuse each measurement, hold the A/A control, rank every workload.
 
-    Those of which no turn counts are left out.
+    Results of which no turn counts are left out.
 
     workloads, contenders : those asked for, in the order in which they are shown; those of results come after them
     origins : of each of `workloads`, the parts of presets that asked for it; none for a run without presets
@@ -268,64 +209,54 @@ def analyse(
         answers.setdefault(result.workload, {})[result.contender] = result
         raced[result.contender] = None
     names = tuple(dict.fromkeys(map(entered_once, raced)))
-    tested = self_test(
-        {
-            workload: {name: one for name, one in some.items() if one.outcome is Outcome.MEASURED}
-            for workload, some in answers.items()
-        },
-        margin=margin,
-    )
     baseline = entered_once(baseline)
+    tested: dict[Workload, list[Control]] = {}
+    for workload, some in answers.items():
+        timed = {name: one for name, one in some.items() if one.outcome is Outcome.MEASURED}
+        tested[workload] = controls(timed, margin=margin)
     shared, groups = grouped({workload: asked.get(workload, "") for workload in answers})
 
     def cell(workload: Workload, group: str) -> Cell:
         once = {name: one for name, one in answers[workload].items() if not is_second_entry(name)}
-        margin_here = tested.floor(workload)
+        margin_here = max([margin, *(one.deviation for one in tested[workload] if one.differs)])
         rates = _rates(workload, once, ceilings)
-        faults = {name: fault for name, one in rates.items() if (fault := one.fault) is not None}
+        faults = {name: one.beyond for name, one in rates.items() if one.beyond}
         measured = {name: one for name, one in once.items() if one.latency is not None and name not in faults}
         peers = _peers(measured)
         ranking = rank(peers, baseline=baseline, margin=margin_here)
-        everyone = (
-            ranking if len(peers) == len(measured) else rank(measured, baseline=baseline, margin=margin_here)
-        )
-        return Cell(
-            workload,
-            group,
-            once,
-            measured,
-            faults,
-            rates,
-            margin_here,
-            ranking,
-            everyone,
-            winner(ranking, names),
-        )
+        everyone = ranking
+        if len(peers) < len(measured):
+            everyone = rank(measured, baseline=baseline, margin=margin_here)
+        won = winner(ranking, names)
+        return Cell(workload, group, once, measured, faults, rates, margin_here, ranking, everyone, won)
 
     made = tuple(
         Group(name, {(one.heads, one.keys): cell(one, name) for one in members}) for name, members in groups
     )
-    return Analysis(names, baseline, margin, tested, made, shared)
+    every = tuple(one for some in tested.values() for one in some)
+    return Analysis(names, baseline, margin, every, made, shared)
 
 
 def _rates(workload: Workload, results: Mapping[str, Result], ceilings: Sequence[Ceiling]) -> dict[str, Rate]:
     """What share of the ceiling of its device and number format each reached, where that is known."""
+    known = {(one.device, one.dtype): one for one in ceilings}
     found = {}
     for name, latency in latencies(results.values()).items():
-        wanted = (workload.device, results[name].computes_in or workload.dtype)
-        for ceiling in ceilings:
-            if (ceiling.device, ceiling.dtype) == wanted:
-                cold = latency.facts.get("cache") == "cold"
-                found[name] = rate(workload, latency.median, ceiling, cold=cold)
-                break
+        ceiling = known.get((workload.device, results[name].computes_in or workload.dtype))
+        if ceiling is not None:
+            cold = latency.facts.get("cache") == "cold"
+            found[name] = rate(workload, latency.median, ceiling, cold=cold)
     return found
 
 
 def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
-    """Those that compute in the highest precision of all: speed bought with precision is another matter."""
-    formats = {one.computes_in or one.workload.dtype for one in measured.values()}
-    highest = next((one for one in formats if not any(lower(other, one) for other in formats)), None)
-    return {name: one for name, one in measured.items() if (one.computes_in or one.workload.dtype) == highest}
+    """Those that compute in the highest precision that there is: what is ranked answers the same question."""
+    formats = {name: one.computes_in or one.workload.dtype for name, one in measured.items()}
+    return {
+        name: one
+        for name, one in measured.items()
+        if not any(lower(other, formats[name]) for other in formats.values())
+    }
 
 
 # -- one contender for many workloads ----------------------------------------------------------------
@@ -333,18 +264,14 @@ def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The contender to run where one is to do for all `places`, at each of which somebody was measured.
-
-    It is decidedly the fastest at `won`, hardly slower than that if at all at `close`, and perhaps the fastest at
-    `tied`; at `behind` another is faster, and at `absent` it has no time.
-    """
+    """The contender to run where one is to do for all `places`, at each of which any was measured."""
 
     name: str
     places: tuple[Cell, ...]
 
     @cached_property
     def won(self) -> list[Cell]:
-        """Where it is first, and nobody is tied with it."""
+        """Where it is first, and none is tied with it."""
         return self._sure(Sure.DECIDED)
 
     @cached_property
@@ -363,11 +290,8 @@ class Choice:
     @cached_property
     def behind(self) -> list[Cell]:
         """Where another one is decidedly faster."""
-        return [
-            one
-            for one in self.places
-            if 1 < one.behind(self.name) < float("inf") and one.won.sure is not Sure.NO_INTERVAL
-        ]
+        slower = (one for one in self.places if 1 < one.behind(self.name) < float("inf"))
+        return [one for one in slower if one.won.sure is not Sure.NO_INTERVAL]
 
     @cached_property
     def absent(self) -> list[Cell]:
@@ -376,10 +300,10 @@ class Choice:
 
 
 def choose(found: Sequence[Cell], names: Sequence[str]) -> Choice | None:
-    """Whom of `names` to run at all of `found`: who is fastest, or hardly slower, at most of them; None without any.
+    """Which of `names` to run at all of `found`: the one that is fastest, or hardly slower, at most of them.
 
     Of several such the one that needs the least memory at the largest workload, and of those that need about as much
-    the first of `names`.
+    the first of `names`. None where nothing was measured.
     """
     counts = Counter(name for one in found for name in one.near)
     best = [name for name in names if name in counts and counts[name] == max(counts.values())]
@@ -394,16 +318,12 @@ def choose(found: Sequence[Cell], names: Sequence[str]) -> Choice | None:
 
 def largest_with_peaks(found: Collection[Cell], names: Collection[str]) -> Cell | None:
     """The workload with the largest score matrix at which most of `names` have a peak of memory."""
-    known = [(one, count) for one in found if (count := len(peaks_of(one, names)))]
-    most = max((count for _, count in known), default=0)
-    full = [one for one, count in known if count == most]
-    return max(full, key=lambda one: one.workload.score_bytes, default=None)
+    known = [(len(peaks_of(one, names)), one.workload.score_bytes, one) for one in found]
+    best = max(known, key=lambda one: one[:2], default=(0, 0, None))
+    return best[2] if best[0] else None
 
 
-def peaks_of(cell: Cell, names: Collection[str] | None = None) -> dict[str, int]:
-    """Peak bytes by contender at a workload, of `names` alone where they are given."""
-    return {
-        name: peak
-        for name, result in cell.measured.items()
-        if (names is None or name in names) and (peak := result.peak_bytes) is not None
-    }
+def peaks_of(cell: Cell, names: Collection[str]) -> dict[str, int]:
+    """Peak bytes at a workload, of `names`."""
+    peaks = {name: cell.measured[name].peak_bytes for name in names if name in cell.measured}
+    return {name: peak for name, peak in peaks.items() if peak is not None}
