@@ -92,7 +92,7 @@ def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False)
         "compare.md.j2",
         found=found,
         rows=comparison(found),
-        needed=max((one.processes_needed or 0 for one in found.verdicts.values()), default=0),
+        needed=max((one.visits_needed or 0 for one in found.verdicts.values()), default=0),
         others=next((one["others"] for one in facts if "others" in one), None),
         chosen=chosen,
         quiet=quiet,

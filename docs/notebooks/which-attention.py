@@ -61,12 +61,14 @@ axes.legend()
 # How sure is that? Every pair of processes that raced each other gives one ratio; the interval is over those pairs:
 
 # %%
-from attnlab.stats.verdicts import sentence, verdicts_against
+from attnlab.stats.verdicts import verdicts_against
 
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]
     for name, found in verdicts_against(answers, "torch_eager").items():
-        print(f"n = {length}: {sentence(name, 'torch_eager', found)}")
+        print(
+            f"n = {length}: {name} {found.kind}, {found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}] of its time"
+        )
 
 # %% [markdown]
 # As fast, or as long, so many *times*: the whole interval lies beyond one percent. Equally fast: all of it lies within.

@@ -1,4 +1,4 @@
-"""Races that are made up: rounds in several processes, each with a few placements of its arrays."""
+"""Races that are made up: rounds in several visits."""
 
 from __future__ import annotations
 
@@ -10,38 +10,32 @@ from attnlab.stats.verdicts import verdicts_against
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: rounds of a process, and of a placement within it
-ROUNDS, PLACED_FOR = 6, 3
+#: rounds of a visit
+ROUNDS = 6
 TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 
 
-def latency(processes: Sequence[Sequence[float]], disturbed: Sequence[int] = ()) -> Measurement:
-    """Samples by process; the rounds are numbered from 0 on, those of `disturbed` did not have their cores."""
-    samples = [float(sample) for process in processes for sample in process]
-    places = [
-        (number, index // PLACED_FOR)
-        for number, process in enumerate(processes)
-        for index in range(len(process))
-    ]
+def latency(visits: Sequence[Sequence[float]], disturbed: Sequence[int] = ()) -> Measurement:
+    """Samples by visit; the rounds are numbered from 0 on, those of `disturbed` did not have their cores."""
+    samples = [float(sample) for visit in visits for sample in visit]
+    numbers = [number for number, visit in enumerate(visits) for _ in visit]
     columns = {
         "round": tuple(map(float, range(len(samples)))),
-        "process": tuple(float(number) for number, _ in places),
-        "placement": tuple(float(placement) for _, placement in places),
-        "calibration_s": (5e-4,) * len(samples),
+        "visit": tuple(map(float, numbers)),
         "disturbed": tuple(float(index in disturbed) for index in range(len(samples))),
     }
     return Measurement("latency", "s", tuple(samples), columns)
 
 
 def in_sets(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
-    """The samples of one race, so many rounds to a process."""
+    """The samples of one race, so many rounds to a visit."""
     return latency([samples[at : at + rounds] for at in range(0, len(samples), rounds)])
 
 
 def measured(
     name: str, seconds: float | Measurement, *further: Measurement, error: float = 1e-7, **more: Any
 ) -> Result:
-    """A right contender with these times, or with this one in all rounds of five processes, on `TINY`."""
+    """A right contender with these times, or with this one in all rounds of five visits, on `TINY`."""
     times = seconds if isinstance(seconds, Measurement) else latency([[seconds] * ROUNDS] * 5)
     right = Accuracy(error, 1.0, error, 16, 16, passed=True)
     fields = {"workload": TINY, "accuracy": right, "measurements": (times, *further), **more}

@@ -1,4 +1,4 @@
-"""Where two contenders change places, on verdicts whose crossing is known."""
+"""Where two contenders change places, and how fast times grow, on laws that are known."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnlab.stats.crossover import crossovers
+from attnlab.stats.growth import slope_of
 from attnlab.stats.verdicts import Kind, Verdict
 
 
@@ -36,6 +37,24 @@ def test_it_is_where_two_known_laws_cross_and_exact_ratios_leave_the_doubt_of_in
     assert found.length == pytest.approx(truth, rel=0.03)
     assert found.low <= truth <= found.high
     assert found.high / found.low < 1.3
+
+
+def test_no_decided_change_of_places_is_none() -> None:
+    assert crossovers("a", "b", {64: verdict(2.0), 128: verdict(1.0), 256: verdict(1.5)}) == []
+
+
+@pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
+def test_the_slope_is_the_power_of_the_length(power: float) -> None:
+    found = slope_of({n: 1e-9 * n**power for n in (64, 128, 256, 512)})
+    assert found is not None and (found.first, found.last) == (64, 512)
+    assert found.low <= found.slope <= found.high
+    assert found.slope == pytest.approx(power) and found.high - found.low < 1e-6
+
+
+def test_a_bent_line_has_a_wide_interval_and_two_lengths_have_none() -> None:
+    found = slope_of({n: 1e-4 + 1e-9 * n**2 for n in (64, 256, 1024, 4096)})
+    assert found is not None and found.high - found.low > 1
+    assert slope_of({64: 1.0, 128: 2.0}) is None
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3), st.booleans()), min_size=2, max_size=8))
