@@ -27,8 +27,8 @@ import numpy as np
 START = 2.0
 #: seconds that a process of pyperf takes, about: it starts, warms up and takes two values
 PYPERF_PROCESS = 1.5
-#: seconds of processes that `attnlab compare` starts, checks and stops, about: its rounds get what is left
-ATTNLAB_START = 6.0
+#: seconds that `attnlab compare` takes to start and for the last visit that it begins, about
+ATTNLAB_START = 4.0
 #: seconds after which a tool is ended and its trial has failed
 PATIENCE = 150.0
 Found = dict[str, Any]
@@ -170,9 +170,9 @@ def pyperf(pair: Pair, seconds: float, folder: Path) -> Found:
 
 
 def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
-    """``attnlab compare`` as typed, five processes of each."""
-    rounds = max(seconds - ATTNLAB_START, seconds / 4)
-    options = f"--heads {pair.heads} --length {pair.length} --seconds {rounds:g} --processes 5 --json"
+    """``attnlab compare`` as typed."""
+    visits = max(seconds - ATTNLAB_START, seconds / 4)
+    options = f"--heads {pair.heads} --length {pair.length} --seconds {visits:g} --json"
     words = ["-m", "attnlab", "compare", pair.first, pair.second, *options.split()]
     told = json.loads(command(words, folder, pair))["contenders"]
     if any(one["outcome"] != "measured" for one in told):

@@ -22,13 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import HOME, REPOSITORY, Store, command_line, publish, table
-from peer_tools import PAIRS, PATIENCE, TOOLS, Pair, version
+from common import HOME, REPOSITORY, Store, command_line, load_beside, publish, table
+from peer_tools import PAIRS, TOOLS, Pair, version
 
 from attnlab import figures
 from attnlab.environment import environment
-from attnlab.race.selftest import background_load
-from attnlab.text import counted
 
 #: kinds of background load
 CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
@@ -178,7 +176,7 @@ def _condition_told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[s
 
 
 def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
-    """``peers.svg`` and ``peers.png``: false claims in A/A, and how far ratios are off, by tool and condition."""
+    """``peers.png``: false claims in A/A, and how far ratios are off, by tool and condition."""
     figure, (left, right) = figures.new_figure(2, width=10.4, height=0.62 * len(tools) + 1.7, sharey=True)
     conditions = [one for one in CONDITIONS if of(trials, condition=one)]
     for number, condition in enumerate(conditions):
@@ -206,14 +204,12 @@ def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     figures.entitle(left, "A backend against itself: false claims", "share of A/A comparisons")
     figures.entitle(right, "How far the ratio is off the truth", "median, and line to the 95th percentile")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(folder / "peers.svg", metadata={"Date": None})
     figures.save(figure, folder / "peers.png")
 
 
 def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
     """One trial, to be stored; its ``failed`` tells why there is no ratio."""
-    beside = background_load(condition, 10 * PATIENCE)
-    with tempfile.TemporaryDirectory(prefix="peers-") as folder, beside:
+    with tempfile.TemporaryDirectory(prefix="peers-") as folder, load_beside(condition):
         at, load = datetime.now(UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
         started = time.monotonic()
         try:
@@ -242,26 +238,19 @@ def main() -> None:
     for trial, pair, condition, tool in product(range(asked.trials), PAIRS, CONDITIONS, asked.tools):
         key = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
         if time.monotonic() < until and store.lacks(**key):
-            here = environment()["cpu"]
-            elsewhere = {} if here == machine["cpu"] else {"cpu": here}
-            store.add(**key, **elsewhere, **measured(condition, pair, tool, seconds))
+            if environment()["cpu"] != machine["cpu"]:
+                raise SystemExit(
+                    f"{asked.out} was begun on {machine['cpu']}: go on there, or name another --out"
+                )
+            store.add(**key, **measured(condition, pair, tool, seconds))
     truth = {pair.name: pair.truth for pair in PAIRS}
     trials = [one | {"truth": truth[one["pair"]]} for one in store.rows[1:] if one["pair"] in truth]
     versions = {one["tool"]: one["version"] for one in trials}
-    elsewhere: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in trials:
-        if "cpu" in one:
-            elsewhere.setdefault((one["cpu"], one["pair"]), []).append(one)
     tools = [tool for tool in TOOLS if tool in versions]
     draw(trials, tools, REPOSITORY / "benchmarks" / "figures")
     parts = [
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
-        *(
-            f"On another machine ({cpu}): {', '.join(dict.fromkeys(one['tool'] for one in there))}, pair {pair}, "
-            f"{counted(len(there), 'trial')}."
-            for (cpu, pair), there in elsewhere.items()
-        ),
         "![False claims and ratio errors of each tool](figures/peers.png)",
         "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + ".",
         *told(trials, tools),
