@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -124,8 +125,15 @@ class Part(ABC):
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
-        """One that fits `shape`, drawn at random; None where there is none."""
-        return None
+        """One that fits `shape`, each field drawn by its type; None for a kind with a field of another type."""
+        draws: dict[str, Callable[[], Any]] = {
+            "int": lambda: int(rng.integers(0, shape.keys + 1)),
+            "float": lambda: round(float(rng.uniform(0.1, 0.9)), 3),
+            "str": lambda: ALIGNMENTS[int(rng.integers(2))],
+            "tuple[int, ...]": lambda: tuple(map(int, rng.integers(0, shape.keys + 1, size=shape.batch))),
+        }
+        types = [str(one.type) for one in fields(cls)]  # type: ignore[arg-type]
+        return cls(*(draws[one]() for one in types)) if set(types) <= set(draws) else None
 
 
 class _Band(Part):
@@ -177,11 +185,6 @@ class Causal(_Band):
     keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
     sides: ClassVar[tuple[int, int]] = (OPEN, 0)
     alignment: str = "top_left"
-
-    @classmethod
-    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Causal:
-        """Either alignment."""
-        return cls(ALIGNMENTS[int(rng.integers(2))])
 
 
 @dataclass(frozen=True)
@@ -258,11 +261,6 @@ class KeyLengths(Part):
             wrong = f"must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
             raise FieldError(self.kind, wrong)
 
-    @classmethod
-    def drawn(cls, rng: np.random.Generator, shape: Shape) -> KeyLengths:
-        """Any, one of them 0 now and then."""
-        return cls(tuple(map(int, rng.integers(0, shape.keys + 1, size=shape.batch))))
-
 
 @dataclass(frozen=True)
 class Prefix(Part):
@@ -284,11 +282,6 @@ class Prefix(Part):
         """No longer than the keys."""
         if not 0 <= self.length <= shape.keys:
             raise FieldError("mask", f"prefix must have 0 to {shape.keys} keys, got {self.length}")
-
-    @classmethod
-    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Prefix:
-        """Of any length."""
-        return cls(int(rng.integers(0, shape.keys + 1)))
 
 
 @dataclass(frozen=True)
@@ -316,11 +309,6 @@ class Random(Part):
                 f"random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key, "
                 f"got {shape.queries:,} x {shape.keys:,}",
             )
-
-    @classmethod
-    def drawn(cls, rng: np.random.Generator, shape: Shape) -> Random:
-        """From 10 to 90 %."""
-        return cls(round(float(rng.uniform(0.1, 0.9)), 3), int(rng.integers(2**31)))
 
 
 @lru_cache(maxsize=2)
