@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from attnlab.cli import options
 from attnlab.workload.vocabulary import DTYPES
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command()
@@ -61,13 +58,7 @@ def backends(
 
 @click.command()
 @options.backend_names
-@click.option(
-    "--dtypes",
-    "--dtype",
-    metavar="A,B",
-    type=options.Names(lambda context: DTYPES),
-    help="Number formats; all by default.",
-)
+@options.names("--dtypes", "--dtype", known=DTYPES, metavar="A,B", help="Number formats (default: all).")
 @click.option(
     "--everything", is_flag=True, help="Ask the large questions too, and for the same bits again: minutes."
 )

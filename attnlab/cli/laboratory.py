@@ -12,7 +12,9 @@ from attnlab.cli import options
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NAME]...", type=options.Name(options.experiments))
+@click.argument(
+    "names", nargs=-1, metavar="[NAME]...", shell_complete=options.completing(options.experiments)
+)
 @click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
 @click.option(
     "--claims", is_flag=True, help="Measure what is often claimed about attention; NAME is a claim."

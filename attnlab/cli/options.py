@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from attnlab.text import one_line, without_home
-from attnlab.workload.declaring import MOST, UTMOST_PROCESSES, declaration, split_names, within
+from attnlab.workload.declaring import MOST, UTMOST_PROCESSES, declaration, split_names
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.workload.vocabulary import DEVICES
 from attnlab.workload.workload import Workload
@@ -23,44 +22,25 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
 
 
-class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A text that a shell completes from what is `known`; where `several`, the last of those between commas."""
+def completing(known: Known, *, several: bool = False) -> Callable[..., list[str]]:
+    """What a shell completes a text to: the `known` names; where `several`, the last of those between commas."""
 
-    name = "text"
+    def complete(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
+        names = dict.fromkeys(known(context) if callable(known) else known)
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
 
-    def __init__(self, known: Known, *, several: bool = False) -> None:
-        self._known, self._several = known, several
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """Those that begin with what is typed, each once."""
-        before, comma, last = incomplete.rpartition(",") if self._several else ("", "", incomplete)
-        names = dict.fromkeys(self._known(ctx) if callable(self._known) else self._known)
-        return [CompletionItem(f"{before}{comma}{name}") for name in names if name.startswith(last)]
+    return complete
 
 
-class Names(Name):
-    """Names between commas, as a tuple. Raises ValueError for an empty name."""
-
-    def __init__(self, known: Known) -> None:
-        super().__init__(known, several=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """``a,b`` as ("a", "b")."""
-        return tuple(split_names(value)) if isinstance(value, str) else value
+def _split(context: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(split_names(text))
 
 
-class Positive(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A number above 0, of the kind `number`, at most `most`. Raises ValueError, naming the option, for others."""
-
-    def __init__(self, number: click.ParamType, most: int = MOST) -> None:  # type: ignore[type-arg]
-        self._number, self._most, self.name = number, most, number.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number."""
-        found = self._number.convert(value, param, ctx)
-        return within(param.opts[0] if param else self.name, found, self._most)
+def names(option: str, *also: str, known: Known, metavar: str, help: str) -> Decorator:
+    """An option with names between commas, which come as a tuple. An empty name is a ValueError."""
+    complete = completing(known, several=True)
+    return click.option(option, *also, metavar=metavar, callback=_split, shell_complete=complete, help=help)
 
 
 class _Path(click.Path):
@@ -101,7 +81,8 @@ def experiments(context: click.Context) -> Iterable[str]:
 
 
 PATH = _Path()
-COUNT, AMOUNT, PROCESSES = Positive(click.INT), Positive(click.FLOAT), Positive(click.INT, UTMOST_PROCESSES)
+COUNT, PROCESSES = click.IntRange(1, MOST), click.IntRange(1, UTMOST_PROCESSES)
+AMOUNT = click.FloatRange(0, MOST, min_open=True)
 
 folders = click.option(
     *("--implementations", "folders"),
@@ -115,17 +96,17 @@ device = click.option(
 preset = click.option(
     "--preset",
     metavar="NAME[/PHASE],...",
-    type=Name(presets, several=True),
+    shell_complete=completing(presets, several=True),
     help="The shapes of a known model, as llama3-8b or llama3-8b/decode.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the answer alone.")
-backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", type=Name(backends))
+backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completing(backends))
 
 
 def chosen_backends(help: str) -> Decorator:
     """``--backends A,B``."""
-    return click.option("--backends", metavar="A,B", type=Names(backends), help=help)
+    return names("--backends", known=backends, metavar="A,B", help=help)
 
 
 def out(help: str) -> Decorator:
@@ -165,7 +146,7 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
                 *choice.also,
                 choice.name,
                 metavar=choice.metavar,
-                type=Name(declaration(choice.fields[0]).names, several=True),
+                shell_complete=completing(declaration(choice.fields[0]).names, several=True),
                 help=choice.help(defaults.get(choice.name, "")),
             )(command)
         return command

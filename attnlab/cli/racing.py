@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 @click.option(
     "--baseline",
     metavar="NAME",
-    type=options.Name(options.backends),
+    shell_complete=options.completing(options.backends),
     help="The contender that the others are compared with.",
 )
 @options.folders
-@click.option(
+@options.names(
     "--experiments",
+    known=options.experiments,
     metavar="A,B",
-    type=options.Names(options.experiments),
     help="The numerical chapter: names, or all, or none.",
 )
 @click.option("--seconds", type=options.AMOUNT, help="Time for the rounds of one workload.")
@@ -236,7 +236,7 @@ def plan_of(
     nargs=-1,
     required=True,
     metavar="CONTENDER CONTENDER...",
-    type=options.Name(options.backends),
+    shell_complete=options.completing(options.backends),
 )
 @click.option(
     *("--with", "requirements"),
