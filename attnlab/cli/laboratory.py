@@ -125,7 +125,7 @@ def diagnose(
 
     try:
         text = read_text(file, 2**26)
-    except (OSError, UnicodeDecodeError) as fault:
+    except (OSError, ValueError) as fault:
         raise ValueError(f"the text {file} cannot be read: {fault}") from None
     found = lab.diagnose(*lab.read_model(model, text, length, untrained))
     plain = json.dumps(found.to_dict(), indent=1)
