@@ -16,7 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
 from attnlab.report.answer import answer, machine
 from attnlab.report.experiments_page import chapter_of
-from attnlab.report.frames import Frames, comparison, differences, grids, mapping, records
+from attnlab.report.frames import Frames, comparison, differences, grids, records
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
@@ -42,7 +42,6 @@ _ENVIRONMENT = (
     "cpu",
     "gpus",
     "cores",
-    "memory_bytes",
     "system",
     "python",
     "attnlab",
@@ -153,9 +152,7 @@ def _values(frames: Frames) -> Mapping[str, Any]:
         "margin": analysis.margin,
         "machine": machine(run.environment),
         "environment": [
-            (name.replace("_", " "), _plain(run.environment[name]))
-            for name in _ENVIRONMENT
-            if run.environment.get(name)
+            (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
         ],
         "unseen": run.environment.get("not_seen_here") or [],
         "command": run.command.replace("```", "'''"),
@@ -174,7 +171,8 @@ def _values(frames: Frames) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> str:
-    """An entry of an environment in one line."""
+    """An entry of an environment in one line; a hash seed changes nothing and is left out."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {one}" for name, one in mapping(value).items() if one is not None)
+        known = {name: one for name, one in value.items() if one is not None and name != "PYTHONHASHSEED"}
+        return ", ".join(f"{name} {one}" for name, one in known.items()) or "none"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

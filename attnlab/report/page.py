@@ -31,7 +31,7 @@ QUANTITIES = {
     "error": "relative error",
 }
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
-_WIDTH = 460
+_WIDTH = 430
 
 
 def page(frames: Frames, verdict: str) -> str:
@@ -39,7 +39,10 @@ def page(frames: Frames, verdict: str) -> str:
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
-    results, rounds = frames.results, frames.rounds
+    rounds, results = (
+        frames.rounds,
+        frames.results.sort_values("seconds", key=lambda one: one.isna(), kind="stable"),
+    )
     spec = charts(frames).to_dict()
     thinned = rounds.iloc[:: max(1, -(-len(rounds) // MOST_ROUNDS))]
     spec["datasets"] = {name: records(one) for name, one in _data(frames, thinned).items()}
@@ -53,6 +56,7 @@ def page(frames: Frames, verdict: str) -> str:
         bundle=Markup(_bundle()),
         spec=Markup(data),
         rows=list(results[:MOST_ROWS].itertuples()),
+        grouped=results.group.nunique() > 1,
         left_out=max(0, len(results) - MOST_ROWS),
         every=-(-len(rounds) // MOST_ROUNDS),
     )
@@ -82,98 +86,101 @@ def charts(frames: Frames) -> alt.VConcatChart:
     import altair as alt
 
     timed = frames.results[frames.results.seconds.notna()]
-    group, heads, n = (_choice(name, sorted(set(timed[name]))) for name in ("group", "heads", "n"))
-    quantity = alt.param(
-        "quantity",
-        value="seconds",
-        bind=alt.binding_select(
-            options=list(QUANTITIES), labels=list(QUANTITIES.values()), name="curves show "
-        ),
-    )
+    choices = [_choice(name, sorted(set(timed[name]))) for name in ("group", "heads", "n")]
+    labels: dict[str, Any] = {"options": list(QUANTITIES), "labels": list(QUANTITIES.values())}
+    quantity = alt.param("quantity", value="seconds", bind=alt.binding_select(name="curves show ", **labels))
     only = alt.selection_point(fields=["contender"], bind="legend", name="only")
-    colour = alt.Color(
-        "contender:N", sort=list(frames.analysis.names), title="contender (click, shift-click)"
+    legend = alt.Legend(
+        orient="top", columns=5, title="click to show one, shift-click for more", titleLimit=400
     )
+    names = list(dict.fromkeys(frames.rounds.contender))
+    colour = alt.Color("contender:N", scale=alt.Scale(domain=names), legend=legend)
     faded = alt.when(only).then(alt.value(1.0)).otherwise(alt.value(0.08))
-    here, size = "datum.group == group && datum.heads == heads", " && datum.n == n"
-    told = [f"{name}:N" for name in ("contender", "heads", "n", "kernel", "computes_in", "verdict")]
-    told += [f"{name}:Q" for name in ("seconds", *_SPEEDUP, "peak_bytes", "error")]
+    first = _against_length(colour, faded).add_params(only) | _speedups(colour)
+    made = alt.vconcat(first, _fastest(colour) | _rounds(colour, faded))
+    made = made.add_params(*choices, quantity)
+    made.resolve = alt.Resolve(scale={"shape": "independent"})
+    return made
 
-    log = alt.Scale(type="log")
-    curves = (
-        alt.Chart(
-            alt.NamedData("results"),
-            title="Against length, at the chosen head count",
-            width=_WIDTH,
-            height=320,
-        )
-        .transform_filter(here)
-        .transform_calculate(value="datum[quantity]")
-        .transform_filter("isValid(datum.value) && datum.value > 0")
+
+#: what is shown of the choices; and what a pointer shows of a contender
+_HERE, _SIZE = "datum.group == group && datum.heads == heads", " && datum.n == n"
+_TOLD = [f"{name}:N" for name in ("contender", "heads", "n", "kernel", "computes_in", "verdict")]
+_TOLD += [f"{name}:Q" for name in ("seconds", *_SPEEDUP, "peak_bytes", "error")]
+
+
+def _chart(data: str, title: str, **options: Any) -> alt.Chart:
+    import altair as alt
+
+    return alt.Chart(alt.NamedData(data), title=title, width=_WIDTH, **options)
+
+
+def _log(base: int = 10) -> alt.Scale:
+    import altair as alt
+
+    return alt.Scale(type="log", base=base, nice=False, padding=12)
+
+
+def _against_length(colour: alt.Color, faded: Any) -> Any:
+    import altair as alt
+
+    lines = _chart("results", "Against length, at the chosen head count", height=320).transform_filter(_HERE)
+    lines = lines.transform_calculate(value="datum[quantity]")
+    return (
+        lines.transform_filter("isValid(datum.value) && datum.value > 0")
         .mark_line(point=True)
         .encode(
-            alt.X("n:Q", scale=alt.Scale(type="log", base=2)),
-            alt.Y("value:Q", scale=log, title=None, axis=alt.Axis(format="~s")),
+            alt.X("n:Q", scale=_log(2)),
+            alt.Y("value:Q", scale=_log(), title=None, axis=alt.Axis(format="~s")),
             colour,
             alt.Shape("contender:N", legend=None),
             opacity=faded,
-            tooltip=told,
+            tooltip=_TOLD,
         )
     )
-    forest = (
-        alt.Chart(
-            alt.NamedData("results"),
-            title="Speedup over the baseline at the chosen size, with 95 % interval",
-            width=_WIDTH,
-        )
-        .transform_filter(here + size)
-        .encode(alt.Y("contender:N", sort="-x", title=None), colour)
-    )
-    spans = forest.mark_rule().encode(
-        alt.X("speedup_low:Q", scale=log, title="speedup"), alt.X2("speedup_high:Q")
-    )
-    dots = forest.mark_point(filled=True, size=70).encode(
-        alt.X("speedup:Q", scale=log, title="speedup"), tooltip=told
-    )
-    cells = (
-        alt.Chart(
-            alt.NamedData("winners"),
-            title="The fastest at each size; pale where that is not decided",
-            width=_WIDTH,
-        )
-        .transform_filter("datum.group == group")
-        .encode(alt.X("heads:O"), alt.Y("n:O"))
-    )
-    boxes = cells.mark_rect(stroke="white").encode(
-        colour,
-        opacity=alt.condition("datum.sure == 'decided'", alt.value(0.85), alt.value(0.3)),
-        tooltip=["first:N", "sure:N", "runner_up:N", *(f"{name}:Q" for name in _SPEEDUP), "workload:N"],
-    )
-    words = cells.mark_text(fontSize=10).encode(alt.Text("contender:N"))
-    rounds = (
-        alt.Chart(
-            alt.NamedData("rounds"),
-            title="Rounds at the chosen size; crosses were disturbed and do not count",
-            width=_WIDTH,
-            height=320,
-        )
-        .transform_filter(here + size)
+
+
+def _speedups(colour: alt.Color) -> Any:
+    import altair as alt
+
+    title = "Speedup over the baseline at the chosen size, with 95 % interval"
+    rows = _chart("results", title).transform_filter(_HERE + _SIZE)
+    rows = rows.encode(alt.Y("contender:N", sort=None, title=None), colour)
+    low, middle = (alt.X(f"{name}:Q", scale=_log(), title="speedup") for name in ("speedup_low", "speedup"))
+    spans = rows.mark_rule().encode(low, alt.X2("speedup_high:Q"))
+    return spans + rows.mark_point(filled=True, size=70).encode(middle, tooltip=_TOLD)
+
+
+def _fastest(colour: alt.Color) -> Any:
+    import altair as alt
+
+    cells = _chart("winners", "The fastest at each size; pale where that is not decided")
+    cells = cells.transform_filter("datum.group == group")
+    cells = cells.encode(alt.X("heads:O", axis=alt.Axis(labelAngle=0)), alt.Y("n:O"))
+    decided = alt.condition("datum.sure == 'decided'", alt.value(0.85), alt.value(0.3))
+    told = ["first:N", "sure:N", "runner_up:N", *(f"{name}:Q" for name in _SPEEDUP), "workload:N"]
+    boxes = cells.mark_rect(stroke="white").encode(colour, opacity=decided, tooltip=told)
+    return boxes + cells.mark_text(fontSize=10).encode(alt.Text("contender:N"))
+
+
+def _rounds(colour: alt.Color, faded: Any) -> Any:
+    import altair as alt
+
+    title = "Rounds at the chosen size; crosses were disturbed and do not count"
+    marks = alt.Scale(domain=[False, True], range=["circle", "cross"])
+    return (
+        _chart("rounds", title, height=320)
+        .transform_filter(_HERE + _SIZE)
         .mark_point()
         .encode(
             alt.X("round:Q"),
-            alt.Y("seconds:Q", scale=log, axis=alt.Axis(format="~s")),
+            alt.Y("seconds:Q", scale=_log(), axis=alt.Axis(format="~s")),
             colour,
-            alt.Shape(
-                "disturbed:N", scale=alt.Scale(domain=[False, True], range=["circle", "cross"]), legend=None
-            ),
+            alt.Shape("disturbed:N", scale=marks, legend=None),
             opacity=faded,
             tooltip=["contender:N", "round:Q", "visit:Q", "seconds:Q", "disturbed:N"],
         )
     )
-    made = alt.vconcat(curves.add_params(only) | (spans + dots), (boxes + words) | rounds)
-    made = made.add_params(group, heads, n, quantity)
-    made.resolve = alt.Resolve(scale={"shape": "independent"})
-    return made
 
 
 def _choice(name: str, values: list[Any]) -> alt.Parameter:
@@ -181,4 +188,5 @@ def _choice(name: str, values: list[Any]) -> alt.Parameter:
     import altair as alt
 
     plain = [one.item() if hasattr(one, "item") else one for one in values] or [None]
-    return alt.param(name, value=plain[-1], bind=alt.binding_select(options=plain, name=f"{name} "))
+    bind = alt.binding_select(options=plain, name=f"{name} ") if len(plain) > 1 else alt.Undefined
+    return alt.param(name, value=plain[-1], bind=bind)
