@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tabulate import tabulate
-
 from attnlab.environment import environment
 
 HOME = Path(__file__).parent
@@ -38,7 +36,8 @@ def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentP
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A Markdown table."""
     cells = [[str(one).replace("|", "\\|") for one in row] for row in rows]
-    return tabulate(cells, list(head), tablefmt="pipe", disable_numparse=True)
+    lines = [list(head), ["---"] * len(head), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def alike(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from synthetic import alone_in_process_0, disturbed
 
 from attnlab.report import bmf, to_json
 from attnlab.report.answer import answer
-from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, grids
+from attnlab.report.frames import NOT_BELIEVED, Frames, grids
 from attnlab.runs.store import Run
 from attnlab.workload.result import Accuracy
 
@@ -43,18 +42,6 @@ def test_a_speedup_above_1_means_faster(made: Make) -> None:
     )
     assert winners.speedup.to_list() == pytest.approx([2.0] * 8, rel=0.05)
     assert winners.over_baseline.to_list() == pytest.approx([2.0] * 8, rel=0.05)
-
-
-def test_a_comparison_turns_ratios_of_time_into_speedups() -> None:
-    told = {"seconds_median": 1.0, "outcome": "measured"}
-    every = [
-        {"name": "a", "ratio": 1.0, "ratio_low": 1.0, "ratio_high": 1.0, **told},
-        {"name": "b", "ratio": 0.5, "ratio_low": 0.4, "ratio_high": 0.8, **told},
-        {"name": "c", "ratio": None, "ratio_low": None, "ratio_high": None, **told},
-    ]
-    frame = comparison(SimpleNamespace(to_json=lambda: {"contenders": every}))  # type: ignore[arg-type]
-    spans = frame[["speedup", "speedup_low", "speedup_high"]]
-    assert spans.iloc[1].to_list() == pytest.approx([2.0, 1.25, 2.5]) and spans.iloc[2].isna().all()
 
 
 def test_a_crossover_lies_where_it_was_built_in(made: Make) -> None:
