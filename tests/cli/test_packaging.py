@@ -27,6 +27,19 @@ def test_every_folder_with_modules_is_a_package_that_is_declared() -> None:
     assert sorted(PYPROJECT["tool"]["setuptools"]["packages"]) == sorted(found)
 
 
+def test_every_file_of_data_is_declared() -> None:
+    """As a page's template, or a table of claims."""
+    declared = PYPROJECT["tool"]["setuptools"]["package-data"]
+    matched = {
+        file
+        for package, patterns in declared.items()
+        for pattern in patterns
+        for file in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+    every = {file for file in (ROOT / "attnlab").rglob("*") if file.is_file()}
+    assert {file for file in every if file.suffix not in (".py", ".pyc", ".pyi")} <= matched
+
+
 def test_a_first_race_installs_neither_pytest_nor_what_traces_memory() -> None:
     """Who wants them has an extra, and `all`; tests have them too."""
     project, tests = PYPROJECT["project"], PYPROJECT["dependency-groups"]["test"]

@@ -1,0 +1,1 @@
+"""One file for each experiment: what varies, what is measured, and what theory predicts."""
