@@ -7,7 +7,6 @@ Matplotlib loads when a figure is asked for, never with this module.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,7 @@ _DPI = 130
 
 
 class Drawn(NamedTuple):
-    """A figure, and what it shows in words. It can be pickled, so that another process can write it."""
+    """A figure, and what it shows in words."""
 
     figure: Figure
     says: str
@@ -75,45 +74,6 @@ def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **optio
     axes.text(
         x, y, text, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}, **style
     )
-
-
-def backend_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Matplotlib's options for each backend's points: the same as in every other figure."""
-    return {
-        name: {"marker": one.marker, "color": one.colour} for name, one in styles(sorted(set(names))).items()
-    }
-
-
-def points(
-    axes: Axes,
-    x: ArrayLike,
-    y: ArrayLike,
-    standard_errors: ArrayLike,
-    colour: str,
-    within: tuple[float, float] = (-math.inf, math.inf),
-    **options: Any,
-) -> None:
-    """Measured points with bars of `STANDARD_ERRORS` standard errors; `options` go to ``Axes.errorbar``.
-
-    Bars end at the limits of `within`, beyond which the quantity cannot be.
-    """
-    import numpy as np
-
-    values, bars = np.asarray(y, np.float64), STANDARD_ERRORS * np.asarray(standard_errors, np.float64)
-    bars = np.clip([bars, bars], 0, np.maximum([values - within[0], within[1] - values], 0))
-    style = {"fmt": "o", "color": colour, "markersize": 4.5, "linewidth": 1, **options}
-    axes.errorbar(x, y, bars, **style)
-
-
-def spread(index: int, count: int, width: float = 0.12) -> float:
-    """A factor on x that sets points of several backends side by side on a logarithmic axis."""
-    return float((1 + width) ** (index - (count - 1) / 2))
-
-
-def legend(axes: Axes, **options: Any) -> None:
-    """A legend without a frame, where there is anything to name; `options` go to ``Axes.legend``."""
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(**{"frameon": False, "fontsize": SIZE - 2.5, "title_fontsize": SIZE - 2.5, **options})
 
 
 def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
@@ -172,14 +132,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
         text.set_parse_math(False)
 
 
-def share_axis(axes: Axes, most: float = 1.0) -> None:
-    """A linear y axis of shares in percent, from nothing to a little over all, or over the greatest, `most`."""
-    from matplotlib.ticker import PercentFormatter
-
-    axes.set_ylim(0, max(1.08 * max(most, 1.0), axes.get_ylim()[1]))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
-
-
 def mixed(colour: str, part: float) -> str:
     """So much of `colour` (``#RRGGBB``) on white."""
     channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
@@ -201,19 +153,6 @@ def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
 
     fine = np.geomspace(min(x), max(x), 200)
     return fine, PchipInterpolator(np.log(x), np.asarray(y, np.float64))(np.log(fine))
-
-
-def nested_sizes(count: int) -> list[float]:
-    """Marker sizes from large to small, so that points that lie on each other all show."""
-    return [9.0 - 6.0 * i / max(1, count - 1) for i in range(count)]
-
-
-def lay_out(figure: Figure) -> None:
-    """Give panels, ticks and titles their places, once."""
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine(None)
 
 
 def save(figure: Figure, file: Path) -> Path:
