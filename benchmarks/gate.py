@@ -85,7 +85,7 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
             (line,) = found.lines
             told = {name: getattr(line, name) for name in ("ratio", "low", "high")}
             known = {name: value if value == value else None for name, value in told.items()}
-            store.add(**key, status=STATUS[found.found], seconds=found.seconds, why=line.why, **known)
+            store.add(**key, status=STATUS[found.found], seconds=found.seconds, why=[one.what for one in line.reasons], **known)
 
 
 def told(store: Store) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from attnlab.cli import options
 from attnlab.cli.racing import plan_of
@@ -88,6 +89,7 @@ def gate(
     from attnlab.backends.discovery import backends as known
     from attnlab.backends.side import require_two, setting_of
     from attnlab.cli.progress import progress
+    from attnlab.report import fill, show
     from attnlab.runs import gate as regression
 
     sides = setting_of(base), setting_of(head)
@@ -130,11 +132,11 @@ def gate(
         )
     if summary:
         with summary.open("a", encoding="utf-8") as file:
-            file.write(found.summary())
+            file.write(fill("gate.md.j2", found=found, quiet=False))
     if as_json:
-        click.echo(json.dumps(found.to_json(), allow_nan=False))
+        click.echo(msgspec.json.encode(found.to_json()))  # which writes null for nan
     else:
-        click.echo("\n".join(found.sentences()))
+        show(fill("gate.md.j2", found=found, quiet=quiet))
     return regression.STATUS[found.found]
 
 
