@@ -85,7 +85,8 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
             (line,) = found.lines
             told = {name: getattr(line, name) for name in ("ratio", "low", "high")}
             known = {name: value if value == value else None for name, value in told.items()}
-            store.add(**key, status=STATUS[found.found], seconds=found.seconds, why=[one.what for one in line.reasons], **known)
+            known |= {"seconds": found.seconds, "why": [one.what for one in line.reasons]}
+            store.add(**key, status=STATUS[found.found], **known)
 
 
 def told(store: Store) -> Iterator[str]:
