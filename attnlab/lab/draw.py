@@ -33,11 +33,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 6.4, 3.9
+#: conditions as a reader names them; any other is shown as it is
+_LABELS = {
+    "head_dim": "head dimension d_k",
+    "keys": "keys n",
+    "temperature": "temperature / freezing temperature",
+}
 
 
 def draw(chart: Chart, rows: Sequence[Row]) -> Figure | None:
     """`chart` from the rows of its experiment; None where none of its rows was measured."""
-    lines = {label: one.rows(rows) for label, one in chart.lines.items()}
+    lines = {label: one(rows) for label, one in chart.lines.items()}
     found = {label: mine for label, mine in lines.items() if mine}
     if not found:
         return None
@@ -49,7 +55,7 @@ def draw(chart: Chart, rows: Sequence[Row]) -> Figure | None:
         entitle(axes, "", chart.y, "")
     else:
         ends = _curves(axes, chart, found)
-        entitle(axes, "", chart.x_label, chart.y)
+        entitle(axes, "", chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
     for text, at in chart.marks.items():
         axes.axvline(at, color=GREY, linestyle="--", linewidth=1.1, zorder=1)
         across = axes.get_xaxis_transform()
@@ -76,7 +82,7 @@ def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple
         else:
             axes.plot(x, y, color=colour, linewidth=1.0, linestyle=":")
         for row in rows:
-            _mark(axes, row.where[chart.x], row.measured / chart.unit(row), row, colour)
+            _mark(axes, row.where[chart.x], row.measured, row, colour)
         ends.append((float(x[-1]), float(y[-1]), label, colour))
     if chart.log_x:
         powers_of_two(axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows}))
@@ -96,9 +102,9 @@ def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence
         for row in rows:
             height = names.index(_category(row, chart))
             if row.compared:
-                at = row.predicted / chart.unit(row)
+                at = row.predicted
                 axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
-            _mark(axes, max(least, row.measured / chart.unit(row)), height, row, colour)
+            _mark(axes, max(least, row.measured), height, row, colour)
         if len(lines) > 1:
             axes.plot([], [], "o", color=colour, markerfacecolor="none", label=label)
     axes.set_yticks(range(len(names)), names)
@@ -136,7 +142,6 @@ def _of_one_backend(rows: Iterable[Row]) -> list[Row]:
 def _points(chart: Chart, rows: list[Row]) -> tuple[Array, Array, Array]:
     """Places, predictions and half the height of the band."""
     rows = sorted(rows, key=lambda row: float(row.where[chart.x]))
-    unit = np.array([chart.unit(row) for row in rows])
     room = np.array([max(STANDARD_ERRORS * row.standard_error, row.slack) for row in rows])
     x = np.array([float(row.where[chart.x]) for row in rows])
-    return x, np.array([row.predicted for row in rows]) / unit, room / unit
+    return x, np.array([row.predicted for row in rows]), room

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,31 +23,31 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.lab.finding import Finding, Row, Where, pick
-from attnlab.lab.observables import Attend, black_box, gradients
+from attnlab.lab.observables import Attend, Observables, black_box, gradients, observe
+from attnlab.lab.random_energy import RandomEnergy
 from attnlab.workload.declaring import MOST_SEED
 from attnlab.workload.inputs import Inputs
 
 Array = NDArray[np.float64]
 #: the row that stands for a backend which raised an error
 RAISED = "answered"
+#: what a reader calls the observables that the random energy model predicts
+QUANTITIES = {
+    "entropy / ln n": "entropy",
+    "largest weight": "largest_weight",
+    "Σp²": "participation",
+    "mean ‖J‖²": "jacobian_norm_squared",
+}
 #: the backend that measures what one backend is enough for, if it is there
 _LEAD = "torch_sdpa"
 
 
-class Of(NamedTuple):
-    """The rows of a quantity, or of any of several, with these conditions."""
-
-    quantity: str | tuple[str, ...]
-    where: Mapping[str, Any]
-
-    def rows(self, rows: Iterable[Row]) -> list[Row]:
-        """Those among `rows`."""
-        return pick(rows, self.quantity, **self.where)
+Rows = Callable[[Sequence[Row]], list[Row]]
 
 
-def of(quantity: str | tuple[str, ...], **where: Any) -> Of:
-    """Short for `Of`; a tuple as a condition stands for any of its values."""
-    return Of(quantity, where)
+def of(quantity: str | tuple[str, ...], **where: Any) -> Rows:
+    """For a chart: the rows of a quantity with these conditions, as `pick` takes them."""
+    return lambda rows: pick(rows, quantity, **where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +55,18 @@ class Chart:
     """One question as a figure, with the answer in its title. lines : what is drawn, by its label.
 
     x : the condition along the horizontal axis, x_label its name. `by` in place of x : the condition that names the
-    lines of a dot plot, in which the measured values lie along the horizontal axis. unit : what a row's values are
-    divided by. marks : vertical lines, by their label. log_x, log_y : logarithmic axes.
+    lines of a dot plot, in which the measured values lie along the horizontal axis. marks : vertical lines, by their
+    label. log_x, log_y : logarithmic axes.
     """
 
     title: str
     y: str
-    lines: Mapping[str, Of]
+    lines: Mapping[str, Rows]
     x: str = ""
     x_label: str = ""
     by: str = ""
     log_x: bool = True
     log_y: bool = False
-    unit: Callable[[Row], float] = lambda row: 1.0
     marks: Mapping[str, float] = field(default_factory=dict)
     limits: tuple[float, float] | None = None
 
@@ -95,14 +94,11 @@ class Experiment:
         return self.sentence.format(**{name: number(rows) for name, number in self.numbers.items()})
 
 
-def measured(quantity: str | tuple[str, ...], **where: Any) -> Callable[[Sequence[Row]], float]:
-    """For a sentence: the mean of what was measured of these rows, NaN without any."""
-    return lambda rows: float(np.mean([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
-
-
-def largest(quantity: str | tuple[str, ...], **where: Any) -> Callable[[Sequence[Row]], float]:
-    """For a sentence: the largest that was measured of these rows, NaN without any."""
-    return lambda rows: max((row.measured for row in pick(rows, quantity, **where)), default=math.nan)
+def measured(
+    quantity: str | tuple[str, ...], how: Callable[..., Any] = np.mean, **where: Any
+) -> Callable[..., float]:
+    """For a sentence: the mean, or `how` else, of what was measured of these rows; NaN without any."""
+    return lambda rows: float(how([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
 
 
 class Estimate(NamedTuple):
@@ -120,18 +116,6 @@ def mean_over_clusters(found: NDArray[Any]) -> Estimate:
     """
     means = np.asarray(found, np.float64).mean(axis=1)
     return Estimate(float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means)))
-
-
-def statistic_over_clusters(
-    found: Array, statistic: Callable[[Array], float], resamples: int = 100
-) -> Estimate:
-    """`statistic` of all of `found`, (clusters, members), and its standard error by resampling whole clusters.
-
-    The bootstrap (Efron and Tibshirani 1993, chapter 6), with the same resamples in every run.
-    """
-    rng = np.random.default_rng(0)
-    drawn = [statistic(found[rng.integers(0, len(found), len(found))]) for _ in range(resamples)]
-    return Estimate(statistic(found), float(np.std(drawn, ddof=1)))
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
@@ -173,6 +157,29 @@ class Subject:
         """The mean of `found`, (clusters, members), with the error of `mean_over_clusters`."""
         mean, error = mean_over_clusters(found)
         return self.row(quantity, where, predicted, mean, standard_error=error, slack=slack)
+
+    def observed(
+        self, stream: Sequence[int], sizes: tuple[int, int, int], dim: int, scale: float, length: Any = None
+    ) -> Observables:
+        """Observables of rows of softmax(scale · q·k) over standard normal q and k, drawn from a stream of their own.
+
+        sizes : heads, queries, keys. length : of every query, if it is given: a row's logits are then independent
+        normal numbers of standard deviation scale · length.
+        """
+        rng, (heads, queries, keys) = self.rng(*stream), sizes
+        precision: Any = "float32" if self.dtype == "float32" else "float64"
+        q, k = (rng.standard_normal((1, heads, n, dim), dtype=precision) for n in (queries, keys))
+        if length is not None:
+            q = (q * (length / np.linalg.norm(q, axis=-1, keepdims=True))).astype(precision)
+        return observe(self.attend, q, k, scale=scale)
+
+    def means(
+        self, where: Where, seen: Observables, exact: RandomEnergy, *quantities: str, slack: float = 0.0
+    ) -> Iterator[Row]:
+        """Means of `QUANTITIES` over rows against their expectations; heads, which share no key, are clusters."""
+        for name in quantities:
+            field, over = QUANTITIES[name], math.log(exact.n) if name == "entropy / ln n" else 1.0
+            yield self.mean(name, where, getattr(seen, field)[0] / over, getattr(exact, field) / over, slack)
 
     def gradients(self, inputs: Inputs) -> Mapping[str, NDArray[Any]] | None:
         """Gradients by its automatic differentiation; None where it has none: nothing to measure, nothing wrong."""

@@ -342,36 +342,6 @@ def gradients(backend: Backend, problem: Inputs) -> Mapping[str, NDArray[Any]]:
     return backend.named(workload, backend.bind(workload, problem)())
 
 
-def logit_gradients(
-    backend: Backend,
-    q: NDArray[Any],
-    k: NDArray[Any],
-    v: NDArray[Any],
-    upstream: NDArray[Any],
-    *,
-    scale: float,
-) -> Array:
-    """dL/ds, (batch, heads, n_q, n_k), where dL/do is `upstream`, by autograd through `backend` on the CPU.
-
-    Fused kernels never show their logits. But each key may get a dimension of its own, in which every query is 0, so
-    that no logit changes; the gradient of the query in that dimension is the gradient of that key's logit.
-
-    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). v : (batch, heads, n_k, value_dim), upstream :
-    (batch, heads, n_q, value_dim); value_dim at most d + n_k. scale : not 0.
-
-    Exact value: dL/ds_j = p_j (v_j − o)·dL/do. Raises Declined for a backend without automatic differentiation or
-    that declines the shapes.
-    """
-    n_k, dim = k.shape[2:]
-    # one last dimension for all, as some kernels want it
-    wide = dim + n_k
-    wide_q, wide_k, wide_v, wide_upstream = (_padded(array, wide) for array in (q, k, v, upstream))
-    wide_k[..., range(n_k), range(dim, wide)] = 1.0
-    problem = Inputs.of(wide_q, wide_k, wide_v, scale=scale, output_gradient=wide_upstream)
-    gradient = gradients(backend, problem)["query gradient"]
-    return gradient[..., dim:].astype(np.float64) / scale
-
-
 def _padded(array: NDArray[Any], width: int) -> NDArray[Any]:
     padded = np.zeros((*array.shape[:3], width), array.dtype)
     padded[..., : array.shape[-1]] = array

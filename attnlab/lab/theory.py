@@ -20,20 +20,15 @@ from attnlab.correctness.numbers import float_format as float_format
 from attnlab.correctness.numbers import overflow_threshold as overflow_threshold
 from attnlab.correctness.numbers import underflow_threshold as underflow_threshold
 from attnlab.correctness.numbers import unit_roundoff as unit_roundoff
-from attnlab.lab.laws import Bounds as Bounds
 from attnlab.lab.laws import DotProductMoments as DotProductMoments
 from attnlab.lab.laws import dot_product_moments as dot_product_moments
 from attnlab.lab.laws import initial_logit_variance as initial_logit_variance
 from attnlab.lab.laws import jacobian_norm_squared as jacobian_norm_squared
 from attnlab.lab.laws import largest_possible_weight as largest_possible_weight
-from attnlab.lab.laws import log_partition_bounds as log_partition_bounds
 from attnlab.lab.laws import output_response as output_response
 from attnlab.lab.laws import required_gap as required_gap
 from attnlab.lab.laws import scalable_softmax_beta as scalable_softmax_beta
 from attnlab.lab.laws import scalable_softmax_freezing_length as scalable_softmax_freezing_length
-from attnlab.lab.laws import scaled_log_partition_bounds as scaled_log_partition_bounds
-from attnlab.lab.laws import score_cdf as score_cdf
-from attnlab.lab.laws import score_characteristic_function as score_characteristic_function
 from attnlab.lab.laws import soft_cap_largest_weight as soft_cap_largest_weight
 from attnlab.lab.random_energy import RandomEnergy as RandomEnergy
 from attnlab.lab.random_energy import attention_under_random_inputs as attention_under_random_inputs
@@ -41,5 +36,3 @@ from attnlab.lab.random_energy import critical_beta as critical_beta
 from attnlab.lab.random_energy import extreme_level as extreme_level
 from attnlab.lab.random_energy import freezing_head_dim as freezing_head_dim
 from attnlab.lab.random_energy import random_energy as random_energy
-from attnlab.lab.random_energy import random_energy_frozen as random_energy_frozen
-from attnlab.lab.random_energy import random_energy_high_temperature as random_energy_high_temperature

@@ -69,7 +69,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["numerics", "--claims", "--backends", "numpy_blocked"]
     assert status(*words, "next-token", "heads-learn-syntax") == 0
     assert "1 refuted, 1 not measurable" in capsys.readouterr().out
-    assert status(*words, "boltzmann", "--json", "--seed", "5") == 0
+    assert status(*words, "self-and-cross", "--json", "--seed", "5") == 0
     (data,) = json.loads(capsys.readouterr().out)
     assert data["verdict"] == "confirmed"
     assert {"id", "theme", "says", "verdict", "truth", "reference", "checks"} <= set(data)

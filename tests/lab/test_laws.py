@@ -8,9 +8,8 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.integrate import quad
 from scipy.special import logsumexp, softmax
 
 from attnlab.lab import theory
@@ -21,24 +20,12 @@ rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
 # -- scores
 
 
-@pytest.mark.parametrize("case", ["independent", "correlated", "covariances"])
-def test_sampled_moments(case: str) -> None:
-    """Mean, variance and kurtosis within five standard errors."""
-    rng = np.random.default_rng(3)
-    given_: dict[str, Any]
-    d, pairs = 4, 200_000
-    q, k = rng.standard_normal((2, pairs, d))
-    if case == "independent":
-        q, k = 1.5 * rng.choice([-1.0, 1.0], (pairs, d)) + 0.5, rng.laplace(0, math.sqrt(0.5), (pairs, d)) - 1
-        given_ = {"query_std": 1.5, "query_mean": 0.5, "key_mean": -1, "query_kurtosis": 1, "key_kurtosis": 6}
-    elif case == "correlated":
-        q, k = q + 0.3, 2 * (0.6 * q + 0.8 * k) - 1
-        given_ = {"correlation": 0.6, "query_mean": 0.3, "key_mean": -1, "key_std": 2}
-    else:
-        a, b = rng.standard_normal((2, d, d))
-        q, k = q @ a.T + 0.5, k @ b.T - 0.7
-        given_ = {"query_covariance": a @ a.T, "key_covariance": b @ b.T, "query_mean": 0.5, "key_mean": -0.7}
-    found = theory.dot_product_moments(d, **given_)
+def test_sampled_moments() -> None:
+    """Mean, variance and kurtosis within five standard errors, of components with means and unlike laws."""
+    rng, d, pairs = np.random.default_rng(3), 4, 200_000
+    q, k = 1.5 * rng.choice([-1.0, 1.0], (pairs, d)) + 0.5, rng.laplace(0, math.sqrt(0.5), (pairs, d)) - 1
+    known = {"query_std": 1.5, "query_mean": 0.5, "key_mean": -1, "query_kurtosis": 1, "key_kurtosis": 6}
+    found = theory.dot_product_moments(d, **known)
     centred = (q * k).sum(axis=1) - found.mean
     for power, expected in ((1, 0.0), (2, found.variance), (4, found.kurtosis * found.variance**2)):
         measured = centred**power
@@ -47,7 +34,7 @@ def test_sampled_moments(case: str) -> None:
 
 @pytest.mark.parametrize("mq", [0.0, 0.8])
 def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None:
-    """Of scores that share queries and keys; of correlated pairs there is one for pairs alone."""
+    """Of scores that share queries and keys."""
     rng = np.random.default_rng(21)
     n, m, d, repeats = 24, 12, 6, 3000
     q, k = rng.standard_normal((repeats, n, d)) + mq, rng.standard_normal((repeats, m, d)) - 0.5
@@ -56,20 +43,6 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None
     excess = ((pooled - pooled.mean()) ** 4).mean() / pooled.var() ** 2
     off = pooled.var() / found.variance_standard_error(n, m) ** 2 - 1
     assert abs(off) < 5 * math.sqrt((excess - 1) / repeats)
-    with pytest.raises(ValueError, match="n_keys must be 1"):
-        theory.dot_product_moments(4, correlation=0.5).variance_standard_error(100, 2)
-
-
-@pytest.mark.parametrize("d", [3, 33])
-def test_the_distribution_is_that_of_its_characteristic_function(d: int) -> None:
-    """By inversion, P(S <= s) = ½ + (1/π) ∫₀^∞ sin(ts) φ(t)/t dt (Gil-Pelaez 1951); two components are Laplace's."""
-    s = 0.7 * math.sqrt(d)
-    phi = theory.score_characteristic_function
-    wave = quad(lambda t: math.sin(t * s) / t * float(phi(t, d)), 0, 60, limit=800)
-    assert float(theory.score_cdf(s, d)) == pytest.approx(0.5 + wave[0] / math.pi, abs=1e-6)
-    x = np.linspace(-8, 8, 33)
-    laplace = np.where(x < 0, np.exp(x) / 2, 1 - np.exp(-x) / 2)
-    assert theory.score_cdf(x, 2) == pytest.approx(laplace, rel=1e-12)
 
 
 @pytest.mark.parametrize(("mq", "mk"), [(0.0, 2.0), (2.0, 0.0), (1.0, -1.0)])
@@ -98,11 +71,11 @@ def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) 
     assert (above - below) / (2 * h) == pytest.approx(slope, rel=2e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (64, 1.0), (300, 6.0)])
+@pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (300, 6.0)])
 @pytest.mark.parametrize("dim", [None, 4])
 def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | None) -> None:
     """Of normal logits, and of those of normal queries and keys."""
-    count, rng = 4000, np.random.default_rng(1)
+    count, rng = 2000, np.random.default_rng(1)
     norms = 1.0 if dim is None else np.linalg.norm(rng.standard_normal((count, dim)), axis=1)[:, None]
     s = beta * norms * rng.standard_normal((count, n))
     log_z, p = logsumexp(s, axis=1), softmax(s, axis=1)
@@ -115,15 +88,7 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
         assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
 
 
-def test_asymptotes_meet_the_exact_curve_in_their_phases_and_are_nan_elsewhere() -> None:
-    hot, exact = theory.random_energy_high_temperature(10**6, 0.8), theory.random_energy(10**6, 0.8)
-    assert hot.log_partition == pytest.approx(exact.log_partition, abs=1e-10)
-    assert hot.participation == pytest.approx(exact.participation, rel=1e-4)
-    cold, exact = theory.random_energy_frozen(10**7, 40.0), theory.random_energy(10**7, 40.0)
-    for field in FIELDS:
-        assert getattr(cold, field) == pytest.approx(getattr(exact, field), rel=0.06), field
-    assert math.isnan(theory.random_energy_high_temperature(1024, 2.0).entropy)
-    assert math.isnan(theory.random_energy_frozen(1024, 1.0).participation)
+def test_the_level_of_the_largest_logit() -> None:
     assert theory.freezing_head_dim(1024) == pytest.approx(13.9, abs=0.05)
     for n in (2, 10, 10**7):
         level = theory.extreme_level(n)
@@ -168,14 +133,14 @@ def test_components_of_plus_and_minus_one_freeze_at_another_dimension(per_log_n:
 # -- identities, thresholds and scales
 
 
-@pytest.mark.parametrize(("dim", "share"), [(64, 0.025), (256, 0.18), (1024, 0.45), (1400, 0.5)])
+@pytest.mark.parametrize(("dim", "share"), [(64, 0.025), (1400, 0.5)])
 def test_the_jacobian_of_so_many_unscaled_rows_is_next_to_nothing(dim: int, share: float) -> None:
     """The share of rows over 1,024 keys with a norm below 1e-3, as article and ledger have it."""
     rng, below = np.random.default_rng(8), 0
-    for _ in range(8):
+    for _ in range(3):
         p = softmax(np.sqrt(rng.chisquare(dim, (1000, 1))) * rng.standard_normal((1000, 1024)), axis=1)
         below += int((theory.jacobian_norm_squared(p) < 1e-6).sum())
-    assert below / 8000 == pytest.approx(share, abs=4 * math.sqrt(share / 8000))
+    assert below / 3000 == pytest.approx(share, abs=4 * math.sqrt(share / 3000))
 
 
 @pytest.mark.parametrize("b", [1.0, 2.0])
@@ -188,13 +153,10 @@ def test_the_output_answers_to_a_score_by_b_times_a_covariance(b: float) -> None
     assert np.subtract(*moved) / (2 * step) == pytest.approx(expected, abs=1e-9)
 
 
-@given(rows, st.floats(0.05, 3), st.integers(0, 99))
-def test_what_holds_for_every_row(s: np.ndarray, beta: float, seed: int) -> None:
-    """Bounds of ln Z, responses as derivatives of the output, and the norm of the matrix itself."""
-    low, high = theory.scaled_log_partition_bounds(s, beta)
-    assert low - 1e-12 <= logsumexp(beta * s) / beta <= high + 1e-12
-    low, high = theory.log_partition_bounds(beta * s)
-    assert low - 1e-12 <= logsumexp(beta * s) <= high + 1e-12
+@settings(max_examples=40)
+@given(rows, st.integers(0, 99))
+def test_what_holds_for_every_row(s: np.ndarray, seed: int) -> None:
+    """Responses are derivatives of the output, and the norm is that of the matrix itself."""
     v, p = np.random.default_rng(seed).standard_normal((s.size, 3)), softmax(s)
     with np.errstate(all="ignore"):
         jacobian = np.diag(p) - np.outer(p, p)
@@ -250,19 +212,13 @@ def test_scales_and_initialisations() -> None:
     assert theory.soft_cap_largest_weight(100, 3.0) == theory.largest_possible_weight(100, 6.0)
 
 
-NAN, EYE = math.nan, np.eye(4)
+NAN = math.nan
 BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("dot_product_moments", (0,), {}),
     ("dot_product_moments", (4,), {"query_kurtosis": 0.9}),
-    ("dot_product_moments", (4,), {"correlation": 0.5, "key_covariance": EYE}),
-    ("dot_product_moments", (4,), {"query_covariance": EYE, "query_std": 2.0}),
-    *(("dot_product_moments", (4,), {"query_covariance": x}) for x in (np.eye(3), -EYE, NAN * EYE)),
-    ("score_cdf", (NAN, 4), {}),
     *(("random_energy", arguments, {}) for arguments in ((1, 1.0), (2.5, 1.0), (8, NAN))),
     ("attention_under_random_inputs", (8, 0, 1.0), {}),
-    *(("log_partition_bounds", (np.array(x),), {}) for x in ([NAN, 0], [], [-math.inf], 3.0)),
     *(("jacobian_norm_squared", (x,), {}) for x in ([-0.1, 1.1], [0.5, 0.2], [NAN, 1], [], 1.0)),
-    ("scaled_log_partition_bounds", ([0, 1], 0), {}),
     ("output_response", ([0.2, 0.8], np.zeros((3, 4))), {}),
     *(("unit_roundoff", (dtype,), {}) for dtype in ("float8", None, np.float32)),
     *(

@@ -123,7 +123,6 @@ EXPERIMENT = Experiment(
         Chart(
             title="Only nothing normalised grows with depth",
             x="layer",
-            x_label="layer",
             y=SIZE,
             log_x=False,
             log_y=True,
@@ -132,12 +131,6 @@ EXPERIMENT = Experiment(
                 "scaled, no norm": of(SIZE, norm="none", scaling="scaled"),
                 "pre-norm": of(SIZE, norm="pre-norm"),
             },
-        ),
-        Chart(
-            title="Initialisation sets the variance of the logits",
-            y="variance of the logits (bar: predicted)",
-            by="scheme",
-            lines={"": of(START)},
         ),
     ),
 )

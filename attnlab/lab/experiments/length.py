@@ -8,7 +8,6 @@ logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap betwe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy as np
 from attnlab.lab import theory
 from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
 from attnlab.lab.finding import Row
-from attnlab.lab.observables import observe
 
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 SLOPE = 0.5
@@ -47,18 +45,11 @@ def measure(one: Subject) -> Iterator[Row]:
         yield from bounds(one)
         return
     for keys in LENGTHS if one.lead else ():
-        # queries have length 1, so the scale is β and the logits are independent N(0, β²)
-        rng = one.rng(1000, keys)
-        q, k = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM), dtype=np.float32) for n in (_QUERIES, keys))
-        q /= np.linalg.norm(q, axis=-1, keepdims=True)
         for rule, beta_at in RULES.items():
-            seen, exact = (
-                observe(one.attend, q, k, scale=beta_at(keys)),
-                theory.random_energy(keys, beta_at(keys)),
-            )
-            where, whole = {"rule": rule, "keys": keys}, math.log(keys)
-            yield one.mean("entropy / ln n", where, seen.entropy[0] / whole, exact.entropy / whole, _SLACK)
-            yield one.mean("largest weight", where, seen.largest_weight[0], exact.largest_weight, _SLACK)
+            beta, where = beta_at(keys), {"rule": rule, "keys": keys}
+            seen = one.observed((1000, keys), (_HEADS, _QUERIES, keys), _HEAD_DIM, beta, length=1.0)
+            exact = theory.random_energy(keys, beta)
+            yield from one.means(where, seen, exact, "entropy / ln n", "largest weight", slack=_SLACK)
 
 
 def bounds(one: Subject) -> Iterator[Row]:
@@ -108,7 +99,6 @@ EXPERIMENT = Experiment(
         Chart(
             title="At a fixed β the softmax disperses",
             x="keys",
-            x_label="keys n",
             y="entropy / ln n",
             lines={rule: of("entropy / ln n", rule=rule) for rule in RULES},
             limits=(0.0, 1.05),
@@ -116,7 +106,6 @@ EXPERIMENT = Experiment(
         Chart(
             title="A gap of logits is worth less at length",
             x="keys",
-            x_label="keys n",
             y="weight of one key",
             lines={"gap 8": of(AT_FIXED)} | {f"soft cap {cap:g}": of(AT_CAP, cap=cap) for cap in _CAPS},
             limits=(0.0, 1.05),

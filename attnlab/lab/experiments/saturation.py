@@ -9,14 +9,10 @@ d_k = 3.05 ln n. Curves are exact integrals at this n, where the transition is g
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-
-import numpy as np
 
 from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
 from attnlab.lab.finding import Row
-from attnlab.lab.observables import observe
 from attnlab.lab.theory import attention_under_random_inputs, freezing_head_dim
 
 #: keys a row, head dimensions, heads and queries a head; a slow backend gets the second line. Below d_k = 4 a few
@@ -26,8 +22,6 @@ _SIZES = KEYS, (4, 8, 16, 32, 64, 128, 256), 16, 16
 _SLOW_SIZES = 64, (4, 64), 32, 4
 #: single precision resolves weights to about 1e-6 and entropies to 1e-5 at these sizes
 _SLACK = 2e-5
-#: as `Observables` has them, and as a reader does
-QUANTITIES = {"entropy": "entropy", "largest_weight": "largest weight", "participation": "Σp²"}
 
 
 def measure(one: Subject) -> Iterator[Row]:
@@ -37,14 +31,11 @@ def measure(one: Subject) -> Iterator[Row]:
     """
     keys, dims, heads, queries = _SLOW_SIZES if one.slow else _SIZES
     for head_dim in dims:
-        rng = one.rng(head_dim)
-        q, k = (rng.standard_normal((1, heads, n, head_dim), dtype=np.float32) for n in (queries, keys))
         for scaling, scale in (("unscaled", 1.0), ("scaled", head_dim**-0.5)):
-            seen = observe(one.attend, q, k, scale=scale)
+            seen = one.observed((head_dim,), (heads, queries, keys), head_dim, scale)
             exact = attention_under_random_inputs(keys, head_dim, scale)
             where = {"scaling": scaling, "keys": keys, "head_dim": head_dim}
-            for name, quantity in QUANTITIES.items():
-                yield one.mean(quantity, where, getattr(seen, name)[0], getattr(exact, name), _SLACK)
+            yield from one.means(where, seen, exact, "entropy / ln n", "largest weight", "Σp²", slack=_SLACK)
 
 
 EXPERIMENT = Experiment(
@@ -60,20 +51,15 @@ EXPERIMENT = Experiment(
     },
     lesson="For components of mean 0 and unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = "
     "1024). What decides is the standard deviation of a row's logits against √(2 ln n); d_k enters through it alone.",
-    charts=tuple(
+    charts=(
         Chart(
-            title=title,
+            title="Unscaled, few keys take the weight",
             x="head_dim",
             x_label=f"head dimension d_k, at n = {KEYS}",
-            y=label,
-            lines={name: of(quantity, scaling=name, keys=KEYS) for name in ("unscaled", "scaled")},
+            y="mean largest weight",
+            lines={name: of("largest weight", scaling=name, keys=KEYS) for name in ("unscaled", "scaled")},
             marks={"d_k = 2 ln n": freezing_head_dim(KEYS)},
             limits=(0.0, 1.05),
-            unit=(lambda row: math.log(row.where["keys"])) if quantity == "entropy" else (lambda row: 1.0),
-        )
-        for title, quantity, label in (
-            ("Unscaled, few keys take the weight", "largest weight", "mean largest weight"),
-            ("Unscaled, the entropy collapses", "entropy", "entropy / ln n"),
-        )
+        ),
     ),
 )

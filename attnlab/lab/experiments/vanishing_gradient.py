@@ -4,7 +4,7 @@ The gradient that reaches the logits of a row is Jg: g is the gradient of its we
 the softmax. For a g of independent components of mean 0 and unit variance E|Jg|² = ‖J‖_F² = S₂ − 2S₃ + S₂², S_k = Σp^k.
 It is small at both ends: (n − 1)/n² for equal weights, 0 where one key has all the weight; over 1024 keys its mean is
 largest at 1.5 times the freezing β. So at d_k = 64 the unscaled rows have the larger mean square, and some of them next
-to nothing; with d_k their share grows. The mean square is an exact integral. Shares and quantiles are sampled from the
+to nothing; with d_k their share grows. The mean square is an exact integral. Shares are sampled from the
 random energy model, and carry the error of that. "Next to nothing" is a norm below 1e-3 here: the figure shows the
 share of rows below every other norm as well. All of this is for standard normal inputs, before any training.
 """
@@ -17,27 +17,23 @@ from functools import lru_cache
 
 import numpy as np
 
-from attnlab.errors import Declined
 from attnlab.lab.experiment import (
     Array,
     Chart,
-    Estimate,
     Experiment,
     Subject,
     generator,
     mean_over_clusters,
     measured,
     of,
-    statistic_over_clusters,
 )
 from attnlab.lab.finding import Row, Where
-from attnlab.lab.observables import logit_gradients, observe
 from attnlab.lab.theory import attention_under_random_inputs, critical_beta, random_energy
 from attnlab.workload.inputs import Inputs
 
 _HEAD_DIM, _KEYS = 64, 1024
-#: heads, queries, keys; of a slow backend, by automatic differentiation, and of one backend against a size
-_SIZES, _SLOW_SIZES, _AUTOGRAD_SIZES, _ROWS_OF_ONE = (16, 48, _KEYS), (16, 8, 64), (16, 16, 96), (32, 128)
+#: heads, queries, keys; and of a slow backend
+_SIZES, _SLOW_SIZES = (16, 48, _KEYS), (16, 8, 64)
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: standard deviations of the logits, in units of β_c
 _SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.3, 1.8, 2.5, 4.5)
@@ -47,41 +43,35 @@ _NORMS = (1e-5, 1e-4, SMALL, 1e-2, 3e-2, 1e-1, 3e-1)
 #: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
 _HEAD_DIMS, _LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096), (256, 1024, 4096, 16384)
 #: a square norm is read from a backend to about 1e-12
-_NORM_SLACK, _SQUARE_SLACK = 2e-6, 1e-12
+_SQUARE_SLACK = 1e-12
 #: rows of the law, at most, copies of each, and logits drawn for it, about
 _LAW_ROWS, _COPIES, _LAW_LOGITS = 4096, 32, 2**22
 #: keys, head dimension and scale of a row
 _Law = tuple[int, int, float]
 SQUARE, RATIO, BELOW = "mean ‖J‖²", "rms ‖J‖, unscaled over scaled", "share of rows below"
-AGAINST_DIM, MEDIAN_DIM = "share of rows below 1e-3 against d_k", "median ‖J‖ against d_k"
-MEDIAN_LENGTH, AGAINST_BETA, _AT = "median ‖J‖ against n", "mean ‖J‖² against β", "β / β_c"
+AGAINST_DIM = "share of rows below 1e-3 against d_k"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Norms of the rows' Jacobians; small values; gradients of logits; through one backend, norms against sizes."""
+    """Norms of the rows' Jacobians; gradients with small values; through one backend, norms against sizes."""
     yield from _rows(one)
     yield from small_values(one)
     if one.lead:
         yield from _against_beta(one)
         yield from _against_sizes(one)
-    yield from _autograd(one)
 
 
 def _rows(one: Subject) -> Iterator[Row]:
     heads, queries, keys = _SLOW_SIZES if one.slow else _SIZES
-    rng, means = one.rng(keys), list[Row]()
-    q, k = (rng.standard_normal((1, heads, n, _HEAD_DIM)) for n in (queries, keys))
+    means = list[Row]()
     for scaling, scale in _SCALES.items():
-        squares, law = (
-            observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0],
-            (keys, _HEAD_DIM, scale),
-        )
+        seen, law = one.observed((keys,), (heads, queries, keys), _HEAD_DIM, scale), (keys, _HEAD_DIM, scale)
         where = {"scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
-        expected = attention_under_random_inputs(*law).jacobian_norm_squared
-        means.append(one.mean(SQUARE, where, squares, expected, _SQUARE_SLACK))
-        yield means[-1]
+        means += one.means(where, seen, attention_under_random_inputs(*law), SQUARE, slack=_SQUARE_SLACK)
         for norm in _NORMS:
-            yield _share_row(one, BELOW, {**where, "norm": norm}, np.sqrt(squares), norm, law)
+            found = np.sqrt(seen.jacobian_norm_squared[0])
+            yield _share_row(one, BELOW, {**where, "norm": norm}, found, norm, law)
+    yield from means
     unscaled, scaled = means
     found, expected = (
         math.sqrt(getattr(unscaled, name) / getattr(scaled, name)) for name in ("measured", "predicted")
@@ -103,13 +93,6 @@ def _share_row(one: Subject, quantity: str, where: Where, norms: Array, below: f
     return one.row(quantity, where, expected.value, found, **room)
 
 
-def _median_row(one: Subject, quantity: str, where: Where, norms: Array, law: _Law) -> Row:
-    """The median of the measured norms against the predicted one, which has an error of its own."""
-    found, expected = statistic_over_clusters(norms, lambda some: float(np.median(some))), median(*law)
-    error = math.hypot(found.error, expected.error)
-    return one.row(quantity, where, expected.value, found.value, standard_error=error, slack=_NORM_SLACK)
-
-
 def small_values(one: Subject) -> Iterator[Row]:
     """Norms of dL/dq, dL/dk and dL/dV with V/1000 over those with V, for the same gradient of the output."""
     q, k, v, upstream = one.rng(710).standard_normal((4, 1, 2, 24, 16))
@@ -121,58 +104,32 @@ def small_values(one: Subject) -> Iterator[Row]:
             yield one.row(quantity, {"of": wanted}, expected, ratio, slack=1e-10 * expected)
 
 
-def _autograd(one: Subject) -> Iterator[Row]:
-    """Mean square gradient of a logit, for unit-variance random values and a unit gradient of the output."""
-    rng, (heads, queries, keys) = one.rng(700), _AUTOGRAD_SIZES
-    q, k = (rng.standard_normal((1, heads, n, _HEAD_DIM)) for n in (queries, keys))
-    # values of one dimension and an upstream gradient of 1: then g = v has independent unit components
-    v, upstream = rng.standard_normal((1, heads, keys, 1)), np.ones((1, heads, queries, 1))
-    for scaling, scale in _SCALES.items():
-        try:
-            gradients = logit_gradients(one.backend, q, k, v, upstream, scale=scale)
-        except Declined:
-            return  # no automatic differentiation: nothing to measure, and nothing wrong
-        where = {"scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
-        expected = attention_under_random_inputs(keys, _HEAD_DIM, scale).jacobian_norm_squared
-        yield one.mean("mean ‖dL/ds‖² by autograd", where, (gradients**2).sum(axis=-1)[0], expected)
-
-
 def _against_beta(one: Subject) -> Iterator[Row]:
-    """Mean ‖J‖² against the logits' standard deviation β, with queries of length 1."""
+    """Mean ‖J‖² against the logits' standard deviation β."""
     for number, ratio in enumerate(_SWEEP):
-        beta, rng = ratio * critical_beta(_KEYS), one.rng(800, number)
-        q, k = (rng.standard_normal((1, _ROWS_OF_ONE[0], n, 8)) for n in (32, _KEYS))
-        q /= np.linalg.norm(q, axis=-1, keepdims=True)
-        squares = observe(one.attend, q, k, scale=beta).jacobian_norm_squared[0]
-        expected = random_energy(_KEYS, beta).jacobian_norm_squared
-        yield one.mean(AGAINST_BETA, {"keys": _KEYS, _AT: ratio}, squares, expected, _SQUARE_SLACK)
+        beta = ratio * critical_beta(_KEYS)
+        seen = one.observed((800, number), (32, 32, _KEYS), 8, beta, length=1.0)
+        yield from one.means({"spread": ratio}, seen, random_energy(_KEYS, beta), SQUARE, slack=_SQUARE_SLACK)
 
 
 def _against_sizes(one: Subject) -> Iterator[Row]:
-    """Rows without a gradient against d_k, unscaled over 1024 keys; the median norm against n, scaled at d_k = 64.
+    """Rows without a gradient against d_k, unscaled over 1024 keys; the mean square norm against n, scaled at d_k = 64.
 
     Given its query a row has independent normal logits, whose size follows from the query's length alone. So queries of
     16 dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
     """
-
-    def norms_of(law: _Law, heads: int, queries: int, stream: int) -> Array:
-        (keys, head_dim, scale), rng = law, one.rng(820, stream)
-        q, k = (rng.standard_normal((1, heads, n, 16)) for n in (queries, keys))
-        length = np.sqrt(rng.chisquare(head_dim, (1, heads, queries, 1)))
-        q *= length / np.linalg.norm(q, axis=-1, keepdims=True)
-        return np.asarray(np.sqrt(observe(one.attend, q, k, scale=scale).jacobian_norm_squared[0]))
-
     for head_dim in _HEAD_DIMS:
-        law, where = (_KEYS, head_dim, 1.0), {"scaling": "unscaled", "keys": _KEYS, "head_dim": head_dim}
-        norms = norms_of(law, *_ROWS_OF_ONE, head_dim)
-        yield _share_row(one, AGAINST_DIM, where, norms, SMALL, law)
-        yield _median_row(one, MEDIAN_DIM, where, norms, law)
+        lengths = np.sqrt(one.rng(820, head_dim).chisquare(head_dim, (1, 32, 128, 1)))
+        seen = one.observed((825, head_dim), (32, 128, _KEYS), 16, 1.0, lengths)
+        where, norms = {"scaling": "unscaled", "head_dim": head_dim}, np.sqrt(seen.jacobian_norm_squared[0])
+        yield _share_row(one, AGAINST_DIM, where, norms, SMALL, (_KEYS, head_dim, 1.0))
     for keys in _LENGTHS:
-        law, where = (
-            (keys, _HEAD_DIM, _SCALES["scaled"]),
-            {"scaling": "scaled", "keys": keys, "head_dim": _HEAD_DIM},
+        seen = one.observed((830, keys), (12, 24, keys), _HEAD_DIM, _HEAD_DIM**-0.5)
+        exact, where = (
+            attention_under_random_inputs(keys, _HEAD_DIM, _HEAD_DIM**-0.5),
+            {"against": "n", "keys": keys},
         )
-        yield _median_row(one, MEDIAN_LENGTH, where, norms_of(law, 8, 24, keys), law)
+        yield from one.means(where, seen, exact, SQUARE, slack=_SQUARE_SLACK)
 
 
 # -- the law of ‖J‖_F of a row over standard normal inputs, which has no integral ---------------------
@@ -180,18 +137,6 @@ def _against_sizes(one: Subject) -> Iterator[Row]:
 # Rows of the random energy model are drawn, and the two things that decide most of ‖J‖ are not left to chance: β is
 # drawn from one stratum of its law for each row, and the largest logit, given all others a normal number above the
 # second largest, from one stratum of its law for each copy of the row. That makes the error some ten times smaller.
-
-
-def median(keys: int, head_dim: int, scale: float) -> Estimate:
-    """The median of ‖J‖_F of a row of softmax(scale · q·k) over `keys`, q and k ~ N(0, I) in `head_dim` dimensions.
-
-    Standard error: half the distance of the quantiles one standard error of the level away (Woodruff 1952).
-    """
-    norms = _norms(keys, head_dim, scale)
-    value = float(np.median(norms))
-    _, error = mean_over_clusters(norms < value)
-    low, high = np.quantile(norms, np.clip([0.5 - error, 0.5 + error], 0, 1))
-    return Estimate(value, float(high - low) / 2)
 
 
 @lru_cache(maxsize=16)
@@ -231,23 +176,22 @@ EXPERIMENT = Experiment(
     title="The vanishing gradient",
     measure=measure,
     sentence="At n = 1024, d_k = 64 the root mean square of ‖J‖ unscaled is {ratio:.1f} times the scaled one, "
-    "while {below:.1%} of its rows lie below 1e-3, and {many:.0%} at d_k = 4096. Scaled, the median falls with the "
-    "length, from {short:.3f} at n = 256 to {long:.4f} at 16,384.",
+    "while {below:.1%} of its rows lie below 1e-3, and {many:.0%} at d_k = 4096. Scaled, the mean square falls with "
+    "the length, from {short:.1e} at n = 256 to {long:.1e} at 16,384.",
     numbers={
         "ratio": measured(RATIO, keys=_KEYS),
         "below": measured(AGAINST_DIM, head_dim=64),
         "many": measured(AGAINST_DIM, head_dim=4096),
-        "short": measured(MEDIAN_LENGTH, keys=256),
-        "long": measured(MEDIAN_LENGTH, keys=16384),
+        "short": measured(SQUARE, against="n", keys=256),
+        "long": measured(SQUARE, against="n", keys=16384),
     },
     lesson="That ‖J‖ vanishes (is below 1e-3) without 1/√d_k is true of a share of the rows, at n = 1024 of "
     "about 2.6 % at d_k = 64 and of more than half from d_k ≈ 1,400 on; its root mean square over rows does not "
-    "vanish. And with the scale ‖J‖ falls as √(e/n) for large n and d_k, in the median as in the root mean square.",
+    "vanish. And with the scale ‖J‖ falls as √(e/n) for large n and d_k.",
     charts=(
         Chart(
             title="Unscaled, a tail of rows gets no gradient",
             x="norm",
-            x_label="norm x",
             y="share of rows with ‖J‖ < x",
             lines={name: of(BELOW, scaling=name, keys=_KEYS) for name in ("unscaled", "scaled")},
             marks={"threshold 1e-3": SMALL},
@@ -263,10 +207,10 @@ EXPERIMENT = Experiment(
         ),
         Chart(
             title="On average ‖J‖ is largest beyond freezing",
-            x=_AT,
+            x="spread",
             x_label=f"standard deviation of the logits / β_c, at n = {_KEYS}",
             y="mean ‖J‖²",
-            lines={"mean ‖J‖²": of(AGAINST_BETA)},
+            lines={"mean ‖J‖²": of(SQUARE, spread=_SWEEP)},
             marks={"β_c": 1.0},
         ),
     ),
