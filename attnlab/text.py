@@ -1,4 +1,4 @@
-"""How numbers and words are written, in tables, sentences and figures; and text from outside, made safe to show.
+"""How numbers are written, in tables, sentences and figures; and text from outside, made safe to show.
 
 What a backend raises, a library prints or a file holds is data. It may carry terminal escapes, characters that turn the
 direction of writing, thousands of letters, or where somebody lives: shown, it is one line, bounded, without control
@@ -10,22 +10,10 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
-from enum import Enum
+from collections.abc import Sequence
+from enum import StrEnum as StrEnum
 from pathlib import Path
-from textwrap import fill
-
-if sys.version_info >= (3, 11):  # noqa: UP036 (workers run in 3.10 too)
-    from enum import StrEnum as StrEnum
-else:
-
-    class StrEnum(str, Enum):  # noqa: UP042
-        """As Python 3.11 has it."""
-
-        __str__ = str.__str__
-
 
 #: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
 MOST, _SHOWN = 400, 150
@@ -49,14 +37,6 @@ def read_text(file: Path, most: int) -> str:
     if len(data) > most:
         raise ValueError(f"it holds more than the {most:,} bytes that one may have")
     return data.decode()
-
-
-def wrapped(text: str, width: int) -> str:
-    """Its lines, none longer than `width`: none ends within a percentage or an interval."""
-    kept = re.sub(r"(?<=\d) (?=%)|(?<=,) (?=[\d.e+-]+\])", "\u00a0", text)
-    kept = re.sub(r"(?<=\d) to (?=\d)", "\u00a0to\u00a0", kept)
-    lines = (fill(one, width, break_on_hyphens=False) for one in kept.split("\n"))
-    return "\n".join(lines).replace("\u00a0", " ")
 
 
 def one_line(text: str, most: int = MOST) -> str:
@@ -84,11 +64,6 @@ def listed(items: Sequence[str], last: str = "and") -> str:
     if len(items) < 2:
         return "".join(items)
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
-
-
-def named(names: Iterable[str], last: str = "and") -> str:
-    """Names of contenders as code, listed."""
-    return listed([f"`{name}`" for name in names], last)
 
 
 def first_lines(lines: Sequence[str], most: int = 10) -> str:
