@@ -126,7 +126,8 @@ def diagnose(
     try:
         text = read_text(file, 2**26)
     except (OSError, ValueError) as fault:
-        raise ValueError(f"the text {file} cannot be read: {fault}") from None
+        reason = getattr(fault, "strerror", None) or fault
+        raise ValueError(f"the text {file} cannot be read: {reason}") from None
     found = lab.diagnose(*lab.read_model(model, text, length, untrained))
     plain = json.dumps(found.to_dict(), indent=1)
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), "diagnosis.json")

@@ -52,7 +52,7 @@ def rows_of(run: Run) -> pd.DataFrame:
     told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
     for at, (name, value) in enumerate(told.items()):
         rows.insert(at, name, value)
-    pairs = ["window", "key_lengths"]  # tuples have no column type of their own
+    pairs = [name for name in ("window", "key_lengths") if name in rows]  # tuples have no column type
     rows[pairs] = rows[pairs].map(lambda one: None if one is None else str(one))
     return rows
 
