@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a backend does not answer a workload.
+
+    field : what is not supported: a field of the workload, a keyword of `attend`, "library", or "" where it cannot be
+    told. reason : a short sentence for a person, without the backend's name.
+    """
+
+    field: str
+    reason: str
+
 
 class Declined(Exception):
-    """The backend does not do this workload; the message is its reason, for a person."""
+    """A backend does not do this workload, by its `refusal`; `asked` goes before the reason in the message."""
+
+    def __init__(self, refusal: Refusal | str, asked: str = "") -> None:
+        self.refusal = Refusal("", refusal) if isinstance(refusal, str) else refusal
+        super().__init__(f"{asked}: {self.refusal.reason}" if asked else self.refusal.reason)
 
 
 class Misbehaved(Exception):

@@ -30,19 +30,23 @@ MEMORY = {"scores": 0, "outputs": 4.1}
 _ONE_FOR_ALL = "ExecuTorch's operator takes one mask for all batch elements and heads"
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """What the operator cannot be told."""
     if workload.value_dim != workload.head_dim:
-        return f"ExecuTorch's operator needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+        return (
+            "value_dim",
+            f"ExecuTorch's operator needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}",
+        )
     if workload.queries > workload.keys:
         return (
+            "queries",
             "ExecuTorch's operator takes the queries for the last of the keys, "
-            f"got {workload.queries} queries and {workload.keys} keys"
+            f"got {workload.queries} queries and {workload.keys} keys",
         )
     if workload.key_lengths is not None and workload.batch > 1:
-        return f"{_ONE_FOR_ALL}, and key_lengths differ by batch element"
+        return "key_lengths", f"{_ONE_FOR_ALL}, and key_lengths differ by batch element"
     if workload.bias in ("normal", "alibi") and workload.heads > 1:
-        return f"{_ONE_FOR_ALL}, and this bias differs by head"
+        return "bias", f"{_ONE_FOR_ALL}, and this bias differs by head"
     return None
 
 

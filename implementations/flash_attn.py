@@ -75,7 +75,7 @@ def attend(
     return output.transpose(1, 2)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why FlashAttention cannot do it, or None."""
     reason = _LIMITS.declines(workload)
     if reason:
@@ -85,19 +85,22 @@ def declines(workload: Workload) -> str | None:
     return _hidden(Sides.asked(workload), workload) or refusal(attend, workload)
 
 
-def _with_lengths(workload: Workload) -> str | None:
+def _with_lengths(workload: Workload) -> tuple[str, str] | None:
     if workload.backward:
-        return "flash_attn_with_kvcache, which takes key lengths, has no backward pass"
+        return "direction", "flash_attn_with_kvcache, which takes key lengths, has no backward pass"
     if workload.causal or workload.window or workload.mask or workload.bias != "none":
-        return "FlashAttention aligns causal masks, windows and ALiBi to each key length, not to all keys"
+        return (
+            "mask",
+            "FlashAttention aligns causal masks, windows and ALiBi to each key length, not to all keys",
+        )
     return None
 
 
-def _hidden(sides: Sides | None, workload: Workload) -> str | None:
+def _hidden(sides: Sides | None, workload: Workload) -> tuple[str, str] | None:
     if sides is None:
-        return "its band of keys cannot be told along FlashAttention's bottom-right diagonal"
+        return "mask", "its band of keys cannot be told along FlashAttention's bottom-right diagonal"
     if sides.right >= sides.keys:  # mha_fwd in csrc/flash_attn/flash_api.cpp
-        return f"FlashAttention takes a window that reaches {sides.keys} keys or more for no window"
+        return "window", f"FlashAttention takes a window that reaches {sides.keys} keys or more for no window"
     if sides.keys < workload.keys and workload.bias != "none":
-        return "FlashAttention counts ALiBi from the last key that it is given, here not the last one"
+        return "bias", "FlashAttention counts ALiBi from the last key that it is given, here not the last one"
     return None

@@ -102,7 +102,7 @@ def attend(
     return output.view(form.batch, form.queries, form.heads, form.value_dim).transpose(1, 2)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why FlashInfer cannot do it, or None."""
     reason = _LIMITS.declines(workload)
     if reason:
@@ -110,14 +110,20 @@ def declines(workload: Workload) -> str | None:
     dims = (workload.head_dim, workload.value_dim)
     if dims not in _DIMS:
         known = ", ".join("/".join(map(str, sorted(set(one), reverse=True))) for one in _DIMS)
-        return f"FlashInfer's kernels are made for head_dim {known}, got {'/'.join(map(str, dims))}"
-    if _wrapper != "prefill" and (workload.queries > 1 or dims[0] != dims[1]):
         return (
+            "head_dim",
+            f"FlashInfer's kernels are made for head_dim {known}, got {'/'.join(map(str, dims))}",
+        )
+    if _wrapper != "prefill" and (workload.queries > 1 or dims[0] != dims[1]):
+        return "queries", (
             f"its wrapper for decoding takes one query and value_dim = head_dim; leave out wrapper={_wrapper}"
         )
     sides = Sides.asked(workload)
     if sides is None or sides.right > 0:
-        return "its band of keys cannot be told by FlashInfer's bottom-right causal mask and left window"
+        return (
+            "mask",
+            "its band of keys cannot be told by FlashInfer's bottom-right causal mask and left window",
+        )
     return refusal(attend if _wrapper == "prefill" else _of_one_query, workload)
 
 

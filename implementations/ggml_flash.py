@@ -88,28 +88,36 @@ def attend(
     return output.swapaxes(1, 2).astype(query.dtype, copy=False)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why ggml cannot do it, or None."""
     dims = (workload.head_dim, workload.value_dim)
     tiles = workload.queries >= _TILE and not any(one % _MULTIPLE for one in dims)
     if workload.softcap is not None and tiles and workload.keys % _TILE_KEYS:
         return (
+            "softcap",
             f"under a soft cap ggml counts what fills its last tile of {_TILE_KEYS} keys up as keys, "
-            f"got {workload.keys} keys"
+            f"got {workload.keys} keys",
         )
     if workload.dtype == "float16" and not tiles:
         return (
+            "dtype",
             f"for fewer than {_TILE} queries, or dimensions that are no multiples of {_MULTIPLE}, ggml adds float16 "
-            "values up in float16, key by key: off by ten times the rounding of the output"
+            "values up in float16, key by key: off by ten times the rounding of the output",
         )
     if workload.bias in ("normal", GIVEN) and workload.dtype == "float32":
-        return "ggml takes a bias in float16, which would round one in float32"
+        return "bias", "ggml takes a bias in float16, which would round one in float32"
     if workload.bias == "alibi":
         if workload.heads & (workload.heads - 1):
-            return f"ggml's ALiBi has other slopes where heads are no power of two, got {workload.heads}"
+            return (
+                "bias",
+                f"ggml's ALiBi has other slopes where heads are no power of two, got {workload.heads}",
+            )
         longest = max(workload.queries, workload.keys) - 1
         if longest > _LARGEST_EXACT:
-            return f"ggml takes ALiBi's distances in float16, exact to {_LARGEST_EXACT}, got {longest}"
+            return (
+                "bias",
+                f"ggml takes ALiBi's distances in float16, exact to {_LARGEST_EXACT}, got {longest}",
+            )
     return None
 
 

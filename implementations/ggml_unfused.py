@@ -66,10 +66,10 @@ def attend(
     return output
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why ggml cannot do it, or None."""
     if workload.dtype != "float32":
-        return f"ggml rounds the weights to float16 before it multiplies them, got {workload.dtype}"
+        return "dtype", f"ggml rounds the weights to float16 before it multiplies them, got {workload.dtype}"
     return None
 
 

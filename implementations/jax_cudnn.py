@@ -24,16 +24,17 @@ LIBRARY = "jax"
 KERNEL = "cudnn"
 
 
-def declines(workload: Any) -> str | None:
+def declines(workload: Any) -> tuple[str, str] | None:
     """What the kernel is known to lack, or what JAX says when it lowers such a call."""
     if workload.device != "cuda":
-        return "cuDNN's attention runs on CUDA only"
+        return "device", "cuDNN's attention runs on CUDA only"
     if workload.dtype not in ("float16", "bfloat16"):
-        return f"cuDNN's attention computes in float16 and bfloat16, not in {workload.dtype}"
+        return "dtype", f"cuDNN's attention computes in float16 and bfloat16, not in {workload.dtype}"
     if workload.value_dim != workload.head_dim:
         return (
+            "value_dim",
             "jax.nn.dot_product_attention needs value_dim = head_dim, "
-            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}"
+            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}",
         )
     shape = workload.shape
     query = (shape.batch, shape.heads, shape.queries, workload.head_dim)
@@ -45,7 +46,7 @@ def declines(workload: Any) -> str | None:
 @cache
 def _refusal(
     dtype: str, query: tuple[int, ...], key: tuple[int, ...], bias: tuple[int, ...] | None, backward: bool
-) -> str | None:
+) -> tuple[str, str] | None:
     """JAX's own reason against such a call, or None."""
     asked = [jax.ShapeDtypeStruct(one, dtype) for one in (query, key, key)]
     added = None if bias is None else jax.ShapeDtypeStruct(bias, dtype)
@@ -57,7 +58,7 @@ def _refusal(
     try:
         jax.jit(tried).lower(*asked, added)
     except (NotImplementedError, RuntimeError, ValueError) as refused:
-        return f"JAX says: {' '.join(str(refused).split())[:200]}"
+        return "", f"JAX says: {' '.join(str(refused).split())[:200]}"
     return None
 
 

@@ -24,18 +24,22 @@ jax = Jax.opened()
 LIBRARY = "jax"
 
 
-def declines(workload: Any) -> str | None:
+def declines(workload: Any) -> tuple[str, str] | None:
     """What the function refuses, and float64, in which it does not compute."""
     if workload.dtype == "float64":
-        return "jax.nn.dot_product_attention computes its softmax in float32, also for float64"
+        return "dtype", "jax.nn.dot_product_attention computes its softmax in float32, also for float64"
     if workload.dtype == "float16" and workload.device == "cpu":
-        return "jax.nn.dot_product_attention asks for float16 products added in float32, which XLA has not on the CPU"
+        return (
+            "dtype",
+            "jax.nn.dot_product_attention asks for float16 products added in float32, which XLA has not on the CPU",
+        )
     if workload.dtype == "bfloat16" and workload.device == "cpu" and workload.head_dim == 1:
-        return "XLA aborts the process on some bfloat16 products of head_dim 1 on the CPU"
+        return "head_dim", "XLA aborts the process on some bfloat16 products of head_dim 1 on the CPU"
     if workload.value_dim != workload.head_dim:
         return (
+            "value_dim",
             "jax.nn.dot_product_attention needs value_dim = head_dim, "
-            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}"
+            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}",
         )
     return None
 

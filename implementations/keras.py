@@ -25,9 +25,9 @@ keras = Keras.opened()
 LIBRARY = "keras"
 
 
-def declines(workload: Any) -> str | None:
+def declines(workload: Any) -> tuple[str, str] | None:
     """float64, which Keras's rules of promotion do not keep."""
-    return "Keras computes float64 in float32" if workload.dtype == "float64" else None
+    return ("dtype", "Keras computes float64 in float32") if workload.dtype == "float64" else None
 
 
 def attend(

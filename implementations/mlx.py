@@ -23,13 +23,16 @@ mx = required("mlx.core", extra="mlx")
 LIBRARY = "mlx"
 
 
-def declines(workload: Any) -> str | None:
+def declines(workload: Any) -> tuple[str, str] | None:
     """float64, and in 16 bits a scale that they do not hold."""
     if workload.dtype == "float64":
-        return "MLX computes the softmax in float32, also for float64"
+        return "dtype", "MLX computes the softmax in float32, also for float64"
     held = float(round_to(np.array(workload.scale), workload.dtype))
     if workload.dtype != "float32" and held != workload.scale:
-        return f"MLX rounds the scale to {workload.dtype} on the CPU: {workload.scale:g} becomes {held:g}"
+        return (
+            "scale",
+            f"MLX rounds the scale to {workload.dtype} on the CPU: {workload.scale:g} becomes {held:g}",
+        )
     return None
 
 

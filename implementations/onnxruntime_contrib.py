@@ -76,11 +76,12 @@ def attend(
     return unpacked(output, heads)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why ONNX Runtime's operator cannot do it, or None."""
     if workload.dtype != "float32":
         return (
-            f"ONNX Runtime's MultiHeadAttention computes in float32 only on the CPU, not in {workload.dtype}"
+            "dtype",
+            f"ONNX Runtime's MultiHeadAttention computes in float32 only on the CPU, not in {workload.dtype}",
         )
     return None
 

@@ -60,10 +60,13 @@ def attend(
     return output.reshape(*shape[:3], value.shape[-1])
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why the plain graph cannot do it, or None."""
     if workload.dtype != "float32":
-        return f"the plain graph is made in float32 only, not in {workload.dtype}: it rounds the scale"
+        return (
+            "dtype",
+            f"the plain graph is made in float32 only, not in {workload.dtype}: it rounds the scale",
+        )
     return None
 
 

@@ -43,14 +43,15 @@ def attend(
     return output
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why SageAttention cannot do it, or None."""
     reason = _LIMITS.declines(workload)
     if reason:
         return reason
     if workload.causal and workload.queries != workload.keys:
         return (
+            "causal",
             "SageAttention's causal mask is for as many queries as keys, "
-            f"got {workload.queries} and {workload.keys}"
+            f"got {workload.queries} and {workload.keys}",
         )
     return refusal(attend, workload)

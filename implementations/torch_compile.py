@@ -33,10 +33,13 @@ MEMORY = {"scores": 2.1, "outputs": 4.1}
 ON_REQUEST = "it compiles for seconds at every shape"
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """What its compiled gradients cannot do."""
     if workload.direction == "backward":
-        return "its backward pass gives up the forward pass's memory, so that it cannot be timed alone; training can"
+        return (
+            "direction",
+            "its backward pass gives up the forward pass's memory, so that it cannot be timed alone; training can",
+        )
     return None
 
 

@@ -57,13 +57,13 @@ class Seen(NamedTuple):
 def declines(workload: Workload) -> str | None:
     """What the kernel for the CPU lacks."""
     if workload.device != "cpu":
-        return "attnlab has run FlexAttention on the CPU only"
+        return "device", "attnlab has run FlexAttention on the CPU only"
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
-        return "FlexAttention's kernel for the CPU needs AVX2 or AVX-512"
+        return "device", "FlexAttention's kernel for the CPU needs AVX2 or AVX-512"
     if workload.dtype == "float64":
-        return "FlexAttention's kernel for the CPU has no float64"
+        return "dtype", "FlexAttention's kernel for the CPU has no float64"
     if workload.backward:
-        return "FlexAttention has no backward pass on the CPU"
+        return "direction", "FlexAttention has no backward pass on the CPU"
     return None
 
 

@@ -32,12 +32,12 @@ def configure(fastpath: str) -> None:
     _fastpath = fastpath == "on"
 
 
-def declines(workload: Any) -> str | None:
+def declines(workload: Any) -> tuple[str, str] | None:
     """One width for all heads, and at least one key for every query."""
     if (workload.heads * workload.head_dim, workload.value_dim) != (workload.d_model, workload.head_dim):
-        return "nn.MultiheadAttention divides d_model evenly among its heads"
+        return "value_dim", "nn.MultiheadAttention divides d_model evenly among its heads"
     if workload.masked.empty_rows(workload.shape) is not None:
-        return "a query sees no key, and nn.MultiheadAttention answers NaN to it"
+        return "mask", "a query sees no key, and nn.MultiheadAttention answers NaN to it"
     return None
 
 

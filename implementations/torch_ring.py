@@ -46,17 +46,20 @@ def configure(processes: str) -> None:
     PROCESSES = int(processes)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """What the ring cannot cut, and what its kernel cannot do."""
     queries, keys, count = workload.queries, workload.keys, PROCESSES
     if workload.causal and queries != keys:
-        return f"a causal ring needs as many queries as keys, got {queries} and {keys}"
+        return "causal", f"a causal ring needs as many queries as keys, got {queries} and {keys}"
     if workload.causal and keys % (2 * count):
-        return f"a causal ring of {count} processes needs a multiple of {2 * count} positions, got {keys}"
+        return (
+            "keys",
+            f"a causal ring of {count} processes needs a multiple of {2 * count} positions, got {keys}",
+        )
     if keys % count:
-        return f"a ring of {count} processes needs a multiple of {count} keys, got {keys}"
+        return "keys", f"a ring of {count} processes needs a multiple of {count} keys, got {keys}"
     if queries < count:
-        return f"{count} processes need a query each, got {queries}"
+        return "queries", f"{count} processes need a query each, got {queries}"
     return ForcedKernel("flash").declines(workload)
 
 

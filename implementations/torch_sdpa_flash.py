@@ -28,10 +28,10 @@ _forced = ForcedKernel("flash")
 attend = _forced.attend
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why this kernel cannot do `workload`, or None."""
     if workload.device != "cpu" and LOG_SUM in workload.results:
-        return "its ln Z is read from the CPU's kernel only"
+        return "direction", "its ln Z is read from the CPU's kernel only"
     return _forced.declines(workload)
 
 

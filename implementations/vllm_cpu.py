@@ -78,26 +78,31 @@ class Cache:
         return self._plans[asked]
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """What would end the process or be answered otherwise."""
     if workload.value_dim != workload.head_dim:
         return (
-            f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}"
+            "value_dim",
+            f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}",
         )
     if workload.head_dim not in _DIMS:
-        return f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}"
+        return (
+            "head_dim",
+            f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}",
+        )
     causal, _ = _diagonal(bool(workload.causal), workload.window)
     if workload.window is not None and not causal:
-        return "vLLM's windows end at the query's own place, and this one looks ahead"
+        return "window", "vLLM's windows end at the query's own place, and this one looks ahead"
     if causal and workload.key_lengths is not None:
-        return "vLLM aligns a causal mask with the keys that a batch element has, not with all"
+        return "key_lengths", "vLLM aligns a causal mask with the keys that a batch element has, not with all"
     if causal and workload.queries > workload.keys:
         return (
+            "queries",
             "vLLM takes the queries for the last of the keys, "
-            f"got {workload.queries} queries and {workload.keys} keys"
+            f"got {workload.queries} queries and {workload.keys} keys",
         )
     if workload.bias == "alibi" and not causal:
-        return "vLLM's ALiBi raises the scores of later keys: it needs a causal mask"
+        return "bias", "vLLM's ALiBi raises the scores of later keys: it needs a causal mask"
     return None
 
 

@@ -75,7 +75,7 @@ def attend(
     return (output.flatten(2, 3) if enable_gqa else output).transpose(1, 2)
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """Why xFormers cannot do it, or None."""
     reason = _LIMITS.declines(workload)
     if reason:
@@ -83,8 +83,9 @@ def declines(workload: Workload) -> str | None:
     multiple = 4 if workload.dtype == "float32" else 8
     if workload.head_dim % multiple or workload.value_dim % multiple:
         return (
+            "head_dim",
             f"xFormers needs head_dim and value_dim to be multiples of {multiple} in {workload.dtype}, "
-            f"got {workload.head_dim} and {workload.value_dim}"
+            f"got {workload.head_dim} and {workload.value_dim}",
         )
     flags = told(workload, KEYWORDS) or {}
     if workload.bias == "none" and {"window", "window_bottom_right"} & set(flags):
@@ -92,13 +93,13 @@ def declines(workload: Workload) -> str | None:
     return reason or refusal(attend, workload)
 
 
-def _windows(sides: Sides | None, workload: Workload) -> str | None:
+def _windows(sides: Sides | None, workload: Workload) -> tuple[str, str] | None:
     if workload.dtype not in HALVES:
-        return "xFormers' windows are in its flash kernels alone, which have no float32"
+        return "window", "xFormers' windows are in its flash kernels alone, which have no float32"
     if sides is None:
-        return "its band of keys cannot be told along xFormers' bottom-right diagonal"
+        return "mask", "its band of keys cannot be told along xFormers' bottom-right diagonal"
     if sides.right >= sides.keys:  # its flash kernels are FlashAttention's
-        return f"xFormers takes a window that reaches {sides.keys} keys or more for no window"
+        return "window", f"xFormers takes a window that reaches {sides.keys} keys or more for no window"
     return None
 
 

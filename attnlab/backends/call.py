@@ -9,6 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.backends.contender import in_this_process
+from attnlab.errors import Declined
 from attnlab.workload.inputs import Block, Inputs
 from attnlab.workload.vocabulary import GRADIENTS, OUTPUT
 from attnlab.workload.workload import Workload
@@ -156,4 +157,7 @@ def answer(
     """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
     backend = in_this_process(name, folders)
     workload = Workload.of_problem(problem, device=device, direction=direction)
-    return backend.named(workload, backend.bind(workload, problem, projection)())
+    try:
+        return backend.named(workload, backend.bind(workload, problem, projection)())
+    except Declined as declined:
+        raise Declined(declined.refusal, f"{name} declines {workload.label}") from None

@@ -1,48 +1,32 @@
 """How a call of a backend is put together: keywords, `prepare`, stored keys, the block around it.
 
 What costs time and belongs to the work is within the call; all else is done before, once.
-
-A multi-head block is computed around any core with the library's own linear map, stack, reshape and axes exchanged. How
-x becomes query, key and value is the contender's choice:
-
-``fused``
-    one matrix product with all three matrices one above the other, whose result is cut in three views; for a block with
-    a memory one product for the query and one for key and value.
-``loop``
-    one small map a head, each with the rows of its head, and the results stacked: the slow way.
-
-Cutting the parameters up is preparation.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attnlab.backends.block import BlockCall, Core, Held
+from attnlab.backends.contract import Definition
 from attnlab.backends.keywords import given
 from attnlab.backends.library import Arrays, Call, Library
 from attnlab.backends.storage import STORED
-from attnlab.errors import Declined
-from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projected
+from attnlab.errors import Declined, Refusal
+from attnlab.workload.inputs import Inputs
 from attnlab.workload.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.workload.workload import Workload
 
-if TYPE_CHECKING:
-    from attnlab.backends.backend import Backend
-
-#: query, key and value to the output of all heads, (batch, heads, length, dim) each
-Core = Callable[[Any, Any, Any], Any]
-#: arrays that a call reads where they lie, and what makes such of another problem
-Held = tuple[Arrays, Callable[[Inputs], Arrays]]
 _NAMES = ("query", "key", "value")
-UNKNOWN_GRADIENTS = "a query sees no key, and what its gradients are then is not known"
+UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
 
 
 @dataclass(frozen=True)
@@ -53,7 +37,7 @@ class Calling:
     `again` makes the call anew where other numbers in them have to be prepared.
     """
 
-    backend: Backend
+    backend: Definition
     workload: Workload
     problem: Inputs
     library: Library
@@ -177,7 +161,7 @@ class Calling:
         if empty is None:
             return partial(attend, **options)
         if workload.backward:
-            raise Declined(f"{backend.name} declines {workload.label}: {UNKNOWN_GRADIENTS}")
+            raise Declined(UNKNOWN_GRADIENTS)
         rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
         if not with_log_sum:
             return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
@@ -196,139 +180,3 @@ def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> 
     if layout == "bhsd":
         return library.from_numpy(array, dtype)
     return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
-
-
-class BlockCall:
-    """One block with its arrays in the library, ready to be called: returns y, (batch, queries, d_model).
-
-    `core` is made from the projected query, key and value, once: a backend may prepare itself for them.
-    Raises ValueError for an unknown projection.
-    """
-
-    def __init__(
-        self,
-        library: Library,
-        block: Block,
-        dtype: str,
-        core: Callable[[Any, Any, Any], Core],
-        projection: str = "fused",
-    ) -> None:
-        if projection not in PROJECTIONS:
-            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
-        self._library, self._block, self._dtype = library, block, dtype
-        #: see `Calling`
-        self.held: list[Held] = []
-        (x,) = self._kept(lambda block: [block.x])
-        (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
-        self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
-        self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
-        self._out = self._linear(
-            lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
-        )
-        self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
-        self._project = self._looped() if projection == "loop" else self._mapped()
-        self._core = core(*self.project())
-
-    def __call__(self) -> Any:
-        return self.output(self._core(*self.project()))
-
-    def project(self) -> tuple[Any, Any, Any]:
-        """Query, key and value, turned by their positions where they are: (batch, heads, length, dim) each."""
-        query, key, value = self._project()
-        if self._turns is not None:
-            query, key = (
-                self._turned(one, *turn) for one, turn in zip((query, key), self._turns, strict=True)
-            )
-        return query, key, value
-
-    def output(self, heads: Any) -> Any:
-        """The heads side by side, projected: from (batch, heads, queries, value_dim) to (batch, queries, d_model)."""
-        batch, count, length, dim = heads.shape
-        return self._out(heads.swapaxes(1, 2).reshape(batch, length, count * dim))
-
-    @property
-    def parts(self) -> dict[str, Call]:
-        """The three parts of the call as calls of their own, on arrays that the parts before them left."""
-        projected = self.project()
-        heads = self._core(*projected)
-        return {
-            "projection": self.project,
-            "attention": lambda: self._core(*projected),
-            "output": lambda: self.output(heads),
-        }
-
-    def _mapped(self) -> Call:
-        """One map for the matrices that are projected together, or one each; a result of several is cut."""
-        block, widths = self._block, projected(self._block)
-        together = [_NAMES] if block.memory is None else [_NAMES[:1], _NAMES[1:]]
-        width, maps = dict(zip(_NAMES, widths, strict=True)), []
-        for names in together:
-
-            def of(block: Block, names: tuple[str, ...] = names) -> list[NDArray[Any]]:
-                pairs = [block.projections[name] for name in names]
-                return [np.concatenate(one) for one in zip(*pairs, strict=True)]
-
-            ends = np.cumsum([width[name] for name in names]).tolist()
-            cuts = [slice(end - width[name], end) for name, end in zip(names, ends, strict=True)]
-            maps.append(
-                (self._linear(of), self._tokens[names[0]], [self._heads[name] for name in names], cuts)
-            )
-
-        def project() -> list[Any]:
-            found: list[Any] = []
-            for linear, tokens, heads, cuts in maps:
-                whole = linear(tokens)
-                if len(cuts) == 1:
-                    found.append(_split(whole, heads[0]))
-                else:
-                    found += [_split(whole[..., cut], count) for cut, count in zip(cuts, heads, strict=True)]
-            return found
-
-        return project
-
-    def _looped(self) -> Call:
-        maps = []
-        for name in _NAMES:
-            count = self._heads[name]
-
-            def of(block: Block, head: int, name: str = name, count: int = count) -> list[NDArray[Any]]:
-                return [np.split(one, count)[head] for one in block.projections[name]]
-
-            maps.append((self._tokens[name], [self._linear(partial(of, head=at)) for at in range(count)]))
-        return lambda: [self._library.stacked([head(tokens) for head in heads], 1) for tokens, heads in maps]
-
-    def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
-        library, (weight, bias) = self._library, self._kept(of)
-        return lambda tokens: library.linear(tokens, weight, bias)
-
-    def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
-        """The library's arrays of what this is of a block, noted in `held`."""
-
-        def made(block: Any) -> Arrays:
-            return tuple(
-                self._library.from_numpy(np.ascontiguousarray(one), self._dtype) for one in of(block)
-            )
-
-        arrays = made(self._block)
-        self.held.append((arrays, lambda problem: made(problem.block)))
-        return arrays
-
-    def _rotation(self, positions: Any) -> tuple[Any, Any]:
-        """Cosines and sines of these positions, rounded once to the block's number format."""
-        by = angles(positions, self._block.head_dim)
-        return (
-            self._library.from_numpy(np.cos(by), self._dtype),
-            self._library.from_numpy(np.sin(by), self._dtype),
-        )
-
-    def _turned(self, array: Any, cos: Any, sin: Any) -> Any:
-        half = self._block.head_dim // 2
-        one, other = array[..., :half], array[..., half:]
-        turned = self._library.stacked([one * cos - other * sin, other * cos + one * sin], -2)
-        return turned.reshape(*array.shape)
-
-
-def _split(array: Any, heads: int) -> Any:
-    """(batch, length, heads · dim) as (batch, heads, length, dim): a view, as the projection left it in memory."""
-    batch, length, width = array.shape
-    return array.reshape(batch, length, heads, width // heads).swapaxes(1, 2)

@@ -1,46 +1,6 @@
-"""Backends found by name, and read from their files. Nothing is imported before it is asked for.
+"""Backends found by name: the files of a folder, read without being imported, and imported when asked for.
 
-A backend file needs no import from attnlab. It holds
-
-``LIBRARY``
-    whose arrays `attend` takes and returns: a name of `attnlab.backends.library.libraries`.
-``attend(query, key, value, *, causal, scale)``
-    the computation on arrays laid out (batch, heads, length, dim). Each further keyword that its signature names is
-    something that it supports, see `attnlab.backends.keywords`; what it does not name is declined for it where a
-    workload asks for it, so that ``attend(q, k, v)`` is a valid backend.
-``block(parameters, heads, *, causal)``, in place of ``attend``
-    for what computes a whole multi-head block by itself: from its parameters, arrays of the library by the names of
-    `attnlab.workload.inputs.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
-    and returns (batch, queries, d_model). Its further keywords mean what they mean to ``attend``, and ``rotary`` may be
-    among them. Around any ``attend`` the harness makes the block itself (`attnlab.backends.calling`).
-``declines(workload)``, optional
-    the reason why it cannot do a workload, or None.
-``prepare(workload, query, key, value)``, optional
-    the arrays in the layout that `attend` wants; runs outside the clock, but where gradients pass through it, and
-    where key and value are gathered within the call.
-``attend_with_log_sum(query, key, value, **asked)``, optional
-    output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
-    in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. Without it
-    ln Z is declined. A file that has it may leave out ``attend``: that is then its
-    output.
-``KERNEL``, optional
-    the operator that must be seen running (``attest``), for a backend that forces one.
-``EMPTY_ROWS``, optional
-    ``"zeros"`` where a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
-    ``{"cpu": "zeros"}``, where it does not everywhere. Otherwise the harness writes the zeros into the output, within
-    the call, and gradients of such rows are declined.
-``ON_REQUEST``, optional
-    why it takes part only in runs that name it (or ``all``), in one line of text: set-up that takes long, say.
-``MEMORY``, optional
-    what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
-``COMPUTES_IN``, optional
-    the number format in which it computes, where that is a lower one than its inputs': its answers are held against
-    the truth of inputs rounded to that format, and whatever ranks it says so.
-``SETTINGS`` and ``configure(**settings)``, optional
-    settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the first of which is
-    the default. A contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once,
-    when the file has been imported and before anything else of it is read, so that it may set ``LIBRARY``, ``KERNEL``
-    and so on. It returns what ``COMPUTES_IN`` would say, or None, and raises ValueError for what cannot be had here.
+What a file holds is said in `attnlab.backends.contract`.
 """
 
 from __future__ import annotations
@@ -49,11 +9,10 @@ import ast
 import functools
 import importlib
 import importlib.util
-import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -61,11 +20,9 @@ from typing import Annotated, Any
 import msgspec
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.keywords import known_keywords
 from attnlab.backends.library import imports_begun, libraries
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Unavailable
 from attnlab.plain import suggestion
-from attnlab.workload.vocabulary import DTYPES
 
 _HOME = "attnlab.implementations"
 #: what a file's `SETTINGS` have to be
@@ -73,51 +30,75 @@ SETTING = "[a-z][a-z0-9_]*"
 _Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
 _Value = Annotated[str, msgspec.Meta(pattern=r"^[^\s,=\[\]]+$")]
 _Settings = dict[_Name, Annotated[tuple[_Value, ...], msgspec.Meta(min_length=1)]]
-#: what a file may hold beside, and the fields of `Backend` for it
-_OPTIONAL = {
-    "declines": "own_reason",
-    "prepare": "prepare",
-    "attend_with_log_sum": "attend_with_log_sum",
-    "KERNEL": "kernel",
-    "EMPTY_ROWS": "empty_rows",
-    "MEMORY": "memory",
-    "block": "block",
-}
+#: where a name is bound to what is not written out
+_COMPUTED = object()
 
 
 def backends(folders: Sequence[Path | str] = ()) -> list[str]:
     """Names of all backends: those that come with attnlab and the files in `folders`, sorted.
 
-    A name says that a file is there, not that its library is installed. Raises ValueError for a folder
-    that is none, or a file whose name is taken.
+    A name says that a file is there, not that its library is installed. Raises ValueError for a folder that is none,
+    or a file whose name is taken.
     """
     return sorted(_files(folders))
 
 
+def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
+    """The file of the backend `name`, without importing it. Raises ValueError for an unknown one, naming the near."""
+    files = _files(folders)
+    if name not in files:
+        raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(files))}")
+    return files[name]
+
+
+def _written(name: str, folders: Sequence[Path | str]) -> Mapping[str, Any]:
+    """What the backend's file binds at its top level, with the values that are written out; it is not imported."""
+    file = require(name, folders)
+    return _parsed(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(file: Path, changed: int) -> Mapping[str, Any]:
+    try:
+        statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
+    except SyntaxError:
+        return {}  # its import tells where
+    found: dict[str, Any] = {}
+    for one in statements:
+        if isinstance(one, ast.FunctionDef):
+            found[one.name] = _COMPUTED
+        elif isinstance(one, ast.Assign | ast.AnnAssign):
+            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    try:
+                        found[target.id] = ast.literal_eval(one.value or ast.Constant(None))
+                    except ValueError:
+                        found[target.id] = _COMPUTED
+    return found
+
+
 def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
-    """Whether the backend `name` computes whole multi-head blocks and nothing else, by its text: it is not imported."""
-    text = _text(require(name, folders))
-    return bool(re.search(r"^def block\b", text, re.MULTILINE)) and not re.search(
-        r"^def attend\b", text, re.MULTILINE
-    )
+    """Whether the backend `name` computes whole multi-head blocks and nothing else; it is not imported."""
+    written = _written(name, folders)
+    return "block" in written and "attend" not in written
 
 
 def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
-    """Why the backend `name` races only where it is named (its ``ON_REQUEST``), by its text, or None."""
-    found = re.search(r"^ON_REQUEST = \"(.+)\"$", _text(require(name, folders)), re.MULTILINE)
-    return found[1] if found else None
+    """Why the backend `name` races only where it is named (its ``ON_REQUEST``), or None; it is not imported."""
+    found = _written(name, folders).get("ON_REQUEST")
+    return found if isinstance(found, str) else None
 
 
 def before_fork(name: str, folders: Sequence[Path | str] = ()) -> tuple[str, ...] | None:
-    """The modules to be imported before processes are forked for the backend `name`, which is not imported itself.
+    """The modules to import before processes are forked for the backend `name`, which is not imported itself.
 
     None where its library is not to be forked, or is not known.
     """
     try:
-        found = re.search(r"^LIBRARY = \"(\w+)\"", _text(require(name, folders)), re.MULTILINE)
+        kind = libraries().get(str(_written(name, folders).get("LIBRARY")))
     except ValueError:
         return None
-    kind = libraries().get(found[1]) if found else None
     return None if kind is None else kind.before_fork
 
 
@@ -130,35 +111,18 @@ def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
     ]
 
 
-def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
-    """The file of the backend `name`, without importing it. Raises ValueError for an unknown one, naming the near."""
-    files = _files(folders)
-    if name not in files:
-        raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(files))}")
-    return files[name]
-
-
 def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:
     """The settings of the backend `name` with their values, the default first; its file is not imported.
 
     Raises ValueError for an unknown name and for settings that are not declared as they must be.
     """
-    file = require(name, folders)
     try:
-        statements = ast.parse(_text(file)).body if "SETTINGS" in _text(file) else []
-    except SyntaxError:
-        return {}  # its import tells where
-    for one in statements:
-        targets = one.targets if isinstance(one, ast.Assign) else [getattr(one, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == "SETTINGS" for target in targets):
-            try:
-                return msgspec.convert(ast.literal_eval(getattr(one, "value", None) or ""), _Settings)
-            except (ValueError, TypeError):
-                raise ValueError(
-                    f'{file.name}: SETTINGS must be written out as {{"name": ("default", "other value"), ...}}: '
-                    "names of small letters, digits and _, values without blanks, commas, = and brackets"
-                ) from None
-    return {}
+        return msgspec.convert(_written(name, folders).get("SETTINGS", {}), _Settings)
+    except msgspec.ValidationError:
+        raise ValueError(
+            f'{name}.py: SETTINGS must be written out as {{"name": ("default", "other value"), ...}}: '
+            "names of small letters, digits and _, values without blanks, commas, = and brackets"
+        ) from None
 
 
 def chosen(name: str, folders: Sequence[Path | str], given: Mapping[str, str]) -> dict[str, str]:
@@ -185,40 +149,7 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
     malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
     """
     values = chosen(name, folders, settings or {})
-    return backend_of(name, _imported(name, require(name, folders), settings or {}), values)
-
-
-def backend_of(name: str, module: ModuleType, settings: Mapping[str, str] | None = None) -> Backend:
-    """The backend that a file defines, with these values of all its `settings`.
-
-    Raises ValueError where ``attend`` or ``LIBRARY`` is missing or unknown, Unavailable where it refuses `settings`.
-    """
-    computes_in = _configured(name, module, settings or {})
-    optional = {field: getattr(module, one, None) for one, field in _OPTIONAL.items()}
-    block = optional["block"]
-    attend = _no_core if block is not None else getattr(module, "attend", None)
-    if attend is None and optional["attend_with_log_sum"] is not None:
-        attend = _output_of(optional["attend_with_log_sum"])
-    if not callable(attend):
-        raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
-    library = getattr(module, "LIBRARY", None)
-    if library not in libraries():
-        known = " or ".join(f'"{one}"' for one in libraries())
-        raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
-    return Backend(
-        name=name,
-        library=library,
-        attend=attend,
-        summary=(inspect.getdoc(module) or "").partition("\n")[0],
-        options=_options(name, attend, 3) if block is None else _options(name, block, 2),
-        settings=dict(settings or {}),
-        computes_in=computes_in,
-        **optional,
-    )
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")
+    return Backend.of(name, _imported(name, require(name, folders), settings or {}), values)
 
 
 def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
@@ -244,8 +175,8 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
     own = str(file.parent) in importlib.import_module(_HOME).__path__
     qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(imports_begun)
     if settings:
-        said = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
-        qualified += f"[{said}]".replace(".", "_")
+        asked = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
+        qualified += f"[{asked}]".replace(".", "_")
     try:
         if own and not settings:
             return importlib.import_module(qualified)
@@ -269,59 +200,3 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
         where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error says it
         raise ValueError(f"{file.name} fails on import: {text}{where}") from None
-
-
-def _no_core(*arrays: Any, **options: Any) -> Any:
-    raise Declined("it computes whole multi-head blocks; give a block")
-
-
-def _output_of(attend_with_log_sum: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
-    """``attend`` of a file that has ``attend_with_log_sum`` alone, with its signature."""
-
-    @functools.wraps(attend_with_log_sum)
-    def attend(*arrays: Any, **options: Any) -> Any:
-        return attend_with_log_sum(*arrays, **options)[0]
-
-    return attend
-
-
-def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
-    """Hand the file its settings, where it has any; the number format in which it then computes."""
-    computes_in = None
-    if settings:
-        configure = getattr(module, "configure", None)
-        if not callable(configure):
-            raise ValueError(f"{name}: a backend file with SETTINGS must define configure(**settings)")
-        try:
-            computes_in = configure(**settings)
-        except ValueError as refused:
-            said = ", ".join(f"{key}={value}" for key, value in settings.items())
-            raise Unavailable(f"{name} refuses {said}: {' '.join(str(refused).split())}") from None
-    computes_in = computes_in or getattr(module, "COMPUTES_IN", None)
-    if computes_in is not None and computes_in not in DTYPES:
-        raise ValueError(f"{name}: it must compute in one of {', '.join(DTYPES)}, got {computes_in!r}")
-    return computes_in
-
-
-def _options(name: str, attend: Callable[..., Any], positional: int) -> frozenset[str]:
-    """The keywords of a file's function after so many arguments."""
-    try:
-        parameters = list(inspect.signature(attend).parameters.values())
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{name}: Python cannot tell which options its attend takes; "
-            "wrap it in a function: def attend(query, key, value, *, causal, scale)"
-        ) from None
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return frozenset({"causal", "scale"})
-    known = known_keywords()
-    named = [
-        one for one in parameters[positional:] if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
-    for one in named:
-        if one.name not in known and one.default is one.empty:
-            raise ValueError(
-                f"{name}: its attend needs {one.name!r}, which nobody gives it; "
-                f"known are {', '.join(sorted(known))}; give it a default"
-            )
-    return frozenset(one.name for one in named) & known

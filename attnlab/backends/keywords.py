@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 
 from attnlab.backends.library import Library
 from attnlab.backends.storage import STORED
+from attnlab.errors import Refusal
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
@@ -58,6 +59,8 @@ from attnlab.workload.workload import Workload
 
 #: by which a whole mask can be given
 _ARRAYS = ("mask", "visible", "attn_mask")
+#: kinds of masks that are fields of a workload
+_FIELDS = ("causal", "window", "key_lengths")
 _PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa", "rotary")
 #: what stands for "not asked for", where that is not None
 _RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa", "rotary"), False)
@@ -71,26 +74,32 @@ def known_keywords() -> frozenset[str]:
     return frozenset(_PLAIN).union(stored, *(part.keywords for part in Part.kinds.values()))
 
 
-def unsupported(workload: Workload, options: Collection[str]) -> str | None:
+def unsupported(workload: Workload, options: Collection[str]) -> Refusal | None:
     """Why a backend with these keywords cannot do `workload`, or None; its scale is not looked at."""
     mask = workload.masked
     if not set(_ARRAYS) & set(options):
         if workload.mask == GIVEN:
-            return "its attend() takes no mask"
+            return _takes_no("mask", "mask")
         for part in mask.parts:
-            if not set(part.flag(workload.shape)) & set(options):
-                return f"its attend() takes no {_spoken(part)}"
+            flags = part.flag(workload.shape)
+            if not set(flags) & set(options):
+                return _takes_no(part.kind if part.kind in _FIELDS else "mask", next(iter(flags), part.kind))
         if _told(mask, workload.shape, options) is None:
-            return f"its attend() takes no mask, and {mask.text} needs one"
+            return _takes_no("mask", f"mask, and {mask.text} needs one")
     takes = {"bias", "attn_mask"} | ({"alibi_slopes"} if workload.bias == "alibi" else set())
     if workload.bias != "none" and not takes & set(options):
-        return "its attend() takes no bias"
+        return _takes_no("bias", "bias")
     for name, asked in (("softcap", workload.softcap is not None), ("sinks", workload.sinks)):
         if asked and name not in options:
-            return f"its attend() takes no {name}"
+            return _takes_no(name, name)
     if workload.kv_heads != workload.heads and "enable_gqa" not in options:
-        return f"its attend() takes no enable_gqa: {workload.heads} heads share {workload.kv_heads} of key and value"
+        shared = f"enable_gqa: {workload.heads} heads share {workload.kv_heads} of key and value"
+        return _takes_no("kv_heads", shared)
     return None
+
+
+def _takes_no(field: str, what: str) -> Refusal:
+    return Refusal(field, f"its attend() takes no {what}")
 
 
 def in_form(workload: Workload, form: str | None) -> Workload:
@@ -100,12 +109,13 @@ def in_form(workload: Workload, form: str | None) -> Workload:
     return workload.with_(causal=False, window=None, key_lengths=None, mask=GIVEN if form == ARRAY else "")
 
 
-def not_in_form(workload: Workload, form: str | None, options: Collection[str]) -> str | None:
+def not_in_form(workload: Workload, form: str | None, options: Collection[str]) -> Refusal | None:
     """Why the mask of `workload` cannot be handed over in this form, or None."""
     if form == ARRAY and not {"mask", "attn_mask"} & set(options):
-        return "its attend() takes no mask as an array; leave out mask=array"
+        return Refusal("mask", "its attend() takes no mask as an array; leave out mask=array")
     if form == NO_MASK and (workload.mask == GIVEN or workload.pairs < math.prod(workload.shape)):
-        return f"mask=none hands over no mask, and {workload.masked.text or 'a mask of your own'} hides keys"
+        mask = workload.masked.text or "a mask of your own"
+        return Refusal("mask", f"mask=none hands over no mask, and {mask} hides keys")
     return None
 
 
@@ -196,10 +206,3 @@ def _array(found: NDArray[Any] | None) -> NDArray[Any]:
     """With its four axes: some kernels want them all."""
     assert found is not None
     return np.ascontiguousarray(found.reshape((1,) * (4 - found.ndim) + found.shape))
-
-
-def _spoken(part: Part) -> str:
-    """What a person calls a kind of mask."""
-    if part.kind == "causal":
-        return "causal mask" if "top" in part.text else "bottom-right causal mask"
-    return part.kind

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.errors import Unavailable
+from attnlab.errors import Refusal, Unavailable
 
 Call = Callable[[], Any]
 Arrays = tuple[Any, ...]
@@ -34,6 +34,10 @@ class Library(Protocol):
     cache: str
     #: whether an array can be written into where it lies
     in_place: bool
+    #: why it gives no gradients, why no backward pass is timed by itself, why no block is made around its attention
+    without_gradients: str | None
+    no_backward_alone: str | None
+    no_projections: str | None
     #: returns what a call gave once it is computed, for a library whose calls return before that; None for others, and
     #: on a device where the clock waits for all calls at once
     completed: Callable[[Any], Any] | None
@@ -41,11 +45,8 @@ class Library(Protocol):
     #: library may do; None where that cannot be done
     refill: Callable[[Any, Any], None] | None
 
-    def declines(self, dtype: str) -> str | None:
+    def declines(self, dtype: str) -> Refusal | None:
         """Why this library cannot compute in `dtype`, or None."""
-
-    def no_gradients(self) -> str | None:
-        """Why it cannot differentiate, or None."""
 
     # -- arrays in and out -------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ class Library(Protocol):
     def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
         """Arrays of one shape, one after the other along a new axis."""
 
-    # -- stored keys and values, and parts of the keys: what a library lacks is declined with a reason -----
+    # -- stored keys and values: what a library lacks is declined with a reason -----
 
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
         """A new array of `arrays` one after the other along `axis`."""
@@ -86,13 +87,6 @@ class Library(Protocol):
 
     def numbers(self, array: NDArray[np.int64]) -> Any:
         """Whole numbers as the library's array of int32 on its device."""
-
-    @property
-    def namespace(self) -> Any:
-        """The module with NumPy's names for its arrays: exp, log, maximum, where, ones_like, zeros_like."""
-
-    def cast(self, array: Any, dtype: str) -> Any:
-        """`array` rounded to `dtype`; itself where it has it."""
 
     # -- gradients ---------------------------------------------------------------------------------
 

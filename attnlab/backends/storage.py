@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.library import Arrays, Library
+from attnlab.errors import Refusal
 from attnlab.workload.vocabulary import CONTIGUOUS
 from attnlab.workload.workload import Workload
 
@@ -64,16 +65,17 @@ class Storage(NamedTuple):
     keyword: str | None = None
 
 
-def not_stored(workload: Workload, library: Library) -> str | None:
+def not_stored(workload: Workload, library: Library) -> Refusal | None:
     """Why `library` cannot store the keys and values of `workload` as it says, or None."""
     if workload.storage == CONTIGUOUS:
         return None
     if workload.backward:
-        return f"gradients are computed on contiguous keys and values only, not {workload.storage}"
-    need = STORED[workload.storage].needs
-    if not hasattr(library, need):
-        return f"storage {workload.storage}: attnlab's {library.name} library {_WITHOUT[need]}"
-    return None
+        reason = f"gradients are computed on contiguous keys and values only, not {workload.storage}"
+    elif hasattr(library, need := STORED[workload.storage].needs):
+        return None
+    else:
+        reason = f"attnlab's {library.name} library {_WITHOUT[need]}"
+    return Refusal("storage", reason)
 
 
 def _cache(library: Library, workload: Workload, *of_keys: Array, grown: bool) -> Stored:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from packaging.requirements import Requirement
 
 from attnlab.backends.library import Arrays, Call, begin_import
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Declined, Refusal, Unavailable
 from attnlab.system import free_bytes as free_bytes
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ class HostLibrary:
     lacking: ClassVar[Mapping[str, str]] = {}
     #: why it gives no gradients
     without_gradients: str | None = "it has no automatic differentiation"
+    no_backward_alone: str | None = None
+    no_projections: str | None = None
 
     def __init__(self, module: Any = None) -> None:
         self.module = module
@@ -253,14 +255,11 @@ class HostLibrary:
             raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
         return cls(module)
 
-    def declines(self, dtype: str) -> str | None:
-        return self.lacking.get(dtype)
-
-    def no_gradients(self) -> str | None:
-        return self.without_gradients
+    def declines(self, dtype: str) -> Refusal | None:
+        return Refusal("dtype", self.lacking[dtype]) if dtype in self.lacking else None
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        raise Declined(f"{self.no_gradients()}")
+        raise Declined(Refusal("direction", self.without_gradients or ""))
 
     training_call = backward_call
 

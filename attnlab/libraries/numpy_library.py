@@ -51,9 +51,6 @@ class NumPyNames(HostLibrary):
     def numbers(self, array: NDArray[np.int64]) -> Any:
         return self.namespace.asarray(array.astype(np.int32))
 
-    def cast(self, array: Any, dtype: str) -> Any:
-        return array.astype(dtype, copy=False)
-
 
 class NumPy(NumPyNames):
     """See `attnlab.backends.library.Library`."""

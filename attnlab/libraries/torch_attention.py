@@ -180,33 +180,38 @@ class ForcedKernel:
             for allow, was_allowed in zip(self._allow, before, strict=True):
                 allow(was_allowed)
 
-    def declines(self, workload: Workload) -> str | None:
+    def declines(self, workload: Workload) -> tuple[str, str] | None:
         """Why this kernel cannot do `workload`, or None: by what is known of it, else by a tiny trial."""
         if self._kernel == "math":
             return None  # it can do all that the keywords say
         return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
 
 
-def _known_limit(kernel: Kernel, workload: Workload) -> str | None:
+def _known_limit(kernel: Kernel, workload: Workload) -> tuple[str, str] | None:
     """The limits that PyTorch documents or that its dispatcher checks, said so that a person understands."""
     name = {"efficient": "memory-efficient", "cudnn": "cuDNN"}.get(kernel, kernel)
     if workload.device == "cpu" and kernel in ("efficient", "cudnn"):
-        return f"PyTorch has no {name} kernel for the CPU; it runs on CUDA only"
+        return "device", f"PyTorch has no {name} kernel for the CPU; it runs on CUDA only"
     if kernel == "flash" and workload.value_dim != workload.head_dim:
         return (
+            "value_dim",
             "the flash kernel needs value_dim = head_dim, "
-            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}"
+            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}",
         )
     if workload.device == "cpu":
         return None
     if kernel in ("flash", "cudnn") and workload.dtype not in HALVES:
-        return f"the {name} kernel computes in float16 and bfloat16 only on CUDA, not in {workload.dtype}"
+        return (
+            "dtype",
+            f"the {name} kernel computes in float16 and bfloat16 only on CUDA, not in {workload.dtype}",
+        )
     if kernel == "efficient" and workload.dtype == "float64":
-        return "the memory-efficient kernel has no float64"
+        return "dtype", "the memory-efficient kernel has no float64"
     if kernel == "flash" and workload.causal == "top_left" and workload.queries != workload.keys:
         return (
+            "causal",
             "the flash kernel's causal mask is bottom-right on CUDA, so PyTorch refuses it "
-            f"where queries and keys differ, got {workload.queries} and {workload.keys}"
+            f"where queries and keys differ, got {workload.queries} and {workload.keys}",
         )
     return None
 
@@ -238,7 +243,7 @@ def _trial(workload: Workload) -> Workload:
 
 
 @functools.cache
-def _refusal(kernel: Kernel, trial: Workload) -> str | None:
+def _refusal(kernel: Kernel, trial: Workload) -> tuple[str, str] | None:
     """PyTorch's own reason against a trial, found by trying, or None.
 
     Kept, because PyTorch gives some of its reasons only once a process. Tried under ``sdpa_kernel``, because
@@ -264,7 +269,7 @@ def _refusal(kernel: Kernel, trial: Workload) -> str | None:
             with torch.nn.attention.sdpa_kernel(backend):
                 _try(attend, shapes, gradients=trial.backward, **made)
         except RuntimeError as refused:
-            return _one_line([str(warning.message) for warning in found], str(refused))
+            return "", _one_line([str(warning.message) for warning in found], str(refused))
     return None
 
 
@@ -307,19 +312,25 @@ class Limits(NamedTuple):
     equal_dims: bool = True
     backward: bool = True
 
-    def declines(self, workload: Workload) -> str | None:
+    def declines(self, workload: Workload) -> tuple[str, str] | None:
         """Why these kernels cannot do `workload`, or None."""
         w = workload
         if w.device != "cuda":
-            return f"{self.library} computes on CUDA only, not on {w.device}"
+            return "device", f"{self.library} computes on CUDA only, not on {w.device}"
         if w.dtype not in self.dtypes:
-            return f"{self.library} computes in {' and '.join(self.dtypes)} only, not in {w.dtype}"
+            return "dtype", f"{self.library} computes in {' and '.join(self.dtypes)} only, not in {w.dtype}"
         if self.equal_dims and w.value_dim != w.head_dim:
-            return f"{self.library} needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}"
+            return (
+                "value_dim",
+                f"{self.library} needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}",
+            )
         if max(w.head_dim, w.value_dim) > self.largest_head_dim:
-            return f"{self.library} has no head_dim above {self.largest_head_dim}, got {w.head_dim}"
+            return (
+                "head_dim",
+                f"{self.library} has no head_dim above {self.largest_head_dim}, got {w.head_dim}",
+            )
         if w.backward and not self.backward:
-            return f"{self.library} has no backward pass"
+            return "direction", f"{self.library} has no backward pass"
         return None
 
 
@@ -328,7 +339,7 @@ def dense_rows(*arrays: Any) -> tuple[Any, ...]:
     return tuple(one if one.stride(-1) == 1 else one.contiguous() for one in arrays)
 
 
-def refusal(attend: Attend, workload: Workload) -> str | None:
+def refusal(attend: Attend, workload: Workload) -> tuple[str, str] | None:
     """What a kernel says against so small a call of the same format and dimensions, or None; tried once for each.
 
     For what no documentation tells: too old a device, a kernel that was not built, a compiler that is missing.
@@ -340,7 +351,7 @@ def refusal(attend: Attend, workload: Workload) -> str | None:
 @functools.cache
 def _tried(
     attend: Attend, dtype: str, group: int, head_dim: int, value_dim: int, gradients: bool
-) -> str | None:
+) -> tuple[str, str] | None:
     heads, queries, keys = _TRIAL
     shapes = ((1, heads * group, queries, head_dim), (1, heads, keys, head_dim), (1, heads, keys, value_dim))
     asked = functools.partial(attend, scale=1.0, enable_gqa=group > 1)
@@ -349,7 +360,7 @@ def _tried(
         torch.cuda.synchronize()
     except Exception as refused:  # whatever it raises, it does not compute this
         said = one_line(str(refused), 200) or type(refused).__name__
-        return f"on this device it says: {said}"
+        return "", f"on this device it says: {said}"
     return None
 
 

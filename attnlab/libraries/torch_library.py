@@ -102,13 +102,6 @@ class Torch(HostLibrary):
     def numbers(self, array: NDArray[np.int64]) -> Any:
         return self.module.from_numpy(array.astype(np.int32)).to(self.device)
 
-    @property
-    def namespace(self) -> Any:
-        return self.module
-
-    def cast(self, array: Any, dtype: str) -> Any:
-        return array.to(getattr(self.module, dtype))
-
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         leaves = _leaves(arrays)
         output = self._remembered(attend, leaves)

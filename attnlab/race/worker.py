@@ -164,14 +164,14 @@ class Worker:
         found = _there(self.backend, "load")
         if found.block is not None:  # of what computes whole blocks, a block is asked
             workload = workload.with_(d_model=workload.heads * workload.head_dim)
-        return {"library": found.library, "summary": found.summary, "reason": found.declines(workload)}
+        refusal = found.declines(workload)
+        reason = None if refusal is None else refusal.reason
+        return {"library": found.library, "summary": found.summary, "reason": reason}
 
     def declines(self, workload: Workload) -> None:
         """Refuse what the backend does not do; nothing is drawn or computed."""
         self.library(workload.device)
-        reason = _there(self.backend, "load").declines(workload, self.projection)
-        if reason:
-            raise Declined(reason)
+        _there(self.backend, "load").require(workload, self.projection)
 
     def prepare(self, workload: Workload, digested: bool = False) -> dict[str, Any]:
         """Draw the inputs of `workload` and hand them to the backend; the workload before is freed.

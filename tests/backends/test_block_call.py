@@ -59,10 +59,10 @@ def test_every_projection_around_every_core_is_the_formula(
     """In float64, to rounding; in two array libraries."""
     workload = SMALL.with_(**variant)
     backend, problem = load(name), problem_of(workload)
-    reason = backend.declines(workload, projection)
-    if reason:
-        assert reason == backend.declines(workload.core), "a block is declined for its core"
-        pytest.skip(reason)
+    refusal = backend.declines(workload, projection)
+    if refusal:
+        assert refusal == backend.declines(workload.core), "a block is declined for its core"
+        pytest.skip(refusal.reason)
     found = backend.named(workload, backend.bind(workload, problem, projection)())["output"]
     assert found.shape == (2, workload.queries, 24)
     np.testing.assert_allclose(found, written_out(problem), rtol=0, atol=1e-12)

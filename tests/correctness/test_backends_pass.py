@@ -27,7 +27,7 @@ def test_no_false_alarm(name: str, dtype: str, brief: bool) -> None:
     """Every right backend passes; one that declines everything says why."""
     try:
         probe = Probe(load(name))
-        differentiates = probe.backend.open("cpu").no_gradients() is None
+        differentiates = probe.backend.open("cpu").without_gradients is None
     except Unavailable as missing:
         pytest.skip(str(missing))
     now = 0.0

@@ -55,9 +55,9 @@ def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, lea
 def test_every_honest_block_passes(case: str, dtype: str, name: str) -> None:
     """Cores that store scores or weights, and PyTorch's module, whose fast path stores before it adds the bias."""
     workload = CASES[case].with_(dtype=dtype)
-    reason = load(name).declines(workload)
-    if reason:
-        pytest.skip(reason)
+    refusal = load(name).declines(workload)
+    if refusal:
+        pytest.skip(refusal.reason)
     found = judged(workload, name)
     assert found.passed, found.reason
 

@@ -219,11 +219,11 @@ def on_cuda(name: str, workload: Workload, **settings: str) -> Any:
     """A bound call of a backend, or a skip with its own reason."""
     try:
         backend = load(name, settings=settings)
-        reason = backend.declines(workload)
+        refusal = backend.declines(workload)
     except Unavailable as missing:
-        reason = str(missing)
-    if reason:
-        pytest.skip(reason)
+        pytest.skip(str(missing))
+    if refusal:
+        pytest.skip(refusal.reason)
     return backend.bind(workload)
 
 

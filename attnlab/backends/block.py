@@ -1,0 +1,153 @@
+"""A multi-head block around any core: projections, the core, the output projection, by the library's own operations.
+
+How x becomes query, key and value is the contender's choice:
+
+``fused``
+    one matrix product with all three matrices one above the other, whose result is cut in three views; for a block with
+    a memory one product for the query and one for keys and values.
+``loop``
+    one small product for each head, with the rows of that head, and the results stacked: the slow way.
+
+Cutting the parameters up is preparation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.backends.library import Arrays, Call, Library
+from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projected
+
+#: query, key and value to the output of all heads, (batch, heads, length, dim) each
+Core = Callable[[Any, Any, Any], Any]
+#: arrays that a call reads where they lie, and what makes such of other inputs
+Held = tuple[Arrays, Callable[[Inputs], Arrays]]
+_NAMES = ("query", "key", "value")
+
+
+class BlockCall:
+    """One block with its arrays in the library, ready to be called: returns y, (batch, queries, d_model).
+
+    `core` is made from the projected query, key and value, once: a backend may prepare itself for them. `held` are the
+    arrays that the call reads, and what makes them of other inputs. Raises ValueError for an unknown projection.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        block: Block,
+        dtype: str,
+        core: Callable[[Any, Any, Any], Core],
+        projection: str = "fused",
+    ) -> None:
+        if projection not in PROJECTIONS:
+            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+        self._library, self._block, self._dtype = library, block, dtype
+        self.held: list[Held] = []
+        (x,) = self._kept(lambda block: [block.x])
+        (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
+        self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
+        self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
+        self._out = self._linear(
+            lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
+        )
+        self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
+        self._project = self._looped() if projection == "loop" else self._fused()
+        self._core = core(*self.project())
+
+    def __call__(self) -> Any:
+        return self.output(self._core(*self.project()))
+
+    def project(self) -> tuple[Any, Any, Any]:
+        """Query, key and value, turned by their positions where they are: (batch, heads, length, dim) each."""
+        query, key, value = self._project()
+        if self._turns is not None:
+            query, key = (self._turned(*one) for one in zip((query, key), self._turns, strict=True))
+        return query, key, value
+
+    def output(self, heads: Any) -> Any:
+        """The heads side by side, projected: from (batch, heads, queries, value_dim) to (batch, queries, d_model)."""
+        batch, count, length, dim = heads.shape
+        return self._out(heads.swapaxes(1, 2).reshape(batch, length, count * dim))
+
+    @property
+    def parts(self) -> dict[str, Call]:
+        """The three parts of the call as calls of their own, on arrays that the parts before them left."""
+        projected = self.project()
+        heads = self._core(*projected)
+        return {
+            "projection": self.project,
+            "attention": lambda: self._core(*projected),
+            "output": lambda: self.output(heads),
+        }
+
+    def _fused(self) -> Call:
+        widths, products = dict(zip(_NAMES, projected(self._block), strict=True)), []
+        for names in [_NAMES] if self._block.memory is None else [_NAMES[:1], _NAMES[1:]]:
+
+            def of(block: Block, names: tuple[str, ...] = names) -> list[NDArray[Any]]:
+                pairs = [block.projections[name] for name in names]
+                return [np.concatenate(one) for one in zip(*pairs, strict=True)]
+
+            cuts, start = [], 0
+            for name in names:
+                cuts.append((slice(start, start + widths[name]), self._heads[name]))
+                start += widths[name]
+            products.append((self._linear(of), self._tokens[names[0]], cuts))
+
+        def project() -> list[Any]:
+            found = []
+            for linear, tokens, cuts in products:
+                whole = linear(tokens)
+                batch, length, _ = whole.shape
+                # (batch, length, heads · dim) as (batch, heads, length, dim): views
+                found += [
+                    whole[..., cut].reshape(batch, length, heads, -1).swapaxes(1, 2) for cut, heads in cuts
+                ]
+            return found
+
+        return project
+
+    def _looped(self) -> Call:
+        products = []
+        for name in _NAMES:
+
+            def of(block: Block, head: int, name: str = name) -> list[NDArray[Any]]:
+                return [np.split(one, self._heads[name])[head] for one in block.projections[name]]
+
+            heads = [self._linear(partial(of, head=at)) for at in range(self._heads[name])]
+            products.append((self._tokens[name], heads))
+        return lambda: [
+            self._library.stacked([one(tokens) for one in heads], 1) for tokens, heads in products
+        ]
+
+    def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
+        library, (weight, bias) = self._library, self._kept(of)
+        return lambda tokens: library.linear(tokens, weight, bias)
+
+    def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
+        """The library's arrays of what this is of a block, noted in `held`."""
+
+        def made(block: Any) -> Arrays:
+            arrays = map(np.ascontiguousarray, of(block))
+            return tuple(self._library.from_numpy(one, self._dtype) for one in arrays)
+
+        arrays = made(self._block)
+        self.held.append((arrays, lambda problem: made(problem.block)))
+        return arrays
+
+    def _rotation(self, positions: Any) -> list[Any]:
+        """Cosines and sines of these positions, rounded once to the block's number format."""
+        by = angles(positions, self._block.head_dim)
+        return [self._library.from_numpy(one, self._dtype) for one in (np.cos(by), np.sin(by))]
+
+    def _turned(self, array: Any, turn: Sequence[Any]) -> Any:
+        (cos, sin), half = turn, self._block.head_dim // 2
+        one, other = array[..., :half], array[..., half:]
+        turned = self._library.stacked([one * cos - other * sin, other * cos + one * sin], -2)
+        return turned.reshape(*array.shape)
