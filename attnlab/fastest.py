@@ -193,7 +193,8 @@ class Fastest:
             return "it rounds its scores to float16, and answers NaN where one is beyond 65504"
         if call.causal and "causal" not in backend.options:
             return "it takes no causal"
-        return backend.declines(call) or backend
+        refusal = backend.declines(call)
+        return backend if refusal is None else refusal.reason
 
 
 @lru_cache
