@@ -322,17 +322,24 @@ def _over_keys(at: RoundedRows, terms: Array, squares: Array, totals: Array) -> 
     apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
     """
     n, visible, seen = terms.shape[-2], at.part.visible, at.part.seen
-    step = math.ceil(n / BLOCKS)
-    end, starts, walked = np.zeros(1), [np.zeros(1)] * len(CHAINS), [np.zeros(1)] * len(CHAINS)
+    step, end = math.ceil(n / BLOCKS), np.zeros(1)
+    # of each quarter: the sum before it, and what its blocks add up to for a chain that begins at 0
+    quarters: list[tuple[Any, ...]] = []
     for block, start in enumerate(range(0, n, step)):
         keys = slice(start, min(start + step, n))
         count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
         before, end = end, end + at.soft.weights[..., keys] @ terms[..., keys, :]
-        for i, chains in enumerate(CHAINS):
-            starts[i] = starts[i] if block % (BLOCKS // chains) else before
-            low, high = before - starts[i], end - starts[i]
-            walked[i] = walked[i] + count / 3 * (low * low + low * high + high * high)
-    found = np.maximum.reduce(walked) + seen / BLOCKS / 2 * squares
+        more = count / 3 * (before * before + before * end + end * end), count * (before + end), count
+        if block % (BLOCKS // 4):
+            first, *those = quarters.pop()
+            quarters.append((first, *(one + other for one, other in zip(those, more, strict=True))))
+        else:
+            quarters.append((before, *more))
+    chains = []
+    for number in CHAINS:
+        begins = (quarters[at - at % (4 // number)][0] for at in range(len(quarters)))
+        chains.append(sum(a - s * b + s * s * c for s, (_, a, b, c) in zip(begins, quarters, strict=True)))
+    found = np.maximum.reduce(chains) + seen / BLOCKS / 2 * squares
     return np.maximum(chain_variance(seen, squares, totals), squares + found), found
 
 
@@ -340,11 +347,13 @@ def _noises(at: RoundedRows) -> Noises:
     """Of the output of one block."""
     p, o, v, roundings = at.soft.weights, at.soft.output, at.part.v, at.roundings
     squares, v2, seen = p * p, v * v, at.part.seen
-    ones, mass = np.ones((*v.shape[:-1], 1)), squares.sum(axis=-1, keepdims=True)
-    products, _ = _over_keys(at, v, squares @ v2, o)
-    _, partial = _over_keys(at, ones, mass, ones[..., :1, :])
+    # the values, and beside them the ones whose sum is that of the weights
+    with_ones = (np.concatenate([x, np.ones_like(x[..., :1])], axis=-1) for x in (v, v2, o))
+    values, of_squares, whole = with_ones
+    products, partial = _over_keys(at, values, squares @ of_squares, whole)
     # the sum of weights and values, that of the exponentials, and the division by it
-    accumulated = roundings.inner_variance * (products + (1 + np.maximum(seen / 3, partial)) * o * o)
+    summed_up = 1 + np.maximum(seen / 3, partial[..., -1:])
+    accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o * o)
     # a factor that all weights of a row share
     shared = at.logarithm_variance + at.lost_weight_variance
     summed = roundings.stored_sum_variance * o * o

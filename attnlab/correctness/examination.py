@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.evidence import explained, told_apart, weigh
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
-from attnlab.correctness.questions import BACKWARD, FORWARD, Question, pose, questions, sequences, table
+from attnlab.correctness.questions import (
+    BACKWARD,
+    CLASSES,
+    FORWARD,
+    Question,
+    pose,
+    questions,
+    sequences,
+    table,
+)
 from attnlab.correctness.reference import refer
 from attnlab.errors import Declined, Misbehaved
 from attnlab.workload.result import Accuracy
@@ -35,8 +44,6 @@ _NO_BETTER = 0.01
 _OFTEN = 20
 #: a backend that declines so many of the first questions, the plainest of several shapes, has no gradients, or no ln Z
 _PLAINEST = 4
-#: those that decide the class that is printed
-_CLASS_QUESTIONS = ("precision class", "precision class of gradients", "ln Z, precision class")
 #: asked again at once, with another between, and again and again: several blocks and two heads, so that what runs at
 #: once may collide
 _REPEATED, _BETWEEN, _REPEATED_OFTEN = "fewer queries, causal", "normal", "several blocks, causal"
@@ -92,9 +99,7 @@ class _Kind:
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
-        for question in questions(self.dtype, self.seed, self.kind):
-            if self.daily and question.pairs > DAILY and question.name not in _CLASS_QUESTIONS:
-                continue
+        for question in questions(self.dtype, self.seed, self.kind, DAILY if self.daily else np.inf):
             found = self._answer(question)
             self.drawn += isinstance(found, dict) and question.name.startswith("drawn ")
             yield f"{question.text}: {found}" if isinstance(found, str) else None
@@ -148,7 +153,7 @@ class _Kind:
                     return said + weighed.reason
                 return said + explained(question.inputs, judged, reference, weighed.reason, question.rows)
             accuracy.append(weighed)
-        if question.name in _CLASS_QUESTIONS:
+        if question.name in CLASSES:
             judged_of = accuracy[-1:] if question.kind == LOG_SUM else accuracy[-3:]
             self.precision = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
         return found

@@ -33,6 +33,8 @@ _DIRECTIONS = {FORWARD: "forward", LOG_SUM: "forward_with_log_sum", BACKWARD: "t
 _LARGEST_PRODUCT = 60000.0
 #: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
 _MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
+#: those that decide the class that is printed
+CLASSES = ("precision class", "precision class of gradients", "ln Z, precision class")
 #: what a field has that the table does not name
 _USUAL = {"heads": 2, "queries": 33, "head_dim": 16, "mask": ""}
 _DRAW = {one.name for one in fields(Draw)}
@@ -191,11 +193,11 @@ def table() -> dict[str, dict[str, Any]]:
     return found
 
 
-def questions(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[Question]:
+def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) -> Iterator[Question]:
     """Every question of a kind that `dtype` can hold, those that tell most first.
 
-    In float64 the fixed ones without the long ones: what has blocks and paths of its own has them for the formats that
-    it is fast in.
+    most : query-key pairs of one, but for those that decide the class that is printed. In float64 the fixed ones
+    without the long ones: what has blocks and paths of its own has them for the formats that it is fast in.
     """
     fixed = table()
     first, last = {FORWARD: ("forward", "long"), BACKWARD: ("backward", "backward_long")}.get(
@@ -207,6 +209,10 @@ def questions(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[Question]:
     if dtype != "float64" and kind != LOG_SUM:
         asked |= {**drawn(dtype, seed, kind), **fixed[last]}
     for name, one in asked.items():
+        sizes = {"batch": 1, **_USUAL, **one}
+        pairs = sizes["batch"] * sizes["heads"] * sizes["queries"] * sizes.get("keys", sizes["queries"])
+        if pairs * (3 if kind == BACKWARD else 1) > most and name not in CLASSES:
+            continue
         question = pose(name, one, dtype, seed, kind)
         if question is not None:
             yield question

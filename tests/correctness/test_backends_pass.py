@@ -13,7 +13,7 @@ from attnlab.errors import Unavailable
 from attnlab.workload.vocabulary import DTYPES, LOG_SUM
 
 #: seconds a query-key pair by the clock of these tests, and for a question of a library that compiles for every shape
-PACE, COMPILING = 1e-5, 0.5
+PACE, COMPILING = 5e-5, 0.5
 COMPILERS = ("jax", "keras", "mlx", "openvino")
 #: each in one dtype, and without the questions that take it long
 BRIEF = [(name, DTYPES[at % len(DTYPES)], True) for at, name in enumerate(every())]

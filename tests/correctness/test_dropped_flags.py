@@ -12,7 +12,8 @@ from torch import Tensor
 
 from attnlab.backends.backend import Backend
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.examination import examine
+from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness.questions import BACKWARD, FORWARD, Question
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.mask_kinds import Shape, Window
 from attnlab.workload.masks import Mask, masked_by
@@ -73,9 +74,12 @@ def found_in(taken: str, name: str | None, *, gradients_alone: bool = False) -> 
         return right.detach() + wrong - wrong.detach() if gradients_alone else wrong
 
     probe = Probe(Backend("mine", "torch", computed, options=TAKEN[taken], empty_rows="zeros"))
-    return examine(
-        lambda one: probe.answer(one.inputs, one.workload(), *one.layouts), "float32", daily=True
-    ).fault
+
+    def ask(question: Question) -> Answers:
+        return probe.answer(question.inputs, question.workload(), *question.layouts)
+
+    kinds = (FORWARD, BACKWARD) if gradients_alone else (FORWARD,)
+    return examine(ask, "float32", kinds=kinds, daily=True).fault
 
 
 @pytest.mark.parametrize(
