@@ -129,23 +129,9 @@ class Frames:
         """A row for each contender and number format: its largest error as a share of its budget."""
         checked = self.results[self.results.error.notna()]
         checked = checked.assign(share=(checked.error / checked.budget).where(checked.budget > 0, math.inf))
-        worst = checked.sort_values("share").groupby(
-            ["contender", "dtype", "computes_in"], dropna=False, sort=False
-        )
-        return worst.tail(1)[
-            [
-                "contender",
-                "dtype",
-                "computes_in",
-                "group",
-                "n",
-                "heads",
-                "error",
-                "budget",
-                "share",
-                "outcome",
-            ]
-        ]
+        named = ["contender", "dtype", "computes_in"]
+        worst = checked.sort_values("share", ascending=False).groupby(named, dropna=False, sort=False).head(1)
+        return worst[[*named, "group", "n", "heads", "error", "budget", "share", "outcome"]]
 
     @cached_property
     def contenders(self) -> pd.DataFrame:

@@ -20,6 +20,8 @@ from attnlab.runs.store import Run, read_run
 
 Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
+#: `a` is the faster up to n = 632 at 1 head
+CROSSING = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
 NASTY = "<script>alert(1)</script> [y](javascript:z) | `x` \x1b[31m"
 
 
@@ -56,7 +58,8 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"wrong": PAIR, "contenders": PAIR}, "Use none of these here"),
         ({"lengths": (64,), "heads": (1,), "complete": False}, "The run was interrupted: 1 of 1"),
         ({"processes": 1, "contenders": PAIR}, "No verdict yet"),
-        ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "use"),
+        ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "| use |"),
+        ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ "),
     ],
 )
 def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(
