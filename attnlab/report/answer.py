@@ -60,7 +60,8 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
     """
     if chosen is None:
         return None
-    won, name = chosen.won, chosen.name
+    won, close, tied = map(chosen.first_at, (Sure.DECIDED, Sure.CLOSE, Sure.TIE))
+    name = chosen.name
     worst = max(chosen.behind, key=lambda one: one.behind(name), default=None)
     leads = [one.won.ahead.ratio for one in won if one.won.ahead is not None]
     kinds = {one.won.sure for one in chosen.places}
@@ -71,10 +72,10 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         "known": bool(kinds & {Sure.DECIDED, Sure.CLOSE, Sure.TIE}),
         "won": len(won),
         "lead": (min(leads), max(leads)) if leads else None,
-        "close": len(chosen.close),
-        "close_to": _rivals(name, chosen.close),
-        "tied": len(chosen.tied),
-        "tied_with": _rivals(name, chosen.tied),
+        "close": len(close),
+        "close_to": _rivals(name, close),
+        "tied": len(tied),
+        "tied_with": _rivals(name, tied),
         "behind": len(chosen.behind),
         "worst": worst
         and {"by": worst.behind(name), "heads": worst.at[0], "n": worst.at[1], "group": worst.group},

@@ -269,22 +269,8 @@ class Choice:
     name: str
     places: tuple[Cell, ...]
 
-    @cached_property
-    def won(self) -> list[Cell]:
-        """Where it is first, and none is tied with it."""
-        return self._sure(Sure.DECIDED)
-
-    @cached_property
-    def tied(self) -> list[Cell]:
-        """Where the run cannot tell whether it is first."""
-        return self._sure(Sure.TIE)
-
-    @cached_property
-    def close(self) -> list[Cell]:
-        """Where others may be as fast, and all of them are at most 5 % apart from the fastest."""
-        return self._sure(Sure.CLOSE)
-
-    def _sure(self, sure: Sure) -> list[Cell]:
+    def first_at(self, sure: Sure) -> list[Cell]:
+        """Where it is first or tied for it, as sure as that."""
         return [one for one in self.places if one.won.sure is sure and self.name in one.first]
 
     @cached_property

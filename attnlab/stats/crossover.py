@@ -26,8 +26,7 @@ _DOUBT = 0.1
 class Crossover:
     """Below `length` the contender `below` is faster, above it `above`; [`low`, `high`] is its interval.
 
-    Lengths are positions, and last_below <= low <= length <= high <= first_above. The verdicts that support it were
-    reached at `last_below` and `first_above`, both measured lengths.
+    The interval lies between two measured lengths at which the verdicts are decided.
     """
 
     below: str
@@ -35,12 +34,10 @@ class Crossover:
     length: float
     low: float
     high: float
-    last_below: int
-    first_above: int
 
 
 def crossovers(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> list[Crossover]:
-    """Where `contender` (whose ratio to `baseline` is given by length) and `baseline` change places.
+    """Where `contender` (whose ratio to `baseline` is given by length, with an interval) and `baseline` change places.
 
     Only between lengths at which the verdict is decided; an empty list means: none in the range. Where the ratio passes
     1 several times between two such lengths, the last is taken, and the interval covers all.
@@ -56,43 +53,26 @@ def crossovers(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -
 def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> Crossover:
     """The crossover between the first and the last of `verdicts`, by length, which are decided and differ."""
     lengths, found = list(verdicts), list(verdicts.values())
-    rises = found[-1].kind is Kind.SLOWER
-    sign = 1 if rises else -1
-    middle = [sign * math.log(one.ratio) for one in found]
-    low_ends = [math.log(one.low) if one.low > 0 else -math.inf for one in found]
-    high_ends = [math.log(one.high) if one.high < math.inf else math.inf for one in found]
-    early, late = (
-        (high_ends, low_ends) if rises else ([-one for one in low_ends], [-one for one in high_ends])
+    if found[-1].kind is Kind.FASTER:  # the baseline's ratio to the contender rises
+        found, baseline, contender = [one.turned for one in found], contender, baseline
+    length = _zeros(lengths, [one.ratio for one in found])[-1]
+    low, high = (
+        _zeros(lengths, [one.high for one in found])[0],
+        _zeros(lengths, [one.low for one in found])[-1],
     )
-    length = _zeros(lengths, middle)[-1]
-    low, high = _zeros(lengths, early)[0], _zeros(lengths, late)[-1]
     beside = max(at for at, n in enumerate(lengths[:-1]) if n <= length)
     doubt = (lengths[beside + 1] / lengths[beside]) ** _DOUBT
-    below, above = (contender, baseline) if rises else (baseline, contender)
-    return Crossover(
-        below,
-        above,
-        length,
-        low=max(min(low, length) / doubt, float(lengths[0])),
-        high=min(max(high, length) * doubt, float(lengths[-1])),
-        last_below=lengths[0],
-        first_above=lengths[-1],
-    )
+    low, high = max(min(low, length) / doubt, lengths[0]), min(max(high, length) * doubt, lengths[-1])
+    return Crossover(contender, baseline, length, low, high)
 
 
-def _zeros(lengths: Sequence[int], values: Sequence[float]) -> list[float]:
-    """The lengths at which `values`, which begin at most at 0 and end at least at 0, pass 0 upwards.
-
-    An end that is infinite is no part of the curve, which then passes 0 at the other end.
-    """
+def _zeros(lengths: Sequence[int], ratios: Sequence[float]) -> list[float]:
+    """The lengths at which `ratios`, which begin below 1 and end above it, pass 1 upwards."""
     found = []
-    for (n0, y0), (n1, y1) in itertools.pairwise(zip(lengths, values, strict=True)):
-        if y0 <= 0 <= y1 and y0 < y1:
-            if math.isinf(y0) or math.isinf(y1):
-                found.append(float(n1 if math.isinf(y0) else n0))
-            else:
-                found.append(float(n0 * (n1 / n0) ** (-y0 / (y1 - y0))))
-    return found or [float(lengths[0])]
+    for (n0, y0), (n1, y1) in itertools.pairwise(zip(lengths, map(math.log, ratios), strict=True)):
+        if y0 <= 0 < y1:
+            found.append(float(n0 * (n1 / n0) ** (-y0 / (y1 - y0))))
+    return found
 
 
 # -- of all contenders of a group --------------------------------------------------------------------

@@ -15,7 +15,9 @@ _FOLLOWING = ("kv_heads", "queries", "value_dim", "scale")
 _FIELDS = {one.name: one for one in fields(Workload)}
 #: all but heads and length, those that a reader looks for first in front
 _CONDITIONS = tuple(
-    dict.fromkeys(("dtype", "device", "batch", "head_dim", *_FIELDS)) - {"heads": 0, "keys": 0}.keys()
+    one
+    for one in dict.fromkeys(("dtype", "device", "batch", "head_dim", *_FIELDS))
+    if one not in ("heads", "keys")
 )
 
 

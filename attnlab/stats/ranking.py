@@ -83,11 +83,8 @@ class Ranking:
     @cached_property
     def first(self) -> tuple[Standing, ...]:
         """The best, and those that are not decidedly slower; contenders without an interval are not here."""
-        others = (one for one in self.standings[1:] if one.against_best is not None)
-        return (
-            self.best,
-            *(one for one in others if one.against_best and one.against_best.kind is not Kind.SLOWER),
-        )
+        tied = (one for one in self.standings if (v := one.against_best) and v.kind is not Kind.SLOWER)
+        return (self.best, *tied)
 
     @cached_property
     def near(self) -> tuple[Standing, ...]:

@@ -38,24 +38,19 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
     by_visit: dict[int, list[float]] = {}
     for index, sample in latency.by_round().items():
         if index not in latency.disturbed_rounds:
-            by_visit.setdefault(latency.visits[index], []).append(sample)
-    timed = [statistics.median(samples) for _, samples in sorted(by_visit.items())]
-    medians = sorted(timed)
-    if not medians:
-        return ()
-    whole = (Speed(statistics.median(medians), len(medians)),)
-    if len(medians) < 2 * _MET:
-        return whole
-    gaps = [math.log(later / earlier) for earlier, later in pairwise(medians)]
-    cut = max(range(len(gaps)), key=lambda at: gaps[at]) + 1
-    groups = medians[:cut], medians[cut:]
-    scatter = max(math.log(group[-1] / group[0]) / max(1, len(group) - 1) for group in groups)
-    apart = math.log(statistics.median(groups[1]) / statistics.median(groups[0]))
-    turns = sum(before != after for before, after in pairwise(one >= groups[1][0] for one in timed))
-    two = min(map(len, groups)) >= _MET and apart >= math.log1p(_APART) and turns >= _TURNS
-    if not two or gaps[cut - 1] < _SCATTERS * scatter:
-        return whole
-    return tuple(Speed(statistics.median(group), len(group)) for group in groups)
+            by_visit.setdefault(latency.visits[index], []).append(math.log(sample))
+    timed = [statistics.median(logs) for _, logs in sorted(by_visit.items())]
+    logs = sorted(timed)
+    gaps = [later - earlier for earlier, later in pairwise(logs)]
+    cut = 1 + gaps.index(max(gaps)) if gaps else 0
+    fast, slow = logs[:cut], logs[cut:]
+    if min(len(fast), len(slow)) >= _MET:
+        scatter = max((group[-1] - group[0]) / (len(group) - 1) for group in (fast, slow))
+        apart = statistics.median(slow) - statistics.median(fast)
+        turns = sum(before != after for before, after in pairwise(one >= slow[0] for one in timed))
+        if apart >= math.log1p(_APART) and gaps[cut - 1] >= _SCATTERS * scatter and turns >= _TURNS:
+            return tuple(Speed(math.exp(statistics.median(group)), len(group)) for group in (fast, slow))
+    return (Speed(math.exp(statistics.median(logs)), len(logs)),) if logs else ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ benchmarking in reasonable time", on replicating at the level that varies most).
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
@@ -172,21 +171,17 @@ def _at_level(found: Verdict, alpha: float, margin: float) -> Verdict:
 def _visits_needed(center: float, spread: float, visits: int, alpha: float, margin: float) -> int | None:
     """Visits with which `_POWER` of all comparisons would be decided, if mean and spread are as they were found.
 
-    By how far an interval stays clear of an edge of the margin, a mean's distance from there in its own errors, is
-    noncentral Student's t. Within the margin both edges count.
+    By the distance to the nearest edge of the margin (Guenther 1981, "Sample size formulas for normal theory t tests");
+    inside the margin either edge may be missed, with half of the chance each.
     """
-    from scipy.special import nctdtr
+    from scipy.special import ndtri
 
     edge, off = math.log1p(margin), abs(center)
-    rooms = (edge - off, edge + off) if off < edge else (off - edge,)
-
-    def decides(number: int) -> bool:
-        limit, error = quantile(number - 1, alpha), spread / math.sqrt(number)
-        return sum(float(nctdtr(number - 1, room / error, limit)) for room in rooms) <= 1 - _POWER
-
-    numbers: Sequence[int] = range(visits + 1, MOST_VISITS + 1)  # the more visits, the surer
-    found = bisect.bisect_left(numbers, True, key=decides)
-    return numbers[found] if found < len(numbers) else None
+    missed = (1 - _POWER) / (2 if off < edge else 1)
+    level, power = -float(ndtri(alpha / 2)), -float(ndtri(missed))
+    room = max(abs(edge - off), 1e-9)
+    needed = math.ceil(((level + power) * spread / room) ** 2 + level**2 / 2)
+    return max(needed, visits + 1) if needed <= MOST_VISITS else None
 
 
 # -- all contenders of a workload ---------------------------------------------------------------------
