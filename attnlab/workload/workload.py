@@ -409,7 +409,9 @@ class Workload:
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
         """The inverse of `to_dict`, former names of fields included. Raises ValueError for an unknown one."""
         given = {_FORMER.get(name, name): value for name, value in data.items()}
-        given = {name: value for name, value in given.items() if _GONE.get(name) != value}
+        for name in _GONE.keys() & given.keys():
+            if (value := given.pop(name)) != _GONE[name]:
+                raise ValueError(f"{name} of {value!r} is read by attnlab 0.3.1 alone; measure again")
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(given) - known)
         if unknown:
