@@ -43,7 +43,7 @@ REMOVED = {
     "compare --splits": "leave it out: keys are no longer cut into parts",
     "run --splits": "leave it out: keys are no longer cut into parts",
     "report --page": "leave it out: the page is always written",
-    "report --format": "type: attnlab show RUN --format json, or md, or bmf",
+    "report --format": "type: attnlab show RUN --json, or --format md",
     "report --summary": "type: attnlab show RUN --format md",
 }
 #: libraries of the backends that come with attnlab, as their packages are called

@@ -42,18 +42,15 @@ def backends(
             found = [support(one, device, folders, on_event=shown.detail) for one in names or there(folders)]
         else:
             here = found_here(device, folders, names, on_event=shown.detail)
-            here.sort(key=lambda one: bool(one.reason))
-    if not matrix:
-        if as_json:
-            click.echo(json.dumps([asdict(one) for one in here], ensure_ascii=False))
-        else:
-            show(fill("backends.md.j2", device=device, found=here))
-        return 0
+    if matrix:
+        click.echo(json.dumps([one.to_dict() for one in found]) if as_json else support_text(found))
+        return 1 if any(one.faults for one in found) else 0
+    here.sort(key=lambda one: bool(one.reason))
     if as_json:
-        click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False))
+        click.echo(json.dumps([asdict(one) for one in here]))
     else:
-        click.echo(support_text(found), nl=False)
-    return 1 if any(one.faults for one in found) else 0
+        show(fill("backends.md.j2", device=device, found=here))
+    return 0
 
 
 @click.command()
@@ -92,9 +89,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
         click.echo(json.dumps([asdict(one) for one in found]))
     elif quiet:
         for one in failed:
-            for dtype, word, each in one.lines:
-                if each.passed is one.passed:
-                    click.echo(f"{' '.join(filter(None, (one.name, dtype)))}: {word}. {each.reason}")
+            click.echo(f"{one.name}: {one.reason}")
     else:
         show(fill("check.md.j2", found=found))
     return 1 if failed else 0

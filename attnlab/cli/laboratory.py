@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,7 @@ from attnlab.cli import options
 
 
 @click.command()
-@click.argument(
-    "names", nargs=-1, metavar="[NAME]...", shell_complete=options.completing(options.experiments)
-)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
 @click.option(
     "--claims", is_flag=True, help="Measure what is often claimed about attention; NAME is a claim."
@@ -45,11 +44,14 @@ def numerics(
     from attnlab.report import experiments_page, fill, show
     from attnlab.runs.store import claim
 
-    if claims:
-        return _claims(names, listing, as_json, **how)
+    if listing and claims:
+        show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
+        return 0
     if listing:
         show(fill("experiments.md.j2", experiments=lab.experiments()))
         return 0
+    if claims:
+        return _claims(names, as_json, **how)
     chosen = lab.chosen_experiments(names or ("all",))
     lab.check_request(**how)
     place = claim(out, Path("reports/numerics"), experiments_page.STORE)
@@ -69,21 +71,12 @@ def numerics(
     return 0 if all(one.passed for one in found) else 1
 
 
-def _claims(ids: tuple[str, ...], listing: bool, as_json: bool, **how: Any) -> int:
-    """Measure these claims, or all, and print the ledger; or list them."""
-    from collections import Counter
-
+def _claims(ids: tuple[str, ...], as_json: bool, **how: Any) -> int:
+    """Measure these claims, or all, and print the ledger."""
     from attnlab import lab
     from attnlab.cli.progress import progress
     from attnlab.report import fill, show
 
-    if listing:
-        known = lab.chosen_claims(ids)
-        if as_json:
-            click.echo(json.dumps([{"id": one.id, "theme": one.theme, "says": one.says} for one in known]))
-        else:
-            show(fill("claims.md.j2", claims=known, listing=True))
-        return 0
     with progress(quiet=as_json) as shown:
         found = lab.judge(
             ids, on_event=lambda name, done, total: shown.stage(name, done=done, total=total), **how
@@ -101,7 +94,7 @@ def _claims(ids: tuple[str, ...], listing: bool, as_json: bool, **how: Any) -> i
 @click.option(
     "--text", "file", required=True, type=options.PATH, metavar="FILE", help="What it reads, UTF-8."
 )
-@click.option("--length", default=512, metavar="N", help="The first N tokens of the text.", show_default=True)
+@click.option("--length", default=512, metavar="N", help="The first N tokens of the text.")
 @click.option(
     "--untrained",
     type=int,

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from attnlab.text import one_line, without_home
-from attnlab.workload.declaring import MOST, UTMOST_PROCESSES, declaration, split_names
+from attnlab.workload.declaring import MOST, declaration, split_names
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.workload.vocabulary import DEVICES
 from attnlab.workload.workload import Workload
@@ -37,7 +37,7 @@ def _split(context: click.Context, param: click.Parameter, text: str | None) -> 
     return None if text is None else tuple(split_names(text))
 
 
-def names(option: str, *also: str, known: Known, metavar: str, help: str) -> Decorator:
+def names(option: str, *also: str, metavar: str, help: str, known: Known = ()) -> Decorator:
     """An option with names between commas, which come as a tuple. An empty name is a ValueError."""
     complete = completing(known, several=True)
     return click.option(option, *also, metavar=metavar, callback=_split, shell_complete=complete, help=help)
@@ -73,15 +73,9 @@ def presets(context: click.Context) -> Iterable[str]:
     return [name for one in known().values() for name in (one.name, *(part.path for part in one.parts))]
 
 
-def experiments(context: click.Context) -> Iterable[str]:
-    """Names of experiments."""
-    from attnlab.lab import EXPERIMENTS
-
-    return EXPERIMENTS
-
-
 PATH = _Path()
-COUNT, PROCESSES = click.IntRange(1, MOST), click.IntRange(1, UTMOST_PROCESSES)
+COUNT, VISITS = click.IntRange(1, MOST), click.IntRange(1, 1000)
+PROCESSES = VISITS
 AMOUNT = click.FloatRange(0, MOST, min_open=True)
 
 folders = click.option(

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 @options.folders
 @options.names(
     "--experiments",
-    known=options.experiments,
     metavar="A,B",
     help="The numerical chapter: names, or all, or none.",
 )

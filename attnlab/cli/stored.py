@@ -35,9 +35,9 @@ def report(folder: Path, out: Path | None) -> int:
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @click.option(
     *("--format", "form"),
-    type=click.Choice(["text", "md", "json", "bmf"]),
+    type=click.Choice(["text", "md", "bmf"]),
     default="text",
-    help="text, Markdown, JSON, or Bencher's metric format.",
+    help="Text, Markdown, or Bencher's metric format.",
 )
 @options.as_json
 @without_garbage_collection(last=True)
@@ -50,7 +50,7 @@ def show(folder: Path, form: str, as_json: bool) -> int:
     from attnlab.runs.store import read_run
 
     found = read_run(folder)
-    if form == "json" or as_json:
+    if as_json:
         click.echo(json.dumps(report.to_json(found), allow_nan=False))
     elif form == "bmf":
         click.echo(json.dumps(report.bmf(found), allow_nan=False))

@@ -73,7 +73,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     (data,) = json.loads(capsys.readouterr().out)
     assert data["verdict"] == "confirmed"
     assert {"id", "theme", "says", "verdict", "truth", "reference", "checks"} <= set(data)
-    assert status("numerics", "--claims", "--list", "--json", "boltzmann") == 0
-    assert [one["id"] for one in json.loads(capsys.readouterr().out)] == ["boltzmann"]
+    assert status("numerics", "--claims", "--list", "boltzmann") == 0
+    assert "boltzmann" in capsys.readouterr().out
     assert status("numerics", "--claims", "boltzman") == 2
     assert "did you mean boltzmann" in capsys.readouterr().err
