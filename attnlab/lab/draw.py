@@ -73,7 +73,7 @@ def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple
     for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
         x, y, room = _points(chart, _of_one_backend(rows))
         if any(row.compared for row in rows):
-            curved = len(x) > 2 and chart.log_x
+            curved = len(x) > 2 and chart.log_x and not chart.log_y
             line, low, high = (
                 (smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)
             )

@@ -26,7 +26,7 @@ def drawn(d_k, queries=64):
 
 
 # %% [markdown]
-# ## 1. A dot product grows with its dimension
+# ## 1. A dot product grows as √d_k
 #
 # q·k is a sum of d_k products. If all components are independent, with mean 0 and variance 1, each product has
 # variance 1, and variances of independent numbers add up: Var(q·k) = d_k. Its standard deviation is √d_k. Measured,
@@ -116,8 +116,8 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
 # few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,400 on. Freezing means few keys;
 # J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys: to
-# choose among them, training must make β larger. Whether a model *learns* without the root is what `attnlab numerics
-# training` asks.
+# choose among them, training must make β larger. Whether a model *learns* without
+# the root is another question, about training.
 #
 # ## 5. What the root does not do
 #

@@ -121,7 +121,7 @@ EXPERIMENT = Experiment(
     "And depth enters only where nothing is normalised.",
     charts=(
         Chart(
-            title="Only nothing normalised grows with depth",
+            title="Without a norm logits grow with depth",
             x="layer",
             y=SIZE,
             log_x=False,

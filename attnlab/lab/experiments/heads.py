@@ -30,7 +30,7 @@ _ROUNDING = 1e-12
 UNTOUCHED = "elements of other heads changed by one head"
 AFTER = "‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"
 FLOPS, FLOPS_ALONE = "FLOPs / (4 n² d_model)", "FLOPs of one head / (4 n² d_model)"
-PEAK, OF_TABLE = "peak memory, MiB", "peak memory / table of scores"
+OF_TABLE = "peak memory / table of scores"
 
 
 def measure(one: Subject) -> Iterator[Row]:
@@ -135,7 +135,6 @@ def _memory(one: Subject) -> Iterator[Row]:
         min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples),
         {"heads": heads, "length": n},
     )
-    yield one.row(PEAK, where, None, peak / 2**20)
     yield one.row(OF_TABLE, where, None, peak / (4 * heads * n * n))
 
 
