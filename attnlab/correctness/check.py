@@ -141,7 +141,7 @@ def check(
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
     box = _BlackBox(asked, folders, device, deadline, on_event)
-    ends: dict[str, _End] = {}
+    ends: dict[str, Examined] = {}
     try:
         for dtype in dtypes:
             ends[dtype] = box.examined(dtype, seed, everything)
@@ -150,9 +150,9 @@ def check(
             if not keep:
                 forget()
         # what is wrong in one dtype by itself is no fault of another, between whose questions it was asked
-        wrong = {one for one, end in ends.items() if end.found.fault and not end.found.blamed}
+        wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
-            if end.found.blamed in wrong:
+            if end.blamed in wrong:
                 ends[dtype] = box.examined(dtype, seed, everything, spared=wrong)
         found = _summary(asked.name, ends)
         if invariance and found.passed:
@@ -166,25 +166,6 @@ def check(
         return found
     finally:
         box.end()
-
-
-@dataclass(frozen=True)
-class _End:
-    """How the questions in one dtype ended.
-
-    `lower` is the number format in which it computes, where that is a lower one; `loaded` as of `Checked`. reason : why
-    it could not be asked.
-    """
-
-    found: Examined
-    reason: str | None = None
-    lower: str | None = None
-    loaded: bool = True
-
-    @property
-    def passed(self) -> bool | None:
-        """As of `Format`."""
-        return None if self.reason else self.found.passed
 
 
 def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dict[str, Any]]:
@@ -242,14 +223,14 @@ class _BlackBox:
         if self._process is not None:
             self._process.end()
 
-    def examined(self, dtype: str, seed: int, everything: bool, spared: Collection[str] = ()) -> _End:
+    def examined(self, dtype: str, seed: int, everything: bool, spared: Collection[str] = ()) -> Examined:
         """How the questions in one dtype end."""
         from threadpoolctl import threadpool_limits
 
         try:
             self.process.signal(0)
         except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
-            return _End(Examined(dtype), str(fault), loaded=fault.kind == "unavailable")
+            return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
         less = lower(dtype, self._says["computes_in"])
         self._dtype, self._asked_in, self._spared = dtype, less or dtype, frozenset(spared)
         clock: dict[str, Any] = {} if everything else {"clock": lambda: self._seconds, "daily": True}
@@ -259,12 +240,13 @@ class _BlackBox:
                 found = examine(self._answers, self._asked_in, seed=seed, kinds=KINDS, **clock)
         except Failed as fault:
             if fault.kind == "unavailable":
-                return _End(Examined(dtype), str(fault))
+                return Examined(dtype, unasked=str(fault))
             blamed = self._last if self._last != self._asked_in else None
             found = Examined(dtype, fault=str(fault), blamed=blamed)
         if less and found.fault:
             found.fault = f"in {dtype}, computed in {less}: {found.fault}"
-        return _End(found, lower=less)
+        found.lower = less
+        return found
 
     def _answers(self, question: Question) -> Answers:
         """What it answers, by name. Raises Failed where its process ends, or the backend is not to be had."""
@@ -303,31 +285,30 @@ class _BlackBox:
         return named
 
 
-def _summary(name: str, ends: dict[str, _End]) -> Checked:
-    wrong = [end.found.fault for end in ends.values() if end.found.fault]
-    answered = any(end.reason is None for end in ends.values())
+def _summary(name: str, ends: dict[str, Examined]) -> Checked:
+    wrong = [end.fault for end in ends.values() if end.fault]
+    answered = any(end.unasked is None for end in ends.values())
     passed: bool | None = False if wrong else True if any(end.passed for end in ends.values()) else None
     reason = None
     if wrong:
         reason = wrong[0]
     elif not passed:
-        said = dict.fromkeys(end.reason or end.found.refusal.get(FORWARD) for end in ends.values())
+        said = dict.fromkeys(end.unasked or end.refusal.get(FORWARD) for end in ends.values())
         reason = "; ".join(filter(None, said))
         reason = f"it declines every workload that was asked: {reason}" if answered else reason
 
     def precision(of: str) -> dict[str, dict[str, Any]]:
-        found = {dtype: end.found.precision.get(of) for dtype, end in ends.items()}
+        found = {dtype: end.precision.get(of) for dtype, end in ends.items()}
         return {dtype: one.precision() for dtype, one in found.items() if one}
 
     def lacking(of: str) -> str | None:
-        said = (end.found.refusal.get(of) for end in ends.values())
+        said = (end.refusal.get(of) for end in ends.values())
         return None if precision(of) else next(filter(None, said), None)
 
     formats = {}
     for dtype, end in ends.items():
-        found = end.found
-        why = found.fault or end.reason or found.refusal.get(FORWARD)
-        counts = found.asked, found.declined, found.left_out, found.drawn
+        why = end.fault or end.unasked or end.refusal.get(FORWARD)
+        counts = end.asked, end.declined, end.left_out, end.drawn
         formats[dtype] = Format(end.passed, None if end.passed else why, *counts)
     return Checked(
         name=name,
@@ -340,5 +321,5 @@ def _summary(name: str, ends: dict[str, _End]) -> Checked:
         no_gradients=lacking(BACKWARD),
         log_sums=precision(LOG_SUM),
         no_log_sums=lacking(LOG_SUM),
-        lower={dtype: end.lower for dtype, end in ends.items() if end.lower and end.found.asked},
+        lower={dtype: end.lower for dtype, end in ends.items() if end.lower and end.asked},
     )

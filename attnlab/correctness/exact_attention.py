@@ -258,17 +258,11 @@ def visible_extremes(part: Rows) -> tuple[Array, Array]:
     if visible is None:
         least, most = (np.broadcast_to(f(part.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max))
         return least, most
-    count = visible.sum(axis=-1, keepdims=True)
-    found = []
+    some, found = visible.any(axis=-1, keepdims=True), []
     for sign in (1, -1):
-        values = sign * part.v
-        if np.array_equal(np.arange(visible.shape[-1]) < count, visible):  # as under a causal mask
-            last = np.maximum(count, 1).reshape((1,) * (4 - count.ndim) + count.shape) - 1
-            least = np.take_along_axis(np.minimum.accumulate(values, axis=-2), last, axis=-2)
-        else:
-            components = (values[..., None, :, at] for at in range(values.shape[-1]))
-            least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
-        found.append(np.where(count > 0, np.broadcast_to(sign * least, shape), 0.0))
+        components = (sign * part.v[..., None, :, at] for at in range(shape[-1]))
+        least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
+        found.append(np.where(some, np.broadcast_to(sign * least, shape), 0.0))
     return found[0], found[1]
 
 

@@ -9,7 +9,7 @@ it. A slow black box is spared questions by the clock that it is given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from attnlab.correctness.questions import (
     sequences,
     table,
 )
-from attnlab.correctness.reference import refer
 from attnlab.errors import Declined, Misbehaved
 from attnlab.workload.result import Accuracy
 from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
@@ -37,8 +36,6 @@ from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
 SECONDS, SECONDS_IN_ALL = 8.0, 10.0
 #: query-key pairs of a question up to which it is asked every day; larger ones are asked where everything is
 DAILY = 10_000
-#: part of float32's error that float32 inside leaves at the least
-_NO_BETTER = 0.01
 #: calls of one question of several blocks: a fault that strikes once in ten calls escapes them with a probability of
 #: 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
 _OFTEN = 20
@@ -62,7 +59,8 @@ class Examined:
     asked, declined : numbers of questions. left_out : questions that would have taken the black box too long. drawn :
     answered questions that were drawn at random. blamed : another dtype, whose question was answered wrong. precision :
     by what was asked about (`KINDS`), by the question that tells the classes apart, of gradients the least exact.
-    refusal : why it declined, by what it answered nothing of.
+    refusal : why it declined, by what it answered nothing of. unasked : why it could not be asked at all. lower : the
+    number format in which it computes, where that is a lower one. loaded : False for a file that cannot be loaded.
     """
 
     dtype: str
@@ -72,13 +70,16 @@ class Examined:
     left_out: int = 0
     drawn: int = 0
     blamed: str | None = None
+    unasked: str | None = None
+    lower: str | None = None
+    loaded: bool = True
     precision: dict[str, Accuracy] = field(default_factory=dict)
     refusal: dict[str, str] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool | None:
         """Whether all held, None where it declined everything."""
-        return False if self.fault else True if self.asked else None
+        return None if self.unasked else False if self.fault else True if self.asked else None
 
 
 class _Kind:
@@ -94,8 +95,6 @@ class _Kind:
         self.refusal: str | None = None
         self.blamed: str | None = None
         self.precision: Accuracy | None = None
-        #: whether a float64 answer was that of float32
-        self.narrow = False
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
@@ -147,8 +146,6 @@ class _Kind:
                 judged = judged[:, :, question.rows]
             weighed = weigh(reference, judged, **question.weighing(name))
             if weighed.reason is not None:
-                if self.dtype == "float64" and self.asked == 1 and question.kind == FORWARD:
-                    self.narrow = _as_float32(question, judged)
                 if name != OUTPUT:
                     return said + weighed.reason
                 return said + explained(question.inputs, judged, reference, weighed.reason, question.rows)
@@ -210,16 +207,12 @@ def examine(
 
     kinds : what is asked about, of `KINDS`. clock : processor seconds that `ask` took so far; without a clock nothing
     is left out. daily : without the large questions.
-    Whatever else `ask` raises comes through. A black box that answers the first question in float64 as if it were in
-    float32 is right but does not have float64: that counts as declined.
+    Whatever else `ask` raises comes through.
     """
     found = Examined(dtype)
     for kind in kinds:
         one = _Kind(ask, dtype, seed, kind, clock, daily)
         found.fault, found.blamed = next(filter(None, one.faults()), None), one.blamed
-        if one.narrow:
-            refused = {kind: "its answers have the precision of float32"}
-            return Examined(dtype, declined=one.asked + one.declined, refusal=refused)
         # the first questions about gradients that are declined by what has none are no questions that it declined
         if one.asked or kind == kinds[0]:
             for name in ("asked", "declined", "left_out", "drawn"):
@@ -245,13 +238,3 @@ def _malformed(question: Question, name: str, answer: NDArray[Any] | None) -> st
     if answer.shape != expected:
         return f"returned shape {answer.shape}, expected {expected}"
     return None if answer.dtype == dtype else f"returned {answer.dtype}, expected {dtype}"
-
-
-def _as_float32(question: Question, answer: NDArray[Any]) -> bool:
-    """Whether it would be right in float32, and is no better than that.
-
-    What rounding the inputs costs is within what a q, a k and weights may cost that are stored again.
-    """
-    narrow = refer(replace(question.inputs, dtype="float32"), question.rows)[OUTPUT]
-    found = weigh(narrow, answer, directions=None)
-    return found.passed and found.relative_error > _NO_BETTER * narrow.full.relative

@@ -30,7 +30,7 @@ LOG_SUM = """
 def attend_with_log_sum(query, key, value, *, causal, scale):
     s = scores(query, key, causal, scale)
     m = s.max(axis=-1, keepdims=True)
-    z = (m + {log}(np.exp(s - m).sum(axis=-1, keepdims=True)))[..., 0]
+    z = (m + np.log(np.exp(s - m).sum(axis=-1, keepdims=True)))[..., 0]
     return attend(query, key, value, causal=causal, scale=scale), z.astype(np.result_type(query.dtype, np.float32))
 """
 #: NumPy has no bfloat16
@@ -48,7 +48,7 @@ def held(
 def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
     """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
     told: list[str] = []
-    right = {"more": LOG_SUM.format(log="np.log"), "dtypes": HALVES}
+    right = {"more": LOG_SUM, "dtypes": HALVES}
     found = held(tmp_path, on_event=told.append, invariance=True, **right)
     assert found.passed is True and found.reason is None
     assert set(found.precision) == set(found.log_sums) == {"float16"}
@@ -70,7 +70,6 @@ def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
         ({"extra": "return np.zeros((1, 2))"}, "returned shape (1, 2), expected"),
         ({"extra": "os._exit(3)"}, "exited with status 3"),
         ({"extra": "time.sleep(600)", "deadline": 1.0}, "killed"),
-        ({"more": LOG_SUM.format(log="np.log2")}, "ln Z in float32"),
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
@@ -80,10 +79,10 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any]
     assert found.reason is not None and told in found.reason and "\n" not in found.reason
 
 
-@pytest.mark.parametrize("change", ["w = w * np.arange(1, w.shape[-1] + 1)", "os._exit(3)"])
-def test_a_wrong_number_format_hides_no_other(change: str, tmp_path: Path) -> None:
+def test_a_wrong_number_format_hides_no_other(tmp_path: Path) -> None:
     """A line for each, also where the process ends in one of them."""
-    found = held(tmp_path, extra=f"if query.dtype == np.float16: {change}", dtypes=("float16", "float32"))
+    ended = "if query.dtype == np.float16: os._exit(3)"
+    found = held(tmp_path, extra=ended, dtypes=("float16", "float32"))
     half, single = found.formats["float16"], found.formats["float32"]
     assert (found.passed, half.passed, single.passed) == (False, False, True)
     assert found.reason == half.reason and single.reason is None and single.asked > 50
@@ -118,16 +117,6 @@ def test_declining_all_is_neither_right_nor_wrong_and_an_unknown_one_a_mistake(t
     assert found.passed is None and "not {today}" in (found.reason or "")
     with pytest.raises(ValueError, match="no backend is called"):
         check("torch_sdqa")
-
-
-def test_a_backend_that_computes_float64_in_float32_does_not_have_it(tmp_path: Path) -> None:
-    """Right all the same, and the table says what it lacks."""
-    text = NUMPY.replace("np.float64", "np.float32").format(scale="np.float32(scale)", extra="pass")
-    (tmp_path / "mine.py").write_text(text)
-    found = check("mine", [str(tmp_path)], dtypes=("float32", "float64"))
-    assert found.passed is True and "float64" not in found.precision
-    lacking = found.formats["float64"]
-    assert (lacking.passed, lacking.reason) == (None, "its answers have the precision of float32")
 
 
 # -- gradients
@@ -171,25 +160,21 @@ DETACHED = {"before": "query, key, value = (x.detach() for x in (query, key, val
     ("change", "told"),
     [
         ({"change": "query = t @ k"}, "query gradient: "),
-        ({"before": "key = key.detach()"}, "no key gradient arrived: the output does not depend on the key"),
         (DETACHED, None),
-        ({}, None),
     ],
 )
 def test_a_backward_pass_is_judged_and_none_is_no_fault(
     tmp_path: Path, change: dict[str, str], told: str | None
 ) -> None:
-    """A kernel for inference is right without gradients; the reason is told. A right backward pass has its class."""
+    """A kernel for inference is right without gradients; the reason is told."""
     (tmp_path / "mine.py").write_text(BACKWARD.format(**{"change": "pass", "before": "pass", **change}))
     found = check("mine", [str(tmp_path)], dtypes=("float32",))
     assert found.passed is (told is None), found.reason
     if told:
         assert found.reason is not None and told in found.reason and "\n" not in found.reason
-    elif change:
+    else:
         assert found.gradients == {}
         assert "cut off from automatic differentiation" in (found.no_gradients or "")
-    else:
-        assert found.gradients["float32"]["class"] == "full precision inside"
 
 
 def test_what_users_write_passes() -> None:
