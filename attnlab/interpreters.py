@@ -25,7 +25,7 @@ from attnlab.subprocesses import Interpreter, without_own
 from attnlab.text import bytes_text, one_line
 
 #: the first version and the one after the last that attnlab's workers run in
-VERSIONS = ((3, 10), (3, 15))
+VERSIONS = ((3, 11), (3, 15))
 #: what a worker imports beside the standard library and the library that it measures, by the package's name
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
 #: seconds that an interpreter has to say what it is

@@ -21,7 +21,6 @@ from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole, own_code
 from attnlab.remembered import cache_folder
 from attnlab.subprocesses import Interpreter
-from attnlab.text import counted
 
 #: the name of the working tree as it is, changes that are not committed included
 WORKING_TREE = "."
@@ -152,8 +151,8 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
         changed = uncommitted()
         if changed:
             raise ValueError(
-                f"{counted(len(changed), 'file')} of the working tree {'differs' if len(changed) == 1 else 'differ'} "
-                f"from {head[1]}, as {changed[0]}: commit, or name the tree as it is, {WORKING_TREE}"
+                f"files of the working tree differ from {head[1]}, as {changed[0]}: commit, or name the tree as it "
+                f"is, {WORKING_TREE}"
             )
 
 

@@ -17,10 +17,10 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
 
-from attnlab.text import StrEnum
 from attnlab.workload.result import Measurement, Result
 
 #: chance that any interval of one workload misses its true ratio
