@@ -30,10 +30,10 @@ def backends(
     from attnlab.backends.discovery import backends as there
     from attnlab.backends.discovery import require
     from attnlab.cli.progress import progress
+    from attnlab.correctness.support import listed as found_here
+    from attnlab.correctness.support import support
     from attnlab.report import fill, show
     from attnlab.report.support import support_text
-    from attnlab.runs.support import listed as found_here
-    from attnlab.runs.support import support
 
     for name in names:
         require(name, folders)
@@ -43,7 +43,7 @@ def backends(
         else:
             here = found_here(device, folders, names, on_event=shown.detail)
     if matrix:
-        click.echo(json.dumps([one.to_dict() for one in found]) if as_json else support_text(found))
+        click.echo(json.dumps([asdict(one) for one in found]) if as_json else support_text(found))
         return 1 if any(one.faults for one in found) else 0
     here.sort(key=lambda one: bool(one.reason))
     if as_json:

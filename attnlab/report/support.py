@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attnlab.correctness.support import BASE, FAULT, YES, Support
 from attnlab.report.render import fill
-from attnlab.runs.support import BASE, FAULT, YES, Support
 
 Reasons = dict[str, int]
 

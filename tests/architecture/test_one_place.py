@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.backends.discovery import load
+from attnlab.correctness.support import features
 from attnlab.lab.theory import exact_gradients
-from attnlab.runs.support import features
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.mask_kinds import Part, Place
 from attnlab.workload.vocabulary import GRADIENTS

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from attnlab.correctness.support import Listed
 from attnlab.race.compare import Comparison
 from attnlab.race.series import Series
 from attnlab.report import comparison_text, differences, fill, show
 from attnlab.runs.diff import diff
 from attnlab.runs.store import Run
-from attnlab.runs.support import Listed
 from attnlab.stats.verdicts import verdicts_against
 from attnlab.workload.result import Outcome, Result
 

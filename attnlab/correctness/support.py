@@ -1,0 +1,244 @@
+"""What a backend supports: whether it can run here, and for every feature yes or why not.
+
+A backend works in a process of its own, which it may end, and its answers are held against float64 by the check of
+every race. It gives the reason for what it declines; what it does not decline and gets wrong is a fault.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends, load, on_request, settings_of
+from attnlab.correctness import race_check
+from attnlab.errors import Misbehaved
+from attnlab.processes import Channel, Failed, Process, serve
+from attnlab.workload.mask_kinds import Part
+from attnlab.workload.vocabulary import DIRECTIONS, DTYPES
+from attnlab.workload.workload import Workload
+
+YES = "yes"
+#: what begins the answer of a backend that does not decline a workload, and was not run on it
+DECLARED = "declared, not run"
+#: what begins the answer of a backend that does not decline a workload and fails on it
+FAULT = "FAULT: "
+#: a first call may compile; an import that takes longer than the second is told as one that hangs
+_SECONDS, _IMPORT_SECONDS = 300.0, 60.0
+#: what features are added to: the smallest shape that kernels made for real models take
+BASE = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64)
+PLAIN, BLOCK = "no mask", "multi-head block"
+#: kinds of masks that fields of their own say, and the one of a caller's own array
+_SAID_ELSEWHERE = ("causal", "window", "key_lengths", "given")
+_FEATURES: dict[str, Mapping[str, Any]] = {
+    PLAIN: {},
+    "grouped heads": {"kv_heads": 2},
+    "one key head": {"kv_heads": 1},
+    "decoding, 1 query": {"queries": 1},
+    "cross-attention, fewer queries": {"queries": 20},
+    "cross-attention, fewer keys": {"keys": 20},
+    "value_dim ≠ head_dim": {"value_dim": 32},
+    BLOCK: {"d_model": 256},
+    "multi-head block, rotary": {"d_model": 256, "rotary": True},
+    "causal, as many queries as keys": {"causal": "top_left"},
+    "causal top-left, fewer queries": {"causal": "top_left", "queries": 20},
+    "causal bottom-right, fewer queries": {"causal": "bottom_right", "queries": 20},
+    "window": {"window": (5, 5)},
+    "window and causal": {"window": (5, 0), "causal": "top_left"},
+    "window and causal bottom-right": {"window": (5, 0), "causal": "bottom_right", "queries": 20},
+    "key lengths": {"key_lengths": (20, 32)},
+    "key lengths, one of them 0": {"key_lengths": (0, 32)},
+    "bias": {"bias": "normal"},
+    "ALiBi": {"bias": "alibi"},
+    "soft cap": {"softcap": 5.0},
+    "sinks": {"sinks": True},
+    "scale": {"scale": 0.3},
+    "layout bshd": {"layout": "bshd"},
+    "preallocated cache": {"storage": "preallocated", "queries": 1},
+    "grown cache": {"storage": "grown", "queries": 1},
+    "packed keys": {"storage": "packed", "key_lengths": (20, 32)},
+    "paged keys": {"storage": "paged", "queries": 1},
+}
+
+
+def features() -> dict[str, Mapping[str, Any]]:
+    """The fields of `Workload` that each feature sets on `BASE`, by the feature's name.
+
+    A mask of each kind that is written as text is among them; the boolean array that all come to is ``random``.
+    """
+    found = dict(_FEATURES)
+    for kind, cls in Part.kinds.items():
+        part = None if kind in _SAID_ELSEWHERE else cls.drawn(np.random.default_rng(0), BASE.shape)
+        if part is not None:
+            found["any boolean mask" if kind == "random" else f"mask {kind}"] = {"mask": part.text}
+    return found
+
+
+def asked(feature: str, device: str, dtype: str = "float32", direction: str = "forward") -> Workload:
+    """The small workload of a feature. Raises KeyError for one that there is not, ValueError for what cannot be."""
+    fields = {"value_dim": None, "kv_heads": None, "scale": None, **features()[feature]}
+    return BASE.with_(**fields, dtype=dtype, direction=direction, device=device)
+
+
+@dataclass(frozen=True)
+class Support:
+    """What one backend supports on one device; `unavailable` says why nothing could be asked.
+
+    versions : of the libraries that answered. answers : by feature, direction and number format `YES`, or why not.
+    """
+
+    backend: str
+    device: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    unavailable: str | None = None
+    answers: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> list[str]:
+        """What it does not decline and does not do."""
+        return [
+            f"{self.backend} on {self.device}, {feature}, {direction}, {dtype}: {answer.removeprefix(FAULT)}"
+            for feature, directions in self.answers.items()
+            for direction, dtypes in directions.items()
+            for dtype, answer in dtypes.items()
+            if answer.startswith(FAULT)
+        ]
+
+
+class Child:
+    """In the process of a backend: its answers."""
+
+    backend: Backend
+
+    def open(self, name: str, folders: Sequence[str], device: str) -> dict[str, Any]:
+        """Import a backend in place of the one before; why it declines even a plain workload, or None."""
+        self.backend = load(name, folders)
+        versions = self.backend.open(device).versions()
+        plain = asked(PLAIN if self.backend.block is None else BLOCK, device=device)
+        told = {"library": self.backend.library, "summary": self.backend.summary, "versions": versions}
+        refusal = self.backend.declines(plain)
+        return {**told, "reason": None if refusal is None else refusal.reason}
+
+    def answer(self, confirm: bool, feature: str, **fields: str) -> None:
+        """Raises Declined, and Misbehaved where the answer to a workload of `asked` is wrong."""
+        workload = asked(feature, **fields)
+        self.backend.require(workload)
+        if confirm:
+            rows, call = race_check.sampled_rows(workload), self.backend.bind(workload)
+            answers = self.backend.named(workload, call()).items()
+            cut = {name: workload.cut(name, answer, rows) for name, answer in answers}
+            found = race_check.judge(workload, rows, cut, self.backend.computes_in)
+            if not found.passed:
+                raise Misbehaved(found.reason or "failed the accuracy check")
+
+
+def serve_support(channel: Channel) -> None:
+    """In the child: answer until the channel closes."""
+    serve(channel, Child())
+
+
+def _started() -> Process:
+    environment = Contender("", "").environment(os.environ)
+    return Process("attnlab.correctness.support:serve_support", environment=environment)
+
+
+def support(
+    name: str,
+    device: str = "cpu",
+    folders: Sequence[str] = (),
+    *,
+    only: Sequence[str] | None = None,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> Support:
+    """Ask the backend `name` for every feature, in every direction and number format.
+
+    Each yes is run once, and the answer judged; of one that races only where it is named, because it compiles, the
+    forward pass in float32 alone: else what it declares is believed. only : these features. Raises ValueError for an
+    unknown backend.
+    """
+    slow, opening = on_request(name, folders), {"name": name, "folders": list(folders), "device": device}
+    process, answers = _started(), dict[str, dict[str, dict[str, str]]]()
+    try:
+        versions = process.ask("open", seconds=_SECONDS, **opening)["versions"]
+        for feature, direction in itertools.product(only or features(), DIRECTIONS):
+            on_event(f"{name} on {device}: {feature}, {direction}")
+            found = answers.setdefault(feature, {})[direction] = {}
+            for dtype in DTYPES:
+                run = not slow or (direction, dtype) == ("forward", "float32")
+                fields = {"feature": feature, "dtype": dtype, "direction": direction, "device": device}
+                found[dtype] = _answer(process, run, fields)
+                if not run and found[dtype] == YES:
+                    found[dtype] = f"{DECLARED}: {slow}"
+                if not process.alive:
+                    process = _started()
+                    process.ask("open", seconds=_SECONDS, **opening)
+    except Failed as fault:
+        return Support(name, device, unavailable=str(fault))
+    finally:
+        process.end()
+    return Support(name, device, versions, None, answers)
+
+
+def _answer(process: Process, run: bool, fields: dict[str, str]) -> str:
+    """`YES`, the reason, or what went wrong."""
+    try:
+        asked(**fields)
+        process.ask("answer", seconds=_SECONDS, confirm=run, **fields)
+    except ValueError as nothing:  # there is no such workload
+        return str(nothing)
+    except Failed as fault:
+        return str(fault) if fault.kind == "declined" else f"{FAULT}{fault}"
+    return YES
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A backend: its library where it loads, what it is in one line, and why it cannot run here, None where it can."""
+
+    name: str
+    library: str
+    summary: str
+    reason: str | None
+
+
+def listed(
+    device: str,
+    folders: Sequence[str] = (),
+    names: Sequence[str] = (),
+    *,
+    seconds: float = _IMPORT_SECONDS,
+    on_event: Callable[[str], None] = lambda text: None,
+) -> list[Listed]:
+    """Every backend, or each of `names`, in that order: whether it can do a plain workload on `device`.
+
+    They are imported one after the other in one process, because most of them share a library. Where that process ends
+    or hangs, the backend is tried again alone. Raises ValueError for a folder that is none.
+    """
+    found: list[Listed] = []
+    process = _started()
+    try:
+        for name in list(names) or backends(folders):
+            on_event(f"looking at {name}")
+            own = [f"{key}={'|'.join(values)}" for key, values in settings_of(name, folders).items()]
+            settings = f" Settings: {', '.join(own)}." if own else ""
+            for _ in range(2):
+                try:
+                    told = process.ask(
+                        "open", seconds=seconds, name=name, folders=list(folders), device=device
+                    )
+                    one = Listed(name, told["library"], told["summary"] + settings, told["reason"])
+                except Failed as fault:
+                    one = Listed(name, "", "", str(fault))
+                if process.alive:
+                    break
+                process = _started()
+            found.append(one)
+    finally:
+        process.end()
+    return found
