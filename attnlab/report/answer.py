@@ -48,6 +48,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "lower": lower.drop_duplicates("contender", keep="last"),
         "unsure": unsure,
         "slow": _slow(results),
+        "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
         "warned": warnings(frames),
     }
 

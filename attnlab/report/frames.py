@@ -175,8 +175,8 @@ _RESULT = (
     "share_of_matmul", "share_of_copy", "limited_by", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
-    "group", "heads", "n", "workload", "sure", "contender", "first", "seconds", "runner_up", "speedup", "speedup_low",
-    "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared", "peak_bytes",
+    "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
+    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared", "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
     "contender",
@@ -269,6 +269,7 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "sure": str(won.sure),
         "contender": won.name,
         "first": list(won.first),
+        "same_kernel": sorted(cell.first.difference(won.first)),
         "seconds": won.seconds,
         "runner_up": won.ahead.over if won.ahead else None,
         **_lead("speedup", won.ahead),

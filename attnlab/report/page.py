@@ -74,7 +74,9 @@ def _bundle() -> str:
 
 def _data(frames: Frames, rounds: pd.DataFrame) -> dict[str, pd.DataFrame]:
     results = frames.results[frames.results.seconds.notna()]
-    winners = frames.winners.assign(first=frames.winners["first"].map(", ".join)).drop(columns="not_compared")
+    winners = frames.winners.assign(first=frames.winners["first"].map(", ".join)).drop(
+        columns=["not_compared", "same_kernel"]
+    )
     return {"results": results, "winners": winners, "rounds": rounds}
 
 

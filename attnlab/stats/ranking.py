@@ -203,7 +203,8 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     if ranking is None:
         return Winner(Sure.NOBODY)
     best = ranking.best
-    places = {name: at for at, name in enumerate((*order, *(one.contender for one in ranking.standings)))}
+    every = dict.fromkeys((*order, *(one.contender for one in ranking.standings)))
+    places = {name: at for at, name in enumerate(every)}
     others = [one for one in ranking.standings if one.implementation != best.implementation]
     compared = [one for one in others if one.against_best is not None]
     by_kernel: dict[str, list[str]] = {}
