@@ -176,7 +176,8 @@ _RESULT = (
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
-    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared", "peak_bytes",
+    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared",
+    "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
     "contender",
