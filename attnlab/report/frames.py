@@ -370,23 +370,15 @@ def differences(found: Diff) -> pd.DataFrame:
     """
     rows = []
     for row in found.rows:
-        if Outcome.MEASURED not in row.outcomes and (row.news == 2 or NOT_ASKED in row.outcomes):
+        was, now = row.was, row.now
+        outcomes = (was.outcome, now.outcome)
+        if Outcome.MEASURED not in outcomes and (row.news == 2 or NOT_ASKED in outcomes):
             continue
         told: dict[str, Any] = {"workload": row.workload, "contender": row.contender, "changed": row.changed}
-        pairs: dict[str, list[Any]] = {
-            "outcome": row.outcomes,
-            "seconds": row.seconds,
-            "peak": row.peak_bytes,
-            "kernel": row.kernels,
-        }
-        for name, (was, now) in pairs.items():
-            told |= {f"{name}_was": was, name: now}
-        told["speedup"] = 1 / row.ratio if row.ratio else None
-        rows.append(
-            {
-                **told,
-                **speedup_of("was", row.against_baseline[0]),
-                **speedup_of("now", row.against_baseline[1]),
-            }
-        )
+        for name in ("outcome", "seconds", "kernel"):
+            told |= {f"{name}_was": getattr(was, name), name: getattr(now, name)}
+        told |= {"peak_was": was.peak_bytes, "peak": now.peak_bytes}
+        told["speedup"] = was.seconds / now.seconds if was.seconds and now.seconds else None
+        before, after = was.against_baseline, now.against_baseline
+        rows.append({**told, **speedup_of("was", before), **speedup_of("now", after)})
     return _frame(rows, [*rows[0]] if rows else [])

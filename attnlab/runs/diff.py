@@ -32,29 +32,31 @@ NOT_ASKED = "not asked"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A contender at a workload; what is a list holds the first run's and the second's, None where there is none.
+class Side:
+    """What a contender did at a workload in one run; `against_baseline` is its time by that of the run's baseline."""
 
-    ratio : seconds of the second by those of the first; they did not race. against_baseline : its time by that of the
-    baseline of its own run, with its interval. changed : whether these two differ; None where that cannot be told.
-    """
+    outcome: str = NOT_ASKED
+    reason: str | None = None
+    seconds: float | None = None
+    peak_bytes: int | None = None
+    kernel: str | None = None
+    against_baseline: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A contender at a workload in both runs. changed : whether its ratio to the baseline did; None if unknown."""
 
     workload: str
     contender: str
-    outcomes: list[str]
-    reasons: list[str | None]
-    seconds: list[float | None]
-    peak_bytes: list[int | None]
-    kernels: list[str | None]
-    ratio: float | None
-    against_baseline: list[Verdict | None]
+    was: Side
+    now: Side
     changed: bool | None
 
     @property
     def news(self) -> int:
         """0 for one that was measured and is no more, 1 for another new outcome, 2 for none."""
-        was, is_ = self.outcomes
-        return 2 if was == is_ else int(was != Outcome.MEASURED)
+        return 2 if self.was.outcome == self.now.outcome else int(self.was.outcome != Outcome.MEASURED)
 
 
 @dataclass(frozen=True)
@@ -75,75 +77,56 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
     """
     if first.folder.resolve() == second.folder.resolve() or (first.id and first.id == second.id):
         raise ValueError(f"both are one run, {first.folder}: name two")
-    one, other = (
-        {cell.workload: cell for cell in run.judged().cells if cell.answers} for run in (first, second)
-    )
+    runs = (first, second)
+    one, other = ({cell.workload: cell for cell in run.judged().cells if cell.answers} for run in runs)
     if one.keys().isdisjoint(other):
         raise ValueError(f"{first.folder} and {second.folder} have no workload in common")
-    asked = [_asked(run, beside) for run, beside in ((first, second), (second, first))]
-    here = [{**comparable(run.environment), **of} for run, of in zip((first, second), asked, strict=True)]
-    conditions = differing(
-        here[0], here[1], [name for name in (*CONDITIONS, *asked[0]) if name not in SOFTWARE]
-    )
+    asked = [_asked(first, second), _asked(second, first)]
+    names = [name for name in (*CONDITIONS, *asked[0]) if name not in SOFTWARE]
+    was, now = ({**comparable(run.environment), **of} for run, of in zip(runs, asked, strict=True))
+    conditions = differing(was, now, names)
     if conditions and not anyway:
-        told = "; ".join(f"{name}: {was} and {is_}" for name, (was, is_) in conditions.items())
+        told = "; ".join(f"{name}: {before} and {after}" for name, (before, after) in conditions.items())
         raise ValueError(
             f"the runs were made under different conditions: {told}. --anyway shows them side by side"
         )
-    known = [versions({**run.environment, "variables": {}}) for run in (first, second)]
-    both = {
-        name: (known[0].get(name, "none"), known[1].get(name, "none")) for name in {**known[0], **known[1]}
-    }
-    software = {name: (was, is_) for name, (was, is_) in both.items() if was != is_}
+    known = [versions({**run.environment, "variables": {}}) for run in runs]
+    every = dict.fromkeys({**known[0], **known[1]}, "none")
+    software = differing({**every, **known[0]}, {**every, **known[1]}, list(every))
     baseline = entered_once(first.baseline)
-    common = [(cell, other[workload]) for workload, cell in one.items() if workload in other]
-    rows = [row for cells in common for row in _rows(cells, baseline, judged=not conditions)]
+    both = [(cell, other[workload]) for workload, cell in one.items() if workload in other]
+    rows = [row for cells in both for row in _rows(*cells, baseline, judged=not conditions)]
     rows.sort(key=lambda row: (row.news, not row.changed))
     return Diff(baseline, software, conditions, rows)
 
 
 def _asked(run: Run, beside: Run) -> dict[str, object]:
     """What decides what was asked in a run, where it is not so in the one beside, and for how long it was measured."""
-    plan, other = run.plan, beside.plan
-    labels = ", ".join(sorted({one.label for one in plan.workloads} - {one.label for one in other.workloads}))
-    names = ", ".join(one for one in plan.contenders if one not in other.contenders)
-    own = {"workloads of its own": labels or "none", "contenders of its own": names or "none"}
-    return {**own, "baseline": run.baseline, **vars(plan.limits)}
+    labels = {one.label for one in run.plan.workloads} - {one.label for one in beside.plan.workloads}
+    names = [one for one in run.plan.contenders if one not in beside.plan.contenders]
+    own = {"workloads of its own": ", ".join(sorted(labels)), "contenders of its own": ", ".join(names)}
+    told = {name: text or "none" for name, text in own.items()}
+    return {**told, "baseline": run.baseline, **vars(run.plan.limits)}
 
 
-def _rows(cells: tuple[Cell, Cell], baseline: str, *, judged: bool) -> Iterator[Row]:
-    one, other = cells
+def _rows(one: Cell, other: Cell, baseline: str, *, judged: bool) -> Iterator[Row]:
     raced = [name for name in one.measured if name in other.measured and name != baseline]
     for name in {**one.answers, **other.answers}:
-        answers = [cell.answers.get(name) for cell in cells]
-        seconds = [
-            each.latency.median if each and each.latency else None
-            for each in (cell.measured.get(name) for cell in cells)
-        ]
-        held = [_against(cell, name, baseline, len(raced)) for cell in cells]
-        changed = None
-        if judged and held[0] and held[1] and min(held[0].low, held[1].low) > 0:
+        was, now = (_side(cell, name, baseline, len(raced)) for cell in (one, other))
+        before, after, changed = was.against_baseline, now.against_baseline, None
+        if judged and before and after and min(before.low, after.low) > 0:
             margin = 1 + max(one.margin, other.margin)
-            changed = held[0].high * margin < held[1].low or held[1].high * margin < held[0].low
-        yield Row(
-            one.workload.label,
-            name,
-            [str(each.outcome) if each else NOT_ASKED for each in answers],
-            [each.reason if each else None for each in answers],
-            seconds,
-            [each.peak_bytes if each else None for each in answers],
-            [each.kernel if each else None for each in answers],
-            seconds[1] / seconds[0] if seconds[0] and seconds[1] else None,
-            held,
-            changed,
-        )
+            changed = before.high * margin < after.low or after.high * margin < before.low
+        yield Row(one.workload.label, name, was, now, changed)
 
 
-def _against(cell: Cell, name: str, baseline: str, comparisons: int) -> Verdict | None:
-    """The verdict on a contender against the baseline of its own run; None where either was not measured."""
-    pair = [cell.measured[each].latency for each in (baseline, name) if each in cell.measured]
-    if name == baseline or len(pair) < 2 or pair[0] is None or pair[1] is None:
-        return None
-    if pair[0].by_round().keys().isdisjoint(pair[1].by_round()):
-        return None
-    return compare(pair[0], pair[1], comparisons=comparisons, margin=cell.margin)
+def _side(cell: Cell, name: str, baseline: str, comparisons: int) -> Side:
+    result = cell.answers.get(name)
+    if result is None:
+        return Side()
+    mine, base = (cell.measured[one].latency if one in cell.measured else None for one in (name, baseline))
+    verdict = None
+    if name != baseline and mine and base and not base.by_round().keys().isdisjoint(mine.by_round()):
+        verdict = compare(base, mine, comparisons=comparisons, margin=cell.margin)
+    seconds = mine.median if mine else None
+    return Side(str(result.outcome), result.reason, seconds, result.peak_bytes, result.kernel, verdict)

@@ -52,14 +52,14 @@ def test_a_contender_changed_though_the_day_was_slower(made: Made) -> None:
     rows = [row for row in found.rows if row.contender != found.baseline]
     assert {row.contender for row in rows if row.changed} == {"torch_sdpa"}
     assert sum(bool(row.changed) for row in rows) == 2 and found.rows[0].changed
-    assert all(row.ratio is not None and row.ratio > 1.3 for row in rows)
+    assert all(row.now.seconds > 1.3 * row.was.seconds for row in rows)
 
 
 def test_what_was_measured_and_is_wrong_now_stands_first(made: Made) -> None:
     found = diff(made(), made(wrong=("numpy_blocked",)))
-    outcomes = {(row.contender, *row.outcomes) for row in found.rows[:2]}
+    outcomes = {(row.contender, row.was.outcome, row.now.outcome) for row in found.rows[:2]}
     assert outcomes == {("numpy_blocked", "measured", "wrong")}
-    assert found.rows[0].changed is None and found.rows[0].ratio is None
+    assert found.rows[0].changed is None and found.rows[0].now.seconds is None
 
 
 def test_other_versions_are_what_is_compared_and_other_conditions_are_refused(made: Made) -> None:
@@ -73,7 +73,7 @@ def test_other_versions_are_what_is_compared_and_other_conditions_are_refused(ma
     assert "\n" not in str(refused.value)
     shown = diff(one, other, anyway=True)
     assert set(shown.conditions) == {"cpu", "variables"}
-    assert not any(row.changed for row in shown.rows) and any(row.against_baseline[0] for row in shown.rows)
+    assert not any(row.changed for row in shown.rows) and any(row.was.against_baseline for row in shown.rows)
 
 
 def test_what_cannot_be_compared_is_refused(made: Made) -> None:
