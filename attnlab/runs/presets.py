@@ -19,9 +19,6 @@ from attnlab.workload.grid import choices, workloads
 from attnlab.workload.mask_kinds import OPEN
 from attnlab.workload.workload import Workload
 
-#: what a part may be for
-PHASES = ("prefill", "training", "decode")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -93,13 +90,21 @@ def presets() -> dict[str, Preset]:
 
 
 def chosen_parts(text: str) -> tuple[Part, ...]:
-    """The parts that names between commas stand for, each once.
+    """The parts that names between commas stand for, each once: those of a preset whose paths begin with the name.
 
     Raises ValueError for an unknown name, naming the near ones.
     """
-    found: dict[str, Part] = {}
+    known, found = presets(), dict[str, Part]()
     for name in split_names(text):
-        found |= {part.path: part for part in _named(name)}
+        preset, _, rest = name.partition("/")
+        if preset not in known:
+            raise ValueError(f"no preset is called {preset!r}; {suggestion(preset, known)}")
+        parts = known[preset].parts
+        mine = {one.path: one for one in parts if not rest or f"{one.name}/".startswith(f"{rest}/")}
+        if not mine:
+            there = ", ".join(one.name for one in parts)
+            raise ValueError(f"the preset {preset} has no part {rest!r}; it has {there}")
+        found |= mine
     return tuple(found.values())
 
 
@@ -111,10 +116,8 @@ def preset_workloads(text: str, said: Mapping[str, Any]) -> dict[Workload, str]:
     """
     found: dict[Workload, list[str]] = {}
     for part in chosen_parts(text):
-        for workload in part.workloads(said):
-            paths = found.setdefault(workload, [])
-            if part.path not in paths:
-                paths.append(part.path)
+        for workload in dict.fromkeys(part.workloads(said)):
+            found.setdefault(workload, []).append(part.path)
     return {workload: ", ".join(paths) for workload, paths in found.items()}
 
 
@@ -135,38 +138,18 @@ def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
     Of a part with several lengths the middle one; then the text says so, and is else empty. Raises ValueError, naming
     them, where there are several parts.
     """
-    part = only_part(text)
-    found = list(preset_workloads(text, _as_grid(said)))
+    part, plural = only_part(text), {choice.fields: choice for choice in choices(grid=True)}
+    told = {}
+    for choice in choices(grid=False):  # in the words of a grid: length 512 is lengths (512,)
+        if said.get(choice.name) is not None:
+            other = plural[choice.fields]
+            told[other.name] = (said[choice.name],) if other.several else said[choice.name]
+    found = part.workloads(told)
     middle = found[(len(found) - 1) // 2]
     if len(found) == 1:
         return middle, ""
     lengths = ", ".join(str(one.keys) for one in found)
     return middle, f"{part.path}: length {middle.keys}, of {lengths}; --length takes another."
-
-
-def _as_grid(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What the options of one workload say, in the words of a grid: ``length`` 512 is ``lengths`` (512,)."""
-    plural = {choice.fields: choice for choice in choices(grid=True)}
-    found = {}
-    for choice in choices(grid=False):
-        if said.get(choice.name) is not None:
-            other = plural[choice.fields]
-            found[other.name] = (said[choice.name],) if other.several else said[choice.name]
-    return found
-
-
-def _named(name: str) -> tuple[Part, ...]:
-    """All parts of a preset, or those that the path begins with."""
-    preset, _, rest = name.partition("/")
-    known = presets()
-    if preset not in known:
-        raise ValueError(f"no preset is called {preset!r}; {suggestion(preset, known)}")
-    parts = known[preset].parts
-    found = tuple(one for one in parts if not rest or f"{one.name}/".startswith(f"{rest}/"))
-    if not found:
-        there = ", ".join(one.name for one in parts)
-        raise ValueError(f"the preset {preset} has no part {rest!r}; it has {there}")
-    return found
 
 
 def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,9 @@ belongs to `attnlab.lab`. The files are described in ``docs/store.md``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import count
@@ -24,7 +24,7 @@ from attnlab.errors import NotStored
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
-from attnlab.workload.result import Ceiling, Invariance, Result, merged
+from attnlab.workload.result import Ceiling, Invariance, Measurement, Result, merged
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Run(Record):
     def save(self) -> None:
         """Write everything but the results, which are on the disk already. Raises NotStored."""
         told = {one.name: getattr(self, one.name) for one in fields(Record)}
-        write_whole(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+        _write(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
 
     def left(self) -> list[Workload]:
         """The workloads of the plan at which a contender has no result yet, in the plan's order."""
@@ -120,32 +120,34 @@ class Run(Record):
         import pandas as pd
 
         rows = []
-        for result in self.results:
-            for one in result.measurements or (None,):
-                told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
-                if one is not None:
-                    told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
-                    told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
-                rows.append({**_common(result), **told})
+        for result, one in self._measurements():
+            told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
+            if one is not None:
+                told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
+                told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
+            rows.append({**_answer(result), **told})
         return pd.DataFrame(rows)
 
     def samples(self) -> pd.DataFrame:
         """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
         import pandas as pd
 
-        rows = []
-        for result in self.results:
-            for one in result.measurements:
-                common = {**_common(result), "quantity": one.quantity, "unit": one.unit}
-                for value, *noted in zip(one.samples, *one.columns.values(), strict=True):
-                    rows.append({**common, "value": value, **dict(zip(one.columns, noted, strict=True))})
-        return pd.DataFrame(rows)
+        parts = []
+        for result, one in self._measurements():
+            if one is not None:
+                told = {**_answer(result), "quantity": one.quantity, "unit": one.unit}
+                noted = pd.DataFrame({"value": one.samples, **one.columns})
+                parts.append(noted.assign(**{name: [value] * len(noted) for name, value in told.items()}))
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+    def _measurements(self) -> Iterator[tuple[Result, Measurement | None]]:
+        return ((result, one) for result in self.results for one in result.measurements or (None,))
 
 
-def _common(result: Result) -> dict[str, Any]:
-    answer = {name: getattr(result, name) for name in _ANSWER} | {"outcome": str(result.outcome)}
+def _answer(result: Result) -> dict[str, Any]:
+    told = {name: getattr(result, name) for name in _ANSWER} | {"outcome": str(result.outcome)}
     error = None if result.accuracy is None else result.accuracy.relative_error
-    return {**result.workload.to_dict(), **answer, "relative_error": error}
+    return {**result.workload.to_dict(), **told, "relative_error": error}
 
 
 def read_run(folder: Path | str) -> Run:
@@ -167,16 +169,19 @@ def read_run(folder: Path | str) -> Run:
         record = msgspec.convert(data, Record)
     except (ValueError, TypeError) as fault:
         raise ValueError(f"{file} is damaged: {one_line(str(fault))}; restore it from a copy") from None
-    run = Run(folder=file.parent, **vars(record))
-    found, faults = list[Result](), list[str]()
-    for number, line in _lines(file.with_name(RESULTS)):
+    found, faults, results = list[Result](), list[str](), file.with_name(RESULTS)
+    try:
+        lines = results.read_bytes().splitlines(keepends=True) if results.exists() else []
+    except OSError as fault:
+        raise ValueError(f"{results} cannot be read: {fault.strerror}") from None
+    for number, line in enumerate(lines, start=1):
         try:
             found.append(Result.from_json(line.decode()))
         except ValueError as fault:
             why = str(fault) if line.endswith(b"\n") else "it was cut off"
             faults.append(f"line {number}: {one_line(why, 200)}")
-    run.results, run.torn = _joined(found), {RESULTS: faults} if faults else {}
-    return run
+    torn = {RESULTS: faults} if faults else {}
+    return Run(folder=file.parent, results=_joined(found), torn=torn, **vars(record))
 
 
 def require_run(folder: Path | str) -> Path:
@@ -197,18 +202,7 @@ def _joined(results: Sequence[Result]) -> list[Result]:
     return merged({visit(one): one for one in results}.values())
 
 
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file by number; none where there is no file. Raises ValueError where it cannot be read."""
-    try:
-        with file.open("rb") as handle:
-            yield from enumerate(handle, start=1)
-    except FileNotFoundError:
-        return
-    except OSError as fault:
-        raise ValueError(f"{file} cannot be read: {fault.strerror}") from None
-
-
-def write_whole(file: Path, data: bytes) -> None:
+def _write(file: Path, data: bytes) -> None:
     """Write a file anew, on the disk before this returns; a reader finds the old file or the new one, whole.
 
     Raises NotStored.
@@ -283,22 +277,16 @@ def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
     return place
 
 
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold `folder`: one process writes to it at a time. The lock of a process that was killed is free.
+def held(folder: Path) -> AbstractContextManager[Any]:
+    """Hold `folder` within a ``with``: one process writes to it. The lock of a process that was killed is free.
 
     Raises ValueError where another process holds it, or where it cannot be written to.
     """
-    lock = filelock.FileLock(folder / LOCK, timeout=0)
     try:
-        lock.acquire()
+        return filelock.FileLock(folder / LOCK, timeout=0).acquire()
     except filelock.Timeout:
         raise ValueError(
             f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
         ) from None
     except OSError as fault:
         raise ValueError(f"{folder} cannot be written to: {fault.strerror}") from None
-    try:
-        yield
-    finally:
-        lock.release()

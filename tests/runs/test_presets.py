@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from attnlab.runs.plan import Plan
-from attnlab.runs.presets import PHASES, Part, presets
+from attnlab.runs.presets import Part, presets
 from attnlab.workload.masks import Mask
 
 EVERY = [part for preset in presets().values() for part in preset.parts]
@@ -20,7 +20,9 @@ def test_a_phase_is_what_it_is_called(part: Part) -> None:
     """Training asks for gradients, decoding has one query; nothing in it could not be typed; its source is named."""
     phase = part.name.partition("/")[0]
     found = part.workloads()
-    assert phase in PHASES and len(found) == len(set(found)) == len(part.said["lengths"])
+    assert phase in ("prefill", "training", "decode") and len(found) == len(set(found)) == len(
+        part.said["lengths"]
+    )
     assert {one.direction for one in found} == {"training" if phase == "training" else "forward"}
     assert (phase == "decode") == all(one.queries == 1 for one in found)
     assert all(Mask.parse(one.masked.text) == one.masked for one in found)
