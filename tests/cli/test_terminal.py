@@ -49,12 +49,11 @@ def test_a_pipe_has_one_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("words", ["--help", f"show {REFERENCE}", "run --list-presets"])
-def test_nobody_needs_to_read_to_the_end(words: str) -> None:
+def test_nobody_needs_to_read_to_the_end() -> None:
     """As ``| head`` does not: here nobody reads the pipe at all."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "attnlab", *words.split()]
+    command = [sys.executable, "-m", "attnlab", "run", "--list-presets"]
     found = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (found.returncode, found.stderr) == (0, "")
