@@ -35,7 +35,7 @@ from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
 #: take a second or two, a Python loop as much as it is given, a library that compiles for every shape 0.1 to 0.3 s each
 SECONDS, SECONDS_IN_ALL = 8.0, 10.0
 #: query-key pairs of a question up to which it is asked every day; larger ones are asked where everything is
-DAILY = 10_000
+DAILY = {FORWARD: 10_000, LOG_SUM: 10_000, BACKWARD: 20_000}
 #: calls of one question of several blocks: a fault that strikes once in ten calls escapes them with a probability of
 #: 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
 _OFTEN = 20
@@ -98,7 +98,9 @@ class _Kind:
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
-        for question in questions(self.dtype, self.seed, self.kind, DAILY if self.daily else np.inf):
+        for question in questions(
+            self.dtype, self.seed, self.kind, DAILY[self.kind] if self.daily else np.inf
+        ):
             found = self._answer(question)
             self.drawn += isinstance(found, dict) and question.name.startswith("drawn ")
             yield f"{question.text}: {found}" if isinstance(found, str) else None
