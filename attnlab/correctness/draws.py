@@ -141,7 +141,7 @@ def _all(logit: float) -> Distribution:
 def _between_two(q: Array, k: Array, v: Array, scale: float, rng: np.random.Generator) -> Three:
     """All logits −49280, half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more.
 
-    Who rounds the scores as well is right: they are all alike still.
+    A backend that rounds the scores as well is right: they are all alike still.
     """
     q, k = np.zeros_like(q), np.zeros_like(k)
     q[..., 0], q[..., 1] = 128, 1

@@ -288,27 +288,27 @@ _SURELY = 4.0
 
 
 def explained(
-    problem: Inputs, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
+    inputs: Inputs, answer: NDArray[Any], exact: Reference, fault: str, rows: Sequence[int] | None = None
 ) -> str:
-    """The `fault` of an answer to `problem`, (batch, heads, rows, value_dim), with the lower format that explains it.
+    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
     Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.
-    exact : the problem's own reference at the query rows `rows`. A format explains the answer where that is right for
+    exact : the inputs' own reference at the query rows `rows`. A format explains the answer where that is right for
     inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
     rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
     """
-    if problem.block is not None or not np.isfinite(answer).all():
+    if inputs.block is not None or not np.isfinite(answer).all():
         return fault
-    for other in (problem.query.shape[3] ** -0.5, 1.0, 1 / problem.query.shape[3]):
-        reference = refer(problem.with_(scale=other, output_gradient=None), rows)[OUTPUT]
+    for other in (inputs.query.shape[3] ** -0.5, 1.0, 1 / inputs.query.shape[3]):
+        reference = refer(inputs.with_(scale=other, output_gradient=None), rows)[OUTPUT]
         # where the scale hardly matters, both are as near
         nearer = np.abs(answer - reference.output).max() < _NEARER * np.abs(answer - exact.output).max()
         if nearer and weigh(reference, answer).passed:
-            return f"it is right for a scale of {other:.3g}, where {problem.scale:.3g} was asked for"
+            return f"it is right for a scale of {other:.3g}, where {inputs.scale:.3g} was asked for"
     for dtype, said in _FORMATS.items():
-        if lower(problem.dtype, dtype) is None:
+        if lower(inputs.dtype, dtype) is None:
             continue
-        rounded = problem.cast(dtype).with_(output_gradient=None)
+        rounded = inputs.cast(dtype).with_(output_gradient=None)
         if not all(np.isfinite(one).all() for one in (rounded.query, rounded.key, rounded.value)):
             continue
         reference = refer(rounded, rows)[OUTPUT]

@@ -32,7 +32,7 @@ _ARRAYS = ("q", "k", "v", "output_gradient")
 
 
 def takes_inputs(function: Callable[..., Found]) -> Callable[..., Found]:
-    """Lets `function(problem, **options)` be called with arrays too: `(q, k, v, causal=True, **options)`.
+    """Lets `function(inputs, **options)` be called with arrays too: `(q, k, v, causal=True, **options)`.
 
     A fourth array is the gradient of the output; keywords that `Inputs.of` takes go there, the others to the function.
     """
@@ -55,13 +55,13 @@ def _floating(given: ArrayLike) -> NDArray[Any]:
     return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
-def finite(problem: Inputs) -> Inputs:
-    """`problem` if its arrays hold no NaN and no infinity, else ValueError."""
+def finite(inputs: Inputs) -> Inputs:
+    """`inputs` if its arrays hold no NaN and no infinity, else ValueError."""
     for name in ("query", "key", "value", "output_gradient"):
-        array = getattr(problem, name)
+        array = getattr(inputs, name)
         if array is not None and not np.isfinite(array).all():
             raise ValueError(f"{name} must be finite, got a NaN or an infinity")
-    return problem
+    return inputs
 
 
 def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
@@ -78,28 +78,28 @@ def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
     return index.astype(np.intp)
 
 
-def at_rows(problem: Inputs, rows: ArrayLike | None) -> Inputs:
-    """What `problem` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+def at_rows(inputs: Inputs, rows: ArrayLike | None) -> Inputs:
+    """What `inputs` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
     if rows is None:
-        return problem
-    index = chosen_rows(rows, problem.shape.queries)
-    if np.array_equal(index, np.arange(problem.shape.queries)):
-        return problem
-    place = Place(problem.shape, index, np.arange(problem.shape.keys))
-    seen, gradient = problem.mask.visible(place), problem.output_gradient
-    return problem.with_(
-        query=problem.query[:, :, index],
+        return inputs
+    index = chosen_rows(rows, inputs.shape.queries)
+    if np.array_equal(index, np.arange(inputs.shape.queries)):
+        return inputs
+    place = Place(inputs.shape, index, np.arange(inputs.shape.keys))
+    seen, gradient = inputs.mask.visible(place), inputs.output_gradient
+    return inputs.with_(
+        query=inputs.query[:, :, index],
         mask=Mask() if seen is None else Mask((Given(seen),)),
-        bias=_bias_at(problem, place),
+        bias=_bias_at(inputs, place),
         output_gradient=None if gradient is None else gradient[:, :, index],
     )
 
 
-def _bias_at(problem: Inputs, place: Place) -> NDArray[Any] | None:
+def _bias_at(inputs: Inputs, place: Place) -> NDArray[Any] | None:
     """Its tile of the bias, broadcastable to (batches, heads, rows, columns)."""
-    if isinstance(problem.bias, Alibi):
-        return problem.bias.at(place)
-    return None if problem.bias is None else place.cut(problem.bias)
+    if isinstance(inputs.bias, Alibi):
+        return inputs.bias.at(place)
+    return None if inputs.bias is None else place.cut(inputs.bias)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,23 +204,23 @@ def turned(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
-def blocks(problem: Inputs) -> Iterator[Rows]:
+def blocks(inputs: Inputs) -> Iterator[Rows]:
     """Every block of query rows, with its keys, values and visibility: small heads together, others apart."""
-    sink, problem = problem.sinks is not None, problem.without_sinks()
-    batch, heads, queries, n = problem.shape
-    group, columns = problem.group, np.arange(n)
+    sink, inputs = inputs.sinks is not None, inputs.without_sinks()
+    batch, heads, queries, n = inputs.shape
+    group, columns = inputs.group, np.arange(n)
     for batches, members in _together(batch, heads, group, queries * n):
         at_keys = (batches, slice(members.start // group, (members.stop - 1) // group + 1))
         # only these heads in float64: the whole input would double or quadruple its memory
-        key, value = problem.key[at_keys].astype(np.float64), problem.value[at_keys].astype(np.float64)
-        query = problem.query[batches, members]
+        key, value = inputs.key[at_keys].astype(np.float64), inputs.value[at_keys].astype(np.float64)
+        query = inputs.query[batches, members]
         if key.shape[1] != query.shape[1]:
             key, value = (np.repeat(one, query.shape[1] // key.shape[1], axis=1) for one in (key, value))
         size = max(1, _BLOCK // (n * query.shape[0] * query.shape[1]))
         for start in range(0, queries, size):
             at = slice(start, min(start + size, queries))
-            place = Place(problem.shape, np.arange(at.start, at.stop), columns, batches, members)
-            bias, seen = _bias_at(problem, place), problem.mask.visible(place)
+            place = Place(inputs.shape, np.arange(at.start, at.stop), columns, batches, members)
+            bias, seen = _bias_at(inputs, place), inputs.mask.visible(place)
             yield Rows(
                 at=(batches, members, at),
                 at_keys=at_keys,
@@ -232,8 +232,8 @@ def blocks(problem: Inputs) -> Iterator[Rows]:
                 if seen is None
                 else np.broadcast_to(seen, (*seen.shape[:-2], at.stop - start, n)),
                 bias=None if bias is None else bias.astype(np.float64),
-                scale=problem.scale,
-                softcap=problem.softcap,
+                scale=inputs.scale,
+                softcap=inputs.softcap,
                 sink=sink,
             )
 
@@ -273,9 +273,9 @@ class LogSums(NamedTuple):
     output: Array
 
 
-def log_sums(problem: Inputs, rows: ArrayLike | None = None) -> LogSums:
-    """ln Z and output of `problem` at the query rows `rows`, all if None. ValueError for inputs that are not finite."""
-    asked = at_rows(finite(problem), rows)
+def log_sums(inputs: Inputs, rows: ArrayLike | None = None) -> LogSums:
+    """ln Z and output of `inputs` at the query rows `rows`, all if None. ValueError for inputs that are not finite."""
+    asked = at_rows(finite(inputs), rows)
     found = LogSums(np.empty((*asked.output_shape[:3], 1)), np.empty(asked.output_shape))
     for part in blocks(asked):
         soft = softmax_rows(part)
@@ -365,17 +365,17 @@ def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
 
 
 @takes_inputs
-def exact_gradients(problem: Inputs) -> Three:
-    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂o is the problem's output gradient, each in its input's shape, float64.
+def exact_gradients(inputs: Inputs) -> Three:
+    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂o is the inputs' output gradient, each in its input's shape, float64.
 
     Also as `exact_gradients(q, k, v, output_gradient, **keywords of Inputs.of)`. Formulas in the module's docstring.
 
     Raises ValueError for shapes that do not fit and for NaN or infinity.
     """
-    rows = pulled_rows(problem)
-    asked = at_rows(problem, rows)
-    keys = problem.shape.keys
-    query = np.zeros(problem.query.shape)
+    rows = pulled_rows(inputs)
+    asked = at_rows(inputs, rows)
+    keys = inputs.shape.keys
+    query = np.zeros(inputs.query.shape)
     wider = asked.without_sinks()
     key, value = np.zeros(wider.key.shape), np.zeros(wider.value.shape)
     assert asked.output_gradient is not None

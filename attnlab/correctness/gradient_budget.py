@@ -31,11 +31,12 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              the last sums over n keys (∂L/∂q) or n_q queries (∂L/∂k, ∂L/∂v), and 2 roundings of their results
              each times (c u_i)².
 
-Where the m of s − m is differentiated too, as by who writes softmax out, the error of Σt_j = 0 comes to lie on its key;
-and where that was done tile by tile, the error of each sum so far on the key of the m so far, from whichever end the
-keys were walked (`_excess`). Where the t_j themselves cancel to nearly nothing, as with V = 1, this is all there is: it
-is of the size of what cancelled, p_j|A_j| and |D|. Of that error a part adds up that does not elsewhere: D/l is one
-number, and is rounded alike in every A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|, |D|))²/2.
+Where the m of s − m is differentiated too, as in a softmax that is written out, the error of Σt_j = 0 comes to lie on
+its key; and where that was done tile by tile, the error of each sum so far on the key of the m so far, from whichever
+end the keys were walked (`_excess`). Where the t_j themselves cancel to nearly nothing, as with V = 1, this is all
+there is: it is of the size of what cancelled, p_j|A_j| and |D|. Of that error a part adds up that does not elsewhere:
+D/l is one number, and is rounded alike in every A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|,
+|D|))²/2.
 
 Sources add in squares, as if independent: an upper model, like that of the forward pass.
 

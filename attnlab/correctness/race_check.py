@@ -27,7 +27,7 @@ from attnlab.workload.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
-#: what decides them, beside the seed: who is checked cannot know which they are
+#: what decides them, beside the seed: a backend cannot know which they are
 _SECRET = secrets.randbits(64)
 #: budgets by which two answers may differ, where two right ones do by about 1.4; and the part of them that may by more
 _NEAR, _FURTHER = 8.0, 0.1
@@ -62,9 +62,9 @@ def references(
     """
     from threadpoolctl import threadpool_limits
 
-    problem = checked_problem(workload, rows)
+    inputs = checked_problem(workload, rows)
     with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
-        cast = problem if computes_in is None else problem.cast(computes_in)
+        cast = inputs if computes_in is None else inputs.cast(computes_in)
         return refer(cast, rows, log_sum=LOG_SUM in workload.results)
 
 
@@ -145,5 +145,5 @@ def _judged(
         return found
     if name != OUTPUT:
         return replace(found, reason=f"{name}: {found.reason}")
-    problem = checked_problem(workload, rows).cast(exact.dtype)
-    return replace(found, reason=explained(problem, answer, exact, found.reason, rows))
+    inputs = checked_problem(workload, rows).cast(exact.dtype)
+    return replace(found, reason=explained(inputs, answer, exact, found.reason, rows))

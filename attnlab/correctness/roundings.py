@@ -262,7 +262,7 @@ class RoundedRows:
         return np.asarray(added + BIAS * np.abs(bias) ** power * ~_holds(form, bias))
 
 
-def rounded_rows(problem: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
-    """Every block of query rows of `problem`, rounded so."""
-    for part in blocks(problem):
+def rounded_rows(inputs: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
+    """Every block of query rows of `inputs`, rounded so."""
+    for part in blocks(inputs):
         yield RoundedRows(part, softmax_rows(part), roundings)
