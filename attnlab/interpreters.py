@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from attnlab.errors import Unavailable
+from attnlab.processes import Interpreter, without_own
 from attnlab.remembered import cache_folder
-from attnlab.subprocesses import Interpreter, without_own
 from attnlab.text import bytes_text, one_line
 
 #: the first version and the one after the last that attnlab's workers run in

@@ -30,7 +30,7 @@ import msgspec
 import numpy as np
 
 from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.system import die_with_parent, wait_until_stopped
+from attnlab.system import die_with_parent, started_by, wait_until_stopped
 
 T = TypeVar("T")
 #: variables that would bring this interpreter's packages, or its versions of them, into another one
@@ -89,6 +89,11 @@ def encode(message: Any) -> bytes:
 def decode(data: bytes | bytearray, kind: Any = Any) -> Any:
     """The inverse of `encode`; lists for tuples where `kind` does not say otherwise. Raises msgspec.MsgspecError."""
     return msgspec.msgpack.decode(data, type=kind, ext_hook=_array, dec_hook=lambda _, found: found)
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Plain data as a `kind`, such as a dataclass; arrays stay. Raises msgspec.ValidationError."""
+    return msgspec.convert(value, kind, dec_hook=lambda _, found: found)
 
 
 def _packed(value: Any) -> Any:
@@ -334,8 +339,12 @@ class Process:
         if not self.alive:
             return
         self.alive = False
+        family = started_by(self.number)  # some may have left its group
         if self._own_group or self.ended() is None:
             self.signal(signal.SIGKILL)
+        for number in family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
         self.ended(_ENDING_SECONDS)
         self.channel.close()
         self._log.close()
@@ -346,13 +355,17 @@ def serve(
 ) -> None:
     """In the child: answer requests by the methods of `holder` until the channel closes.
 
+    Their type hints say what the arguments become.
     refused : the kind and the text of a failure, as of `Failed`; by default by the type of the exception.
     """
     with contextlib.suppress(Closed):
         while True:
             op, arguments = channel.receive()
             try:
-                told = "answer", getattr(holder, op)(**arguments)
+                method = getattr(holder, op)
+                hints = typing.get_type_hints(method)
+                given = {name: convert(one, hints.get(name, Any)) for name, one in arguments.items()}
+                told = "answer", method(**given)
             except Exception as fault:
                 told = (refused or refusal)(fault)
             channel.send(told)

@@ -59,8 +59,8 @@ Examined = Callable[[str], Checked]
 
 #: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
-#: samples of each contender that pytest-benchmark gets at least
-_LEAST_SAMPLES = 20
+#: visits to a workload
+_VISITS = 3
 #: one call may take no more than this part of a contender's time
 _PART_OF_A_CALL = 0.2
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
@@ -138,10 +138,11 @@ class Races:
         """As ``--benchmark-max-time`` sets them."""
         race = self._seconds * len(self._contenders)
         return Limits(
-            workload_seconds=race,
-            extra_seconds=max(race, 5.0),
+            visits=_VISITS,
+            most_visits=2 * _VISITS,
+            workload_seconds=max(race, 5.0),
+            visit_seconds=max(race / _VISITS, 0.1),
             call_seconds=self._seconds * _PART_OF_A_CALL,
-            min_rounds=max(Limits.min_rounds, _LEAST_SAMPLES),
         )
 
     def race(self, workload: Workload) -> Mapping[str, Result]:
@@ -155,8 +156,9 @@ class Races:
         if workload in self.raced:
             return self.raced[workload]
         if (workload, memory) not in self._once:
-            hasty = {"processes": 1, "most_processes": 1, "min_rounds": 1, "max_rounds": 1}
-            limits = replace(self.limits, **hasty, turn_seconds=1e-9)
+            limits = replace(
+                self.limits, visits=1, most_visits=1, rounds=1, turn_seconds=1e-9, warm_seconds=1e-9
+            )
             self._once[workload, memory] = self._run(workload, limits, memory=memory)
         return self._once[workload, memory]
 
@@ -193,10 +195,7 @@ class Races:
             call = backend.bind(smaller)  # the first call of all carries the library's own start
             return min(library.time_calls(call, 1) for _ in range(2))
 
-        seconds = admission.predicted_seconds(workload, seconds_of, limit) or 0.0
-        if seconds > limit:
-            most = f"--benchmark-max-time {math.ceil(seconds / _PART_OF_A_CALL)}"
-            said = f"predicted {seconds_text(seconds)} a call; {most} would allow it"
+        if said := admission.too_long(workload, seconds_of, limit):
             return Result(name, workload, Outcome.OVER_BUDGET, said)
         rows = race_check.sampled_rows(workload)
         returned = backend.bind(workload, checked_problem(workload, rows))()

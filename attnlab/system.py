@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -78,15 +78,15 @@ def wait_until_stopped(number: int) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """The numbers of the processes that a process's first thread has started, and of theirs; Linux, else none.
+    """The numbers of the processes that a process has started, and of theirs; Linux, else none.
 
     As proc(5) tells under ``children``: a look at all processes of the machine would take a thousand times as long.
     """
-    try:
-        children = Path(f"/proc/{number}/task/{number}/children").read_text().split()
-    except OSError:  # another system, or it has ended
-        return []
-    return [one for child in map(int, children) for one in (child, *started_by(child))]
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # another system, or it has ended
+        for task in Path(f"/proc/{number}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return [one for child in found for one in (child, *started_by(child))]
 
 
 def cores() -> int:
@@ -133,6 +133,14 @@ def run_delay_seconds() -> float:
     return total / 1e9 if seen else math.nan
 
 
+#: counts of this process that grow: what each call adds is noted beside its time (nan: not told)
+COUNTERS: Mapping[str, Callable[[], float]] = {
+    "minor_faults": minor_faults,
+    "involuntary_switches": involuntary_switches,
+    "run_delay_s": run_delay_seconds,
+}
+
+
 def pressure_seconds() -> float:
     """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
     try:
@@ -160,19 +168,10 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-@contextlib.contextmanager
-def adopting() -> Iterator[bool]:
-    """Within it, a grandchild whose parent ends becomes a child of this process; whether this system does that (Linux).
-
-    See prctl(2), PR_SET_CHILD_SUBREAPER.
-    """
+def adopt_orphans(on: bool = True) -> bool:
+    """Let grandchildren whose parent ends become children of this process (Linux, prctl(2)); whether it can."""
     pr_set_child_subreaper = 36
-    able = sys.platform == "linux" and ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1) == 0
-    try:
-        yield able
-    finally:
-        if able:
-            ctypes.CDLL(None).prctl(pr_set_child_subreaper, 0)
+    return sys.platform == "linux" and not ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(on))
 
 
 def trim_heap() -> None:

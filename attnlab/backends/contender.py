@@ -23,7 +23,7 @@ from attnlab.backends.discovery import SETTING, chosen, load
 from attnlab.backends.keywords import FORMS
 from attnlab.backends.library import huge_page_variables, thread_variables
 from attnlab.plain import suggestion
-from attnlab.subprocesses import without_own
+from attnlab.processes import without_own
 from attnlab.workload.inputs import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")

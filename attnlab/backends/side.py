@@ -19,8 +19,8 @@ from pathlib import Path
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole, own_code
+from attnlab.processes import Interpreter
 from attnlab.remembered import cache_folder
-from attnlab.subprocesses import Interpreter
 
 #: the name of the working tree as it is, changes that are not committed included
 WORKING_TREE = "."
@@ -59,7 +59,7 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
     # a folder that this state does not have holds no backend either
     there = tuple(str(one) for one in moved if one.is_dir())
     # this attnlab's code comes first: that state may be of attnlab itself
-    return Side(Interpreter(found.executable, found.paths or (str(own_code()),), paths), there)
+    return Side(Interpreter(found.executable, (*(found.paths or (str(own_code()),)), *paths)), there)
 
 
 def repository() -> Path:

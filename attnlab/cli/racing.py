@@ -56,9 +56,11 @@ if TYPE_CHECKING:
     metavar="A,B",
     help="The numerical chapter: names, or all, or none.",
 )
-@click.option("--seconds", type=options.AMOUNT, help="Time for the rounds of one workload.")
 @click.option(
-    "--processes", type=options.PROCESSES, metavar="N", help="Fresh processes of each contender (default: 5)."
+    "--seconds", type=options.AMOUNT, help="Time for each workload, in all its visits (default: 10)."
+)
+@click.option(
+    "--visits", type=options.PROCESSES, metavar="N", help="Visits to each workload, at most (default: 8)."
 )
 @click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
 @options.out("A new folder (default: reports/latest; an earlier run there is moved aside).")
@@ -196,7 +198,7 @@ def plan_of(
     *,
     backends: tuple[str, ...] | None = None,
     seconds: float | None = None,
-    processes: int | None = None,
+    visits: int | None = None,
     folders: tuple[str, ...] = (),
     **given: Any,
 ) -> Plan:
@@ -211,8 +213,8 @@ def plan_of(
     limits: dict[str, Any] = {}
     if seconds is not None:
         limits["workload_seconds"] = seconds
-    if processes is not None:
-        limits |= {"processes": processes, "most_processes": processes}
+    if visits is not None:
+        limits |= {"visits": visits, "most_visits": visits}
     if limits:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
     beside = {name: given.get(name) for name in ("preset", "baseline", "experiments", "afresh")}
@@ -246,12 +248,10 @@ def plan_of(
 @options.preset
 @options.workload_options(grid=False)
 @click.option("--threads", metavar="N,...", help="Race each contender with so many threads.")
+@click.option("--seconds", type=options.AMOUNT, help="No visit begins after so many seconds (default: 20).")
 @click.option(
-    "--seconds",
-    type=options.AMOUNT,
-    help="Time for the rounds of the first five processes (default: 1 for each contender).",
+    "--visits", type=options.PROCESSES, default=8, help="Visits at most; five where they decide it."
 )
-@click.option("--processes", type=options.PROCESSES, default=8, help="Fresh processes of each, at most.")
 @options.folders
 @options.as_json
 @options.quiet
@@ -263,7 +263,7 @@ def compare(
     as_json: bool,
     quiet: bool,
     seconds: float | None,
-    processes: int,
+    visits: int,
     folders: tuple[str, ...],
     **said: str | None,
 ) -> int:
@@ -283,7 +283,7 @@ def compare(
     several = several_values({**said, "threads": threads})
     if threads and not several:
         contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
-    how: dict[str, Any] = {"folders": folders, "seconds": seconds, "processes": processes}
+    how: dict[str, Any] = {"folders": folders, "seconds": seconds, "visits": visits}
     with progress(quiet=as_json or quiet) as shown:
         how["on_event"] = shown.detail
         if several:
@@ -325,4 +325,4 @@ def _at_several_values(
         return Series.of_threads(values, contenders, found)
     asked = [options.read_workload({**said, name: value}, preset)[0] for value in values]
     races = [race(*contenders, workload=one, **how) for one in asked]
-    return Series.of_races(name, dict(zip(values, races, strict=True)))
+    return Series(name, dict(zip(values, races, strict=True)))

@@ -55,8 +55,10 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @click.option("--setup-margin", type=_Percent(), default="50%", help="A longer set-up is a regression.")
 @click.option("--unseen", type=_Percent(), default="5%", help="No verdict where more may go unseen.")
 @click.option("--allow-kernel-change", is_flag=True, help="Another kernel is no regression.")
-@click.option("--seconds", type=options.AMOUNT, default=5.0, help="Time for the rounds of one race, at most.")
-@click.option("--processes", type=options.PROCESSES, metavar="N", default=8, help="Of each side, at most.")
+@click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
+@click.option(
+    "--visits", type=options.PROCESSES, metavar="N", default=8, help="Visits to each workload, at most."
+)
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet
@@ -71,7 +73,7 @@ def gate(
     unseen: float,
     allow_kernel_change: bool,
     seconds: float,
-    processes: int,
+    visits: int,
     summary: Path | None,
     as_json: bool,
     quiet: bool,
@@ -84,7 +86,7 @@ def gate(
     environment's packages. By default at 8 heads and lengths 128, 512 and 1024.
 
     Exits with 0 where nothing regressed, and says which slow-down it could not have seen; with 1 for a regression that
-    two races with different processes agree on; with 3 where there is no verdict, so that a pipeline can try again.
+    two races agree on; with 3 where there is no verdict, so that a pipeline can try again.
     """
     from attnlab.backends.discovery import backends as known
     from attnlab.backends.side import require_two, setting_of
@@ -103,10 +105,8 @@ def gate(
         raise ValueError(
             f"{none}name what is to be raced: --backends A,B, or --implementations DIR with backend files"
         )
-    if processes < regression.LEAST_PROCESSES:
-        raise ValueError(
-            f"--processes must be at least {regression.LEAST_PROCESSES} for a gate, got {processes}"
-        )
+    if visits < regression.LEAST_VISITS:
+        raise ValueError(f"--visits must be at least {regression.LEAST_VISITS} for a gate, got {visits}")
     margins = regression.Margins(
         slower=margin,
         memory=memory_margin,
@@ -117,8 +117,8 @@ def gate(
     limits = replace(
         regression.LIMITS,
         workload_seconds=seconds,
-        processes=min(regression.LIMITS.processes, processes),
-        most_processes=processes,
+        visits=min(regression.LIMITS.visits, visits),
+        most_visits=visits,
     )
     with progress(quiet=as_json or quiet) as shown:
         found = regression.gate(

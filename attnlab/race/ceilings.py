@@ -1,12 +1,12 @@
 """What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
 
 A ceiling is the best over the libraries that are installed, each measured in a fresh worker, because libraries
-differ: no single one's matrix product is the most that the machine can do. Where `OMP_NUM_THREADS` and
-`OPENBLAS_CORETYPE` held NumPy back, OpenVINO's took a third of the time of NumPy's.
+differ: no single one's matrix product is the most that the machine can do.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,7 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backends.library import Library, libraries, products
+from attnlab.backends.contender import Contender
+from attnlab.backends.library import Library, libraries, open_library, products
+from attnlab.libraries.host import is_there
+from attnlab.processes import Failed, call
+from attnlab.race.disturbance import Watch
+from attnlab.remembered import Remembered
 from attnlab.workload.result import Ceiling
 
 _BUDGET_SECONDS = 0.4
@@ -22,6 +27,46 @@ _SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}
 #: a product expected to take longer is not tried: NumPy has float16 without a fast product
 _LONGEST_SECONDS = 1.0
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
+
+
+#: a library has so many seconds; other programs that take less of the machine, in cores, leave gaps for its best
+_SECONDS, _GAPS = 120.0, 0.5
+
+
+def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling | None:
+    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a process of its own.
+
+    Or what is `remembered`. What was measured while no other program took much of the machine is remembered.
+    """
+    question = {"asked": "ceiling", "device": device, "dtype": dtype}
+    for known in remembered.recall(question, Ceiling) or ():
+        return known
+    found: dict[str, dict[str, float] | None] = {}
+    watch, failed = Watch(), False
+    for library in products():
+        if not all(map(is_there, libraries()[library].modules)):
+            continue  # a library that is not here sets no ceiling
+        environment = Contender(library, library).environment(os.environ)
+        try:
+            found[library] = call(
+                "attnlab.race.ceilings:of_library",
+                (library, device, dtype),
+                answer=dict[str, float] | None,
+                environment=environment,
+                seconds=_SECONDS,
+            )
+        except Failed as fault:
+            failed = failed or fault.kind != "unavailable"
+    highest = best(device, dtype, found)
+    if highest is not None and not failed and watch.others() < _GAPS:
+        remembered.keep(question, [highest])
+    return highest
+
+
+def of_library(asked: tuple[str, str, str]) -> dict[str, float] | None:
+    """`measure`, of the library, the device and the number format of these names."""
+    library, device, dtype = asked
+    return measure(open_library(library, device), dtype)
 
 
 def measure(library: Library, dtype: str) -> dict[str, float] | None:

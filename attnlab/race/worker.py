@@ -1,20 +1,18 @@
-"""The child process of one contender: it holds one backend and does what the conductor asks, in order.
+"""A contender's process in one visit: it holds one backend and does what the conductor asks, in order.
 
-Started by `attnlab.race.worker_process`. Array libraries load with the backend.
+Its inputs lie in pages that it shares with the conductor, and its answers go to others. It never knows how the inputs
+were drawn, nor which rows of an answer will be checked.
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
+import math
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,38 +22,32 @@ from attnlab import system
 from attnlab.backends.backend import Backend
 from attnlab.backends.calling import Calling
 from attnlab.backends.contender import Contender
-from attnlab.backends.library import Library, half_installed, import_listeners, libraries, open_library
-from attnlab.errors import Declined, Misbehaved, Unavailable
+from attnlab.backends.discovery import load
+from attnlab.backends.library import Library, half_installed
+from attnlab.errors import Declined, Misbehaved
 from attnlab.libraries.host import VERSIONS
-from attnlab.race import ceilings, invariance, variation
-from attnlab.race.admission import PLACED_BYTES, drawn_bytes
-from attnlab.race.instruments import LATENCY, Instrument, Readings
-from attnlab.race.probe import Pace, Probe
-from attnlab.subprocesses import Channel, Closed
-from attnlab.text import bytes_text
-from attnlab.workload import captured
-from attnlab.workload.drawing import checked_problem, problem_of
-from attnlab.workload.inputs import PROJECTIONS, Inputs, digest, pack, unpack
+from attnlab.processes import Channel, refusal, serve
+from attnlab.race.instruments import INSTRUMENTS, Readings
+from attnlab.race.pages import Form, Pages
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import PROJECTIONS, Inputs, unpack
+from attnlab.workload.vocabulary import OUTPUT
 from attnlab.workload.workload import Workload
 
-#: calls that a calibration makes at least, unless one takes over `_LONG` seconds
-_CALLS = 5
-_LONG = 0.1
-#: inputs are changed while that takes fewer seconds, or a smaller part of the turns'; seconds that it takes for a byte,
-#: about: not as measured, which would change them less on a busy machine
-_CHANGING_SECONDS, _CHANGING_SHARE, _CHANGING_BYTE_SECONDS = 0.02, 0.03, 1.5e-9
-#: what is placed anew is moved by up to this: a huge page
+#: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
+#: calls that a warm-up makes at least, unless they take so many seconds
+_CALLS, _LONG = 5, 0.1
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
+#: as it was before any backend was imported
+_clock = time.perf_counter
 T = TypeVar("T")
-Answers = dict[str, NDArray[Any]]
 
 
-def _there(thing: T | None, op: str) -> T:
-    """`thing`, which the request `op` brings."""
+def _there(thing: T | None) -> T:
     if thing is None:
-        raise RuntimeError(f"{op} comes first")
+        raise RuntimeError("load and prepare come first")
     return thing
 
 
@@ -63,357 +55,200 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
     """The call, and then a wait of `percent` of its own time: a known difference, which an instrument must find."""
 
     def longer() -> Any:
-        start = time.perf_counter()
+        start = _clock()
         found = call()
         library.finish()
-        now = time.perf_counter()
+        now = _clock()
         until = now + (now - start) * percent / 100
-        while time.perf_counter() < until:
+        while _clock() < until:
             pass
         return found
 
     return longer
 
 
-#: whose functions measure and read in this process
-_MEASURING = ("attnlab.backends", "attnlab.libraries", "attnlab.race", "attnlab.system")
-_CLOCKS = ("perf_counter", "monotonic", "process_time", "time")
-#: and what it calls of other modules: a backend may replace whatever else they have
-_OTHERS: dict[Any, tuple[str, ...]] = {
-    time: (*_CLOCKS, *(f"{name}_ns" for name in _CLOCKS)),
-    gc: ("disable", "enable", "collect"),
-    np: ("array", "asarray"),
-}
-
-
-def _functions() -> dict[tuple[Any, str], Any]:
-    """What times calls and reads their results, as it is now, by module or class and name."""
-    libraries()  # imports their classes
-    owners: list[Any] = [module for name, module in sys.modules.items() if name.startswith(_MEASURING)]
-    owners += {one for module in owners for one in vars(module).values() if isinstance(one, type)}
-    ours = [one for one in owners if getattr(one, "__module__", one.__name__).startswith(_MEASURING)]
-    found = {(owner, name): one for owner in ours for name, one in vars(owner).items()}
-    found |= {(owner, name): getattr(owner, name) for owner, names in _OTHERS.items() for name in names}
-    kinds = classmethod, property
-    return {place: one for place, one in found.items() if callable(one) or isinstance(one, kinds)}
-
-
-class _Last:
-    """A call that keeps what it returned last, and one result at a time."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.call, self.returned = call, None
-
-    def __call__(self) -> Any:
-        self.returned = None
-        self.returned = found = self.call()
-        return found
-
-
-def _same(one: Answers, other: Answers) -> bool:
-    """Whether they hold the same bits."""
-    return all(array.tobytes() == other[name].tobytes() for name, array in one.items())
-
-
-def _copied(problem: Inputs) -> Inputs:
-    plain, arrays = pack(problem)
-    return unpack(plain, [array.copy() for array in arrays])
-
-
 class Worker:
-    """What a worker process holds: a backend, and the workload that is prepared for it. Requests name its methods."""
+    """What the process holds. Requests name its methods."""
 
     def __init__(self) -> None:
-        self.backend: Backend | None = None
-        self.contender: Contender | None = None
-        self.workload: Workload | None = None
-        self.problem: Inputs | None = None
-        #: what is bound, where its inputs can be changed, and the problem that takes turns with `problem`
-        self.calling: Calling | None = None
-        self.other: Inputs | None = None
-        #: whether the library may have taken the arrays of `problem` over as they lie: it has to stay as it is
-        self.lent = False
-        #: by what its inputs are changed now; the seconds that changing them took, about, and those of all turns
-        self.seed: int | None = None
-        self.changing, self.turning = 0.0, 0.0
-        self.call: Callable[[], Any] | None = None
-        #: memory that only moves what is taken after it
-        self.padding: NDArray[Any] | None = None
-        self.probe: Probe | None = None
-        #: seconds that the last binding took, and whether anything was prepared in this process so far
-        self.bound_seconds = 0.0
-        self.used = False
-        self._functions = _functions()
-        self._threads: int | None = None
-        self.pace = Pace()
+        self._backend: Backend | None = None
+        self._contender: Contender | None = None
+        self._workload: Workload | None = None
+        self._inputs: Inputs | None = None
+        self._answers: Pages | None = None
+        self._calling: Calling | None = None
+        self._call: Callable[[], Any] | None = None
+        self._returned: Any = None
+        self._library: Library | None = None
+        #: it moves what is taken after it: where memory lies decides the speed of some calls
+        self._padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)
 
-    def load(self, contender: Contender, folders: Sequence[str]) -> dict[str, Any]:
-        """Import the backend, with its own settings; it stays for the life of the process."""
-        from attnlab.backends.discovery import load
-
+    def load(self, contender: Contender, folders: list[str]) -> dict[str, Any]:
+        """Import the backend, with its own settings; what is known of it then."""
         one = load(contender.backend, folders, dict(contender.settings))
-        self.backend = one = replace(one, mask_form=contender.mask)
-        self.contender, self._threads = contender, contender.threads
+        self._backend, self._contender = replace(one, mask_form=contender.mask), contender
         gc.collect()
-        gc.freeze()  # what a library made on import stays: to look through it again took 0.1 s a workload
-        return {name: getattr(one, name) for name in ("library", "kernel", "computes_in")}
-
-    def describe(self, backend: str, folders: Sequence[str], workload: Workload) -> dict[str, Any]:
-        """Import a backend in place of the one before: its library, its summary, and why it declines `workload`."""
-        self.load(Contender(backend, backend), folders)
-        found = _there(self.backend, "load")
-        if found.block is not None:  # of what computes whole blocks, a block is asked
-            workload = workload.with_(d_model=workload.heads * workload.head_dim)
-        refusal = found.declines(workload)
-        reason = None if refusal is None else refusal.reason
-        return {"library": found.library, "summary": found.summary, "reason": reason}
+        gc.freeze()
+        known = ("library", "kernel", "computes_in", "memory", "summary")
+        return {name: getattr(one, name) for name in known}
 
     def declines(self, workload: Workload) -> None:
-        """Refuse what the backend does not do; nothing is drawn or computed."""
-        self.library(workload.device)
-        _there(self.backend, "load").require(workload, self.projection)
-
-    def prepare(self, workload: Workload, digested: bool = False) -> dict[str, Any]:
-        """Draw the inputs of `workload` and hand them to the backend; the workload before is freed.
-
-        `digested`: tell the digest of the inputs as ``inputs``, where they are not too large to be kept.
-        ``bind_s`` is the seconds that the backend then took to get ready: compiling, sessions, masks, packed weights.
-        ``fresh`` is 1 where nothing was prepared in this process before.
-        """
-        self._forget()
-        self.declines(workload)
-        system.confine(workload.device)
-        self.problem = problem_of(workload) if drawn_bytes(workload) <= PLACED_BYTES else None
-        self.call = self._bound(workload, self.problem)
-        self.workload = workload
-        fresh, self.used = float(not self.used), True
-        told = {"cache": self.library().cache, "bind_s": self.bound_seconds, "fresh": fresh}
-        if digested and self.problem is not None:
-            told["inputs"] = digest(self.problem)
-        return told
-
-    def place(self) -> str | None:
-        """Let the inputs, and whatever calls take, lie elsewhere in memory: taken anew, the old given back.
-
-        Where they lie decides the speed of a call by up to 30 %, and is drawn only here and when a process starts.
-        Inputs that are large are spread over the whole memory anyway, and twice of them might not fit: returned is why
-        they stay, or None.
-        """
-        workload = _there(self.workload, "prepare")
-        if self.problem is None:
-            return f"its inputs take over {bytes_text(PLACED_BYTES)}"
-        self.call, self.calling, self.problem = None, None, _copied(self.problem)
-        self._give_back(workload.device)
-        self.padding = np.empty(random.SystemRandom().randrange(1, _PADDING_BYTES), np.uint8)
-        self.call = self._bound(workload, self.problem)
-        return None
-
-    def _bound(self, workload: Workload, problem: Inputs | None) -> Callable[[], Any]:
-        backend, library = _there(self.backend, "load"), self.library(workload.device)
-        backend.require(workload, self.projection)
-        changeable = problem is not None and library.refill is not None
-        arrays, left = backend.arrays(workload, problem)
-        calling = Calling(backend, workload, left, library)
-        library.finish()
-        started = time.perf_counter()
-        call = calling.call(arrays, None, self.projection or PROJECTIONS[0])
-        library.finish()
-        self.bound_seconds = time.perf_counter() - started
-        self.calling, self.seed = calling if changeable and calling.held else None, None
-        self.lent = True
-        return self._slowed(call, library)
-
-    def _slowed(self, call: Callable[[], Any], library: Library) -> Callable[[], Any]:
-        percent = 0.0 if self.contender is None else self.contender.slowed
-        return slowed(call, library, percent) if percent else call
-
-    def _change(self, calling: Calling, last: _Last, seed: int) -> None:
-        """Write inputs changed by `seed` into the arrays that the last call reads, or elsewhere if they are so."""
-        if self.lent:
-            self.problem, self.lent = _copied(_there(self.problem, "prepare")), False
-        problem, asked = _there(self.problem, "prepare"), variation.posed(calling.workload, seed)
-        if asked is not calling.workload:
-            self.other = self.other or problem_of(asked)
-            problem = self.other
-        problem = variation.changed(problem, calling.workload, seed)
-        stays = seed == self.seed
-        for arrays, made in calling.held:
-            for array, other in zip(made(problem) if stays else arrays, made(problem), strict=True):
-                _there(calling.library.refill, "prepare")(array, other)
-        for again in () if stays else calling.again:
-            last.call = self._slowed(again(), calling.library)
-        calling.library.finish()
-        self.seed = seed
-        self.changing += _CHANGING_BYTE_SECONDS * drawn_bytes(calling.workload)
-
-    def check(self, rows: Sequence[int], calls: int = 2) -> dict[str, Any]:
-        """``answers``: the prepared workload's named results at these query rows, of so many calls in a row.
-
-        ``first_call_s`` is the seconds of the first of them, and ``last_call_s`` of the last. The second shows a
-        backend that writes into its inputs: the timed calls would compute something else. Whatever was asked to be
-        deterministic and gives other bits in one of them is Misbehaved. Gradients are those of
-        `checked_problem`, and ``timed`` are then those of the call that is timed, as `turn` returns them.
-        """
-        workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
-        if workload.backward:
-            call = _there(self.backend, "load").bind(workload, checked_problem(workload, rows))
-        library, seconds = self.library(), []
-        answers: list[Answers] = []
-        bits: set[bytes] = set()
-        # of a library whose calls return before they are done, where it has no queue to be finished
-        completed = getattr(library, "completed", None)
-        for _ in range(calls):
-            started = time.perf_counter()
-            returned = call()
-            if completed is not None:
-                returned = completed(returned)
-            library.finish()
-            seconds.append(time.perf_counter() - started)
-            answers.append(self._cut(returned, rows))
-            if self._deterministic:
-                bits.add(invariance.fingerprint(self._named(workload, returned)))
-            del returned
-        if len(bits) > 1:
-            raise Misbehaved("it gave other bits in a second call, and deterministic=1 asks for the same")
-        self._require_unchanged(library)
-        told = {"answers": answers, "first_call_s": seconds[0], "last_call_s": seconds[-1]}
-        if workload.backward and calls > 1:
-            told["timed"] = self._cut(_there(self.call, "prepare")(), rows, few=True)
-        return told
-
-    def turn(self, rows: Sequence[int], seed: int, change: bool = True, **options: Any) -> dict[str, Any]:
-        """One turn of the race: ``readings`` of `Latency`, and what its calls returned.
-
-        Before the clock starts the inputs are changed by `seed`, where they can be, and unless `change` tells that
-        they must, only where that takes no time to speak of; or as much is written elsewhere where they are so already:
-        ``changed`` tells which, None for neither. ``seed`` tells by what they are changed, None where they are as
-        drawn. ``answers`` are the results at these query rows, of gradients of key and value at some of their rows: of
-        the last call on the clock, and before it of the first on these inputs where they differ.
-        """
-        workload, call = _there(self.workload, "prepare"), _there(self.call, "prepare")
-        system.confine(workload.device)  # others have taken their inputs since
-        library, last, answers = self.library(), _Last(call), list[Answers]()
-        expected = self.changing + _CHANGING_BYTE_SECONDS * drawn_bytes(workload)
-        due = change or expected < max(_CHANGING_SECONDS, _CHANGING_SHARE * self.turning)
-        changing = partial(self._change, self.calling, last, seed) if self.calling and due else None
-        changed = None if changing is None else seed != self.seed
-        started = time.perf_counter()
-        readings = LATENCY.measure(
-            library,
-            last,
-            change=changing,
-            read=lambda: answers.append(self._cut(last.returned, rows, few=True)),
-            **options,
-        )
-        self.turning += time.perf_counter() - started
-        self.call = last.call
-        answers.append(self._cut(last.returned, rows, few=True))
-        self._require_unchanged(library)
-        if len(answers) > 1 and _same(*answers):
-            del answers[0]
-        return {"readings": readings, "seed": self.seed, "changed": changed, "answers": answers}
-
-    def _cut(self, returned: Any, rows: Sequence[int], few: bool = False) -> Answers:
-        """Copies of the named results at these query rows."""
-        workload = _there(self.workload, "prepare")
-        named = self._named(workload, returned)
-        return {name: np.array(workload.cut(name, one, rows, few=few)) for name, one in named.items()}
-
-    def _require_unchanged(self, library: Library) -> None:
-        """Raises Misbehaved where the backend has replaced a function that it is measured with."""
-        unset = object()
-        replaced = [
-            f"{owner.__name__}.{name}"
-            for (owner, name), one in self._functions.items()
-            if vars(owner).get(name, unset) is not one
-        ]
-        replaced += [
-            f"its library's {name}" for name in ("finish", "time_calls", "to_numpy") if name in vars(library)
-        ]
-        if replaced:
-            raise Misbehaved(f"it replaced what it is measured with: {', '.join(replaced[:3])}")
-
-    def answer(
-        self,
-        problem: Inputs,
-        workload: Workload,
-        layout: str = "contiguous",
-        gradient_layout: str = "contiguous",
-    ) -> dict[str, Any]:
-        """``results``: the named results for a problem, lying in memory as the layouts say.
-
-        A backend that changes its inputs, or a result it returned earlier, is wrong. ``cpu_seconds`` and
-        ``setup_seconds`` as `Pace` tells them apart.
-        """
-        self.library(workload.device)
-        probe = self.probe = self.probe or Probe(_there(self.backend, "load"))
-        seconds, setup = self.pace.seconds, self.pace.setup
-        found = self.pace.timed(lambda: probe.answer(problem, workload, layout, gradient_layout))
-        taken = {"cpu_seconds": self.pace.seconds - seconds, "setup_seconds": self.pace.setup - setup}
-        return {**taken, "results": found}
-
-    def calibrate(self, warmup_seconds: float) -> dict[str, float]:
-        """Warm up for at least `warmup_seconds`, then seconds per call: the least of those seen.
-
-        ``waited`` is the time for which threads waited for a core, over the time that it took (nan: not told). The
-        least of at least `_CALLS` where they are short: the first of all carries a library's start-up,
-        which can be a thousand times the call.
-        """
-        library, call = self.library(), _there(self.call, "prepare")
-        start, delay = time.perf_counter(), system.run_delay_seconds()
-        seconds, calls = library.time_calls(call, 1), 1
-        while time.perf_counter() - start < warmup_seconds or (calls < _CALLS and seconds < _LONG):
-            seconds, calls = min(seconds, library.time_calls(call, 1)), calls + 1
-        waited = (system.run_delay_seconds() - delay) / max(time.perf_counter() - start, 1e-9)
-        return {"seconds": seconds, "waited": waited}
-
-    def measure(self, instrument: Instrument, **options: Any) -> Readings:
-        """The readings of an instrument on the prepared call."""
-        system.confine(_there(self.workload, "prepare").device)  # others have taken their inputs since
-        return instrument.measure(self.library(), _there(self.call, "prepare"), **options)
-
-    def attest(self) -> str:
-        """The kernels that the prepared call really ran."""
-        return self.library().attest(_there(self.call, "prepare"))
-
-    def invariance(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
-        """The output for a problem of its own, and whether parts of it, computed alone, have the same bits.
-
-        With a `size` (1 for all of it) the output alone. Raises Declined. See `attnlab.race.invariance`.
-        """
-        backend = _there(self.backend, "load")
-        self.library(device)
-        backend.require(invariance.workload_in(dtype, device))
-        if size is not None:
-            return {"output": invariance.whole(backend, invariance.workload_in(dtype, device, size))}
-        size = invariance.size_for(backend, dtype, device)
-        workload = invariance.workload_in(dtype, device, size)
-        expected = invariance.whole(backend, workload)
-        same, reason = invariance.same_in_parts(backend, workload, expected)
-        if reason is None:
-            same |= invariance.gradients_again(backend, workload)
-        return {"size": size, "same": same, "reason": reason, "output": expected}
+        """Refuse what the backend does not do. Nothing is computed."""
+        self._open(workload.device)
+        contender = _there(self._contender)
+        refusal = _there(self._backend).declines(workload, contender.projection)
+        if refusal is not None:
+            raise Declined(refusal)
 
     def free_bytes(self, device: str) -> int:
         """Bytes that can still be taken on `device`."""
-        return self.library(device).free_bytes()
+        return self._open(device).free_bytes()
 
-    def release(self) -> None:
-        """Free the prepared workload, and the device memory that its calls left behind."""
-        device = self.workload.device if self.workload else None
-        self._forget()
-        self._give_back(device)
+    def trial(self, workload: Workload) -> float:
+        """Seconds of one call of a small workload: the least of some, or its processor time where that is less.
 
-    def _forget(self) -> None:
-        self.workload = self.problem = self.other = self.call = self.calling = self.padding = None
-        self.changing, self.turning = 0.0, 0.0
+        On a busy machine a call may take many times as long as alone, but not more processor time.
+        """
+        self.declines(workload)
+        self._call = self._bound(workload, problem_of(workload))
+        least = self.warm(0.0)
+        self._calling = self._call = None
+        return least["seconds"] if workload.device != "cpu" else min(least.values())
 
-    def _give_back(self, device: str | None) -> None:
-        """What is not in use, to the device and to the system."""
-        gc.collect()
-        if device:
-            self.library(device).trim()
-        system.trim_heap()  # it is kept between calls, not between workloads
+    def respond(
+        self, workload: Workload, plain: dict[str, Any], arrays: list[NDArray[Any]]
+    ) -> dict[str, NDArray[Any]]:
+        """The named results of one call on these inputs."""
+        self.declines(workload)
+        returned = self._completed(self._bound(workload, unpack(plain, arrays))())
+        try:
+            return _there(self._backend).named(workload, returned)
+        except ValueError as fault:
+            raise Misbehaved(str(fault)) from None
+
+    def prepare(
+        self,
+        workload: Workload,
+        plain: dict[str, Any],
+        inputs: tuple[list[Form], str],
+        answers: tuple[list[Form], str],
+    ) -> dict[str, Any]:
+        """Get ready for `workload`, whose inputs lie in pages, as do the answers that it will give.
+
+        ``bind_s`` are the seconds that the backend took: compiling, sessions, masks, packed weights. ``refreshes``
+        tells whether its inputs can be overwritten from turn to turn.
+        """
+        self.declines(workload)
+        system.confine(workload.device)
+        library, pages = self._open(workload.device), Pages(*inputs)
+        # what a way back alone was made of stays as it was
+        refreshes = library.refill is not None and OUTPUT in workload.results
+        arrays = pages.arrays if refreshes else [one.copy() for one in pages.arrays]
+        self._inputs, self._answers, self._workload = unpack(plain, arrays), Pages(*answers), workload
+        library.finish()
+        started = _clock()
+        self._call = self._bound(workload, self._inputs)
+        library.finish()
+        return {"bind_s": _clock() - started, "refreshes": refreshes, "cache": library.cache}
+
+    def _bound(self, workload: Workload, inputs: Inputs) -> Callable[[], Any]:
+        backend, contender = _there(self._backend), _there(self._contender)
+        library = self._open(workload.device)
+        arrays, left = backend.arrays(workload, inputs)
+        self._calling = Calling(backend, workload, left, library)
+        return self._slowed(self._calling.call(arrays, None, contender.projection or PROJECTIONS[0]))
+
+    def _slowed(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        percent = _there(self._contender).slowed
+        return slowed(call, _there(self._library), percent) if percent else call
+
+    def refresh(self) -> None:
+        """Take over the numbers that lie in the pages now."""
+        calling, inputs = _there(self._calling), _there(self._inputs)
+        for arrays, made in calling.held:
+            for array, other in zip(arrays, made(inputs), strict=True):
+                _there(calling.library.refill)(array, other)
+        for again in calling.again:
+            self._call = self._slowed(again())
+        calling.library.finish()
+
+    def answer(self) -> dict[str, float]:
+        """Call once, and leave the answer in its pages."""
+        library, started = _there(self._library), _clock()
+        self._returned = self._completed(_there(self._call)())
+        library.finish()
+        seconds = _clock() - started
+        self.reveal()
+        if _there(self._contender).deterministic:
+            before = [one.copy() for one in _there(self._answers).arrays]
+            self._returned = self._completed(_there(self._call)())
+            self.reveal()
+            pairs = zip(before, _there(self._answers).arrays, strict=True)
+            if any(one.tobytes() != other.tobytes() for one, other in pairs):
+                raise Misbehaved("it gave other bits in a second call, and deterministic=1 asks for the same")
+        return {"first_call_s": seconds}
+
+    def _completed(self, returned: Any) -> Any:
+        completed = _there(self._library).completed
+        return returned if completed is None else completed(returned)
+
+    def reveal(self) -> None:
+        """Write what the last call returned into the answer's pages. Raises Misbehaved where that is no answer."""
+        try:
+            named = _there(self._backend).named(_there(self._workload), self._returned)
+        except ValueError as fault:
+            raise Misbehaved(str(fault)) from None
+        for array, found in zip(_there(self._answers).arrays, named.values(), strict=True):
+            array[...] = found
+        self._returned = None
+
+    def warm(self, least_seconds: float) -> dict[str, float]:
+        """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time."""
+        library, call, started = _there(self._library), _there(self._call), _clock()
+        least = {"seconds": math.inf, "processor_s": math.inf}
+        count = 0
+        while _clock() - started < least_seconds or (count < _CALLS and _clock() - started < _LONG):
+            before, count = system.processor_seconds(), count + 1
+            seconds = library.time_calls(call, 1)
+            taken = system.processor_seconds() - before
+            least = {
+                "seconds": min(least["seconds"], seconds),
+                "processor_s": min(least["processor_s"], taken),
+            }
+        return least
+
+    def turn(self, calls: int, opening: bool) -> dict[str, float]:
+        """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
+
+        ``seconds`` is of one call; what else is noted are growths of counters of this process.
+        """
+        library, call = _there(self._library), _there(self._call)
+
+        def keeping() -> Any:
+            self._returned = None
+            self._returned = found = call()
+            return found
+
+        gc.disable()
+        try:
+            started = _clock()
+            if opening:
+                library.time_calls(keeping, 1)
+            opened = _clock() - started
+            before = {name: count() for name, count in system.COUNTERS.items()}
+            seconds = library.time_calls(keeping, calls)
+            grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
+        finally:
+            gc.enable()
+        return {"seconds": seconds, "iterations": float(calls), "opening_s": opened, **grown}
+
+    def attest(self) -> str:
+        """The kernels that the prepared call really ran."""
+        return _there(self._library).attest(_there(self._call))
+
+    def measure(self, quantity: str) -> Readings:
+        """The readings of the instrument of that quantity on the prepared call."""
+        return INSTRUMENTS[quantity].measure(_there(self._library), _there(self._call))
 
     def facts(self, device: str) -> dict[str, Any]:
         """Versions, thread pools and interpreter: what decides the figures in this process."""
@@ -421,76 +256,40 @@ class Worker:
 
         known = ("user_api", "internal_api", "prefix", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
-        library = self.library(device)
+        library = self._open(device)
         versions = {**VERSIONS, **library.versions()}
         told = {"versions": versions, "pools": pools, "python": sys.version.split()[0]}
         modes = library.modes()
         return {**told, "modes": modes} if modes else told
 
-    def ceiling(self, library: str, device: str, dtype: str) -> dict[str, float] | None:
-        """The best rates of one array library; needs no backend."""
-        return ceilings.measure(open_library(library, device), dtype)
-
-    @property
-    def projection(self) -> str | None:
-        """How x of a multi-head block is to be projected."""
-        return None if self.contender is None else self.contender.projection
-
-    @property
-    def _deterministic(self) -> bool:
-        return self.contender is not None and self.contender.deterministic
-
-    def library(self, device: str | None = None) -> Library:
-        library = _there(self.backend, "load").open(device or _there(self.workload, "prepare").device)
-        if self._deterministic:
-            if not hasattr(library, "be_deterministic"):
-                raise Declined(f"{library.name} has no deterministic mode; leave out deterministic=1")
-            library.be_deterministic()
-        if self._threads is not None:
-            library.set_threads(self._threads)
-            self._threads = None  # once, after the library is loaded
-        return library
-
-    def _named(self, workload: Workload, returned: Any) -> Answers:
-        try:
-            return _there(self.backend, "load").named(workload, returned)
-        except ValueError as fault:
-            raise Misbehaved(str(fault)) from None
+    def _open(self, device: str) -> Library:
+        """The backend's library, opened and set up once."""
+        if self._library is None or self._library.device != device:
+            contender = _there(self._contender)
+            self._library = library = _there(self._backend).open(device)
+            if contender.deterministic:
+                if not hasattr(library, "be_deterministic"):
+                    raise Declined(f"{library.name} has no deterministic mode; leave out deterministic=1")
+                library.be_deterministic()
+            if contender.threads is not None:
+                library.set_threads(contender.threads)
+        return self._library
 
 
-def refusal(fault: BaseException) -> tuple[str, str]:
-    """What kind of end an exception is, of `attnlab.race.worker_process.Refused`, and one line for a person."""
-    name = type(fault).__name__
-    text = " ".join(str(fault).split())[:400] or name
-    for known, kind in {Declined: "declined", Unavailable: "unavailable", Misbehaved: "wrong"}.items():
-        if isinstance(fault, known):
-            return kind, text
-    if isinstance(fault, MemoryError) or "OutOfMemory" in name or any(said in text for said in _NO_MEMORY):
+def told(fault: Exception) -> tuple[str, str]:
+    """As `attnlab.processes.refusal`, which does not know how libraries run out of memory or are half installed."""
+    kind, text = refusal(fault)
+    if "OutOfMemory" in type(fault).__name__ or kind == "memory" or any(one in text for one in _NO_MEMORY):
         return "memory", f"ran out of memory: {text}"
-    half = half_installed(fault)
+    half = half_installed(fault) if kind == "raised" else None
     if half is not None:
-        return "unavailable", f"{half.module} does not hold what is asked of it ({name}: {text}); {half.mend}"
-    return "raised", f"raised {name}: {text}"
+        return "unavailable", f"{half.module} does not hold what is asked of it ({text}); {half.mend}"
+    return kind, text
 
 
-def serve(channel: Channel) -> None:
-    """Answer requests, (number, method, arguments), until the channel closes, in the folder that is told first.
-
-    An answer is (number, "answer", value), or the number and what `refusal` tells.
-    """
-    system.die_with_parent()
+def work(channel: Channel) -> None:
+    """Answer requests until the channel closes."""
+    system.adopt_orphans()  # so that whatever is started ends with this process
     system.limit_files()
     system.confine()
-    worker = Worker()
-    import_listeners.append(lambda one: channel.send((0, "importing", tuple(one))))
-    with contextlib.suppress(Closed):
-        with contextlib.suppress(OSError):  # it may have been removed: then no path is meant from there
-            captured.started_in = Path.cwd()
-        os.chdir(channel.receive())
-        while True:
-            number, op, arguments = channel.receive()
-            try:
-                kind, told = "answer", getattr(worker, op)(**arguments)
-            except Exception as fault:
-                kind, told = refusal(fault)
-            channel.send((number, kind, told))
+    serve(channel, Worker(), told)

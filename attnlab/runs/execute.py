@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,17 @@ from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
+from attnlab.race.ceilings import measure_ceiling
 from attnlab.race.conductor import Conductor
-from attnlab.race.plausibility import measure_ceiling
 from attnlab.remembered import Remembered
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, held, read_run, require_run
 from attnlab.system import terminable
 from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
+#: of each workload, before a verdict can close its question
+LEAST_VISITS = 3
 DEFAULT_FOLDER = Path("reports/latest")
 #: whom the others are compared with where nobody is named; else it is the first that is
 USUAL_BASELINE = "torch_eager"
@@ -39,7 +43,10 @@ class Progress:
         """`run` is about to be measured: its plan, and the results that it has already."""
 
     def finished(self, results: Sequence[Result]) -> None:
-        """All results of one workload, which are on disk: one a contender."""
+        """The results of one visit, which are on disk."""
+
+    def lap(self, run: Run) -> None:
+        """A lap is over: every workload has been visited."""
 
 
 def run(
@@ -73,17 +80,14 @@ def run(
 
 
 def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
-    """Go on with the run in `folder` where it stopped, and return it: the same cells as of an unbroken run.
+    """Go on with the run in `folder`, and return it: what was not visited yet comes first, then further laps.
 
-    A workload at which a contender has no result, or a damaged one, is raced again. Raises ValueError where nothing is
-    left to measure, where the conditions are not what they were (processor, cores, system, libraries, settings), and
+    Raises ValueError where the conditions are not what they were (processor, cores, system, libraries, settings), and
     where another process writes to the folder; NotStored as `run`.
     """
     folder = require_run(folder)
     with held(folder):
         record = read_run(folder)
-        if record.complete and not record.left():
-            raise ValueError(f"{folder} is complete: nothing is left to measure; a new run needs a new --out")
         _, contenders = resolve(record.plan)
         unchanged(record.environment, environment())
         progress = progress or Progress()
@@ -159,22 +163,12 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
     progress.stage("starting the contenders", done=total - len(left), total=total)
     try:
         with conductor:
-            if left:
+            if not record.environment.get("contenders"):
                 found["contenders"] = conductor.facts(plan.workloads[0].device)
                 unchanged(before, found)
                 record.environment = {**found, "raced_only_by_name": _not_asked(record)}
                 record.save()
-            for done, workload in enumerate(left, start=total - len(left)):
-                progress.stage(workload.label, done=done, total=total)
-                found_here = conductor.race(workload)
-                record.append(found_here)
-                progress.finished(found_here)
-            progress.stage("the same bits again", done=total, total=total)
-            names = dict.fromkeys(one.contender for one in record.results if one.outcome is Outcome.MEASURED)
-            dtypes = dict.fromkeys(one.dtype for one in plan.workloads)
-            device = plan.workloads[0].device
-            record.invariance = conductor.invariance(list(names), list(dtypes), device, plan.afresh)
-            record.save()
+            _visit(record, conductor, progress)
     finally:
         for activity, seconds in conductor.account.items():
             record.account[activity] = record.account.get(activity, 0.0) + seconds
@@ -191,6 +185,69 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
             found_now = [measure_ceiling(*one, remembered) for one in sorted(formats - known)]
             record.ceilings += filter(None, found_now)
         record.save()
+
+
+def _visit(record: Run, conductor: Conductor, progress: Progress) -> None:
+    """Laps over the workloads, in a random order: first those without results, then those with an open question.
+
+    Later laps end when the seconds of all workloads are spent. What a visit finds is on disk before the next begins.
+    """
+    plan, limits = record.plan, record.plan.limits
+    until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
+    done = sum(map(_visits, _by_workload(record).values()))
+    took: dict[Workload, float] = {}
+    conductor.remember(record.results)
+    while True:
+        lap = record.left() or [
+            workload
+            for workload, results in _by_workload(record).items()
+            if _open(results, conductor) and time.monotonic() + took.get(workload, 0.0) < until
+        ]
+        if not lap:
+            return
+        random.SystemRandom().shuffle(lap)
+        for at, workload in enumerate(lap):
+            number, started = _next(record, workload), time.monotonic()
+            if number and started + took.get(workload, 0.0) > until:
+                continue
+            total = max(done + len(lap) - at, LEAST_VISITS * len(plan.workloads))
+            progress.stage(workload.label, done=done, total=total)
+            found = conductor.visit(
+                workload, number=number, memory=plan.memory and number == min(1, limits.visits - 1)
+            )
+            record.append(found)
+            progress.finished(found)
+            done, took[workload] = done + 1, time.monotonic() - started
+        record.save()
+        progress.lap(record)
+
+
+def _by_workload(record: Run) -> dict[Workload, list[Result]]:
+    found: dict[Workload, list[Result]] = {}
+    for one in record.results:
+        found.setdefault(one.workload, []).append(one)
+    return found
+
+
+def _visits(results: Sequence[Result]) -> int:
+    """How many visits measured anything there."""
+    return max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
+
+
+def _next(record: Run, workload: Workload) -> int:
+    """The number of the next visit."""
+    numbers = (
+        one.latency.visits.values() for one in record.results if one.workload == workload and one.latency
+    )
+    return 1 + max((max(one) for one in numbers), default=-1)
+
+
+def _open(results: Sequence[Result], conductor: Conductor) -> bool:
+    """Whether another visit may tell more."""
+    count, limits = _visits(results), conductor.limits
+    if not count or count >= max(limits.visits, limits.most_visits):
+        return False
+    return count < min(LEAST_VISITS, limits.visits) or not conductor.decided(results)
 
 
 @contextmanager

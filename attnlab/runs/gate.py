@@ -31,10 +31,10 @@ from attnlab.stats.verdicts import MARGIN, Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: rounds of a workload take so long at most, in so many processes of each of the three contenders
-LIMITS = Limits(workload_seconds=5.0, processes=6, most_processes=8, further_above=0.0, far_behind=8.0)
-#: of each side, at least: the interval over fewer may be narrow by chance
-LEAST_PROCESSES = 4
+#: visits to a workload, and the seconds after which no further one begins
+LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=8)
+#: at least: the interval over fewer may be narrow by chance
+LEAST_VISITS = 4
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
 _LEAST_BYTES, _LEAST_SECONDS = 2**20, 0.05
 
@@ -152,7 +152,7 @@ def gate(
     backend that is not known, and Unavailable, before anything is raced, for a side that is not to be had.
     """
     margins, started = margins or Margins(), time.monotonic()
-    limits = replace(limits, narrow=margins.slower / 3, noise_margin=margins.slower / 2)
+    limits = replace(limits, noise_margin=margins.slower / 2)
     able = huge_pages_refused() is None
     entered = {}
     for one in backends:
@@ -175,7 +175,7 @@ def gate(
         with conductor(racing, folders=folders, limits=limits, on_event=on_event) as raced:
             for name, workload in asked:
                 three = [one.name for one in entered[name]]
-                line = judged(name, raced.race(workload, three), margins)
+                line = judged(name, raced.race(workload, three, enough=partial(_narrow, margins)), margins)
                 found[name, workload] = agreed(found[name, workload], line) if again else line
             versions |= versions_of(raced.facts(workloads[0].device))
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
@@ -184,6 +184,12 @@ def gate(
         found.values(), key=lambda one: (order.index(one.found), -one.high if one.high > 0 else 0.0)
     )
     return Gate(base[1], head[1], margins, tuple(lines), shown, time.monotonic() - started)
+
+
+def _narrow(margins: Margins, results: Sequence[Result]) -> bool:
+    """Whether the intervals reach no further than a third of the margin."""
+    found, most = verdicts_against(results, results[0].contender), 1 + margins.slower / 3
+    return all(one.high <= most * one.ratio and one.ratio <= most * one.low for one in found.values())
 
 
 def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,7 +17,7 @@ from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.questions import questions
-from attnlab.race.worker_process import Refused, WorkerProcess
+from attnlab.processes import Failed, Process
 from attnlab.workload.workload import Workload
 
 distributed = pytest.importorskip("torch.distributed")
@@ -47,7 +48,7 @@ def test_every_cut_is_right_by_the_checks_questions(processes: str, dtype: str, 
         if asked[bool(workload.causal)] == 3 or backend.declines(workload):
             continue
         asked[bool(workload.causal)] += 1
-        answers = probe.answer(question.problem, workload, *question.layouts)
+        answers = probe.answer(question.inputs, workload, *question.layouts)
         for name, reference in question.references.items():
             found = weigh(reference, answers[name], **question.weighing(name))
             assert found.passed, f"{name} of {question.text}: {found.reason}"
@@ -77,22 +78,20 @@ def test_what_a_ring_cannot_cut_is_declined() -> None:
     assert "needs value_dim = head_dim" in str(declines(WORKLOAD.with_(value_dim=4)))
 
 
-def test_ranks_are_stopped_counted_and_ended_with_their_worker() -> None:
+def test_ranks_are_stopped_and_ended_with_their_worker() -> None:
     """A rank that is killed ends the call and not the worker: the next workload has new ranks."""
-    worker = WorkerProcess(Contender.parse("torch_ring[processes=2]"))
-    worker.start()
-    worker.finish_start()
-    worker.ask("prepare", seconds=120, workload=WORKLOAD)
-    assert worker.number is not None
+    worker = Process("attnlab.race.worker:work", environment=os.environ)
+    contender = Contender.parse("torch_ring[processes=2]")
+    worker.ask("load", seconds=120, contender=contender, folders=[])
+    assert worker.ask("trial", seconds=120, workload=WORKLOAD) > 0
+    worker.stop()
     ranks = [psutil.Process(number) for number in system.started_by(worker.number)]
     assert len(ranks) == 2 and {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
-    own = psutil.Process(worker.number).memory_full_info().uss
-    assert worker.resident_bytes() >= own + sum(one.memory_full_info().uss for one in ranks) // 2
+    worker.go_on()
     ranks[1].kill()
-    with pytest.raises(Refused, match=r"rank 1 of 2: its process was killed by SIGKILL|rank 0 of 2: "):
-        worker.ask("calibrate", seconds=60, warmup_seconds=0.0)
-    worker.ask("prepare", seconds=120, workload=WORKLOAD)
-    assert worker.ask("calibrate", seconds=60, warmup_seconds=0.0)["seconds"] > 0
+    with pytest.raises(Failed, match=r"rank 1 of 2|rank 0 of 2"):
+        worker.ask("trial", seconds=60, workload=WORKLOAD)
+    assert worker.ask("trial", seconds=120, workload=WORKLOAD) > 0
     ranks = [psutil.Process(number) for number in system.started_by(worker.number)]
     worker.end()
     gone, alive = psutil.wait_procs(ranks, timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -267,20 +268,16 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
     """The worker says so and lives on."""
     from attnlab.backends.contender import Contender
-    from attnlab.race.worker_process import Refused, WorkerProcess
+    from attnlab.processes import Failed, Process
 
-    worker = WorkerProcess(Contender.parse("torch_eager"))
+    worker = Process("attnlab.race.worker:work", environment=os.environ)
     try:
-        worker.start()
-        worker.finish_start()
-        length = 2**16  # 64 heads x 2^32 scores x 4 bytes: a tebibyte
+        worker.ask("load", seconds=120, contender=Contender.parse("torch_eager"), folders=[])
+        length = 2**15  # 8 heads x 2^30 scores x 4 bytes, twice
         huge = Workload(heads=64, queries=length, keys=length, head_dim=8, device="cuda")
-        worker.ask("prepare", seconds=300, workload=huge)
-        with pytest.raises(Refused, match="ran out of memory") as refusal:
-            worker.ask("check", seconds=300, rows=[0])
+        with pytest.raises(Failed, match="ran out of memory") as refusal:
+            worker.ask("trial", seconds=300, workload=huge)
         assert refusal.value.kind == "memory"
-        worker.ask("release", seconds=60)
-        worker.ask("prepare", seconds=60, workload=HALF)
-        worker.ask("check", seconds=60, rows=[0])
+        assert worker.ask("trial", seconds=60, workload=HALF) > 0
     finally:
         worker.end()

@@ -88,9 +88,7 @@ def test_without_a_clock_the_wrong_fail_too(speed: pytest.Pytester) -> None:
     long = ("--lengths", "512", "--heads", "8", "--benchmark-max-time", "0.05", "--backends", "naive_loop")
     result = speed.runpytest_inprocess(*SMALL, *long, "--benchmark-disable")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(
-        ["SKIPPED *naive_loop over budget: predicted *; --benchmark-max-time * would allow it"]
-    )
+    result.stdout.fnmatch_lines(["SKIPPED *naive_loop over budget: a call would take about *"])
 
 
 def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:

@@ -19,7 +19,7 @@ def series(**times: tuple[float, ...]) -> Series:
             for name, one in zip(times, row, strict=True)
         )
         races[str(at)] = compared(*results)
-    return Series.of_races("batch", races)
+    return Series("batch", races)
 
 
 @pytest.mark.parametrize(
@@ -39,39 +39,23 @@ def test_values_are_parted_where_a_comma_is_no_part_of_one(
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "said"),
-    [
-        ((1e-3, 1e-3), (1.3e-3, 2.1e-3), "one is first at both; the lead grows from 1.300 to 2.10."),
-        ((1e-3, 1e-3), (2.1e-3, 1.3e-3), "falls from 2.10 to 1.300"),
-        ((1e-3, 1e-3), (2e-3, 2e-3), "does not clearly change"),
-        ((1e-3, 3e-3), (2e-3, 1e-3), "one is first at batch 1; other is first at batch 2."),
-        ((1e-3, 1e-3), (2e-3, 1e-3), "not decided at 2"),
-    ],
+    ("one", "other", "first"),
+    [((1e-3, 1e-3), (1.3e-3, 2.1e-3), ["one", "one"]), ((1e-3, 3e-3), (2e-3, 1e-3), ["one", "other"])],
 )
-def test_who_is_first_and_how_the_lead_goes(
-    one: tuple[float, ...], other: tuple[float, ...], said: str
+def test_which_is_first_at_each_value(
+    one: tuple[float, ...], other: tuple[float, ...], first: list[str]
 ) -> None:
-    """It grows or falls only where its intervals lie apart."""
-    assert said in series(one=one, other=other).sentences()[0]
-
-
-def test_who_declines_has_no_time_and_nobody_is_first_of_one() -> None:
-    declined = series(one=(1e-3, 1e-3), other=(2e-3, 0))
-    assert "batch 2: other: declined. no." in declined.sentences() and declined.table()[1][1][2] == "declined"
-    assert series(one=(1e-3, 1e-3)).sentences() == []
+    """And both comparisons are told as plain data."""
+    found = series(one=one, other=other)
+    assert [won.name for won in found.won.values()] == first
+    assert [one["value"] for one in found.to_json()["comparisons"]] == ["1", "2"]
 
 
 def test_threads_are_raced_together_and_told_apart() -> None:
-    """The rows are the values, the columns the contenders as they were typed; each is told by what threads give it."""
+    """The rows are the values, the contenders as they were typed."""
     names = [f"{one}[threads={count}]" for count in (1, 2) for one in "ab"]
     whole = compared(*(measured(name, at * 1e-3) for at, name in enumerate(names, 1)))
     found = Series.of_threads(("1", "2"), ("a", "b"), whole)
-    rows = [" ".join(row[:4]) for row in found.table()[1]]
-    assert rows == ["1 1.00 ms 2.00 ms a", "2 3.00 ms 4.00 ms a"]
-    first, *further = found.sentences()
-    assert first.startswith("a is first at both; the lead falls from 2.00 to 1.333")
-    told = [
-        f"{one}[threads=2] takes {by} times as long as {one}[threads=1]"
-        for one, by in (("a", "3.00"), ("b", "2.00"))
-    ]
-    assert [one.partition(" (")[0] for one in further[:2]] == told
+    ratios = {value: one.verdicts["b"].ratio for value, one in found.comparisons.items()}
+    assert ratios == {"1": pytest.approx(2.0), "2": pytest.approx(4 / 3)}
+    assert [won.name for won in found.won.values()] == ["a", "a"]

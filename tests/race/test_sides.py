@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from fake_workers import QUICK
+from scripted import REAL
 from typed import status
 
 from attnlab.backends.contender import Contender
@@ -67,7 +67,7 @@ def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commit]:
 
 def raced(*contenders: str, folders: tuple[str, ...] = ()) -> Comparison:
     """A short race."""
-    return compare(*contenders, workload=SMALL, folders=folders, limits=QUICK)
+    return compare(*contenders, workload=SMALL, folders=folders, limits=REAL)
 
 
 def outcomes(found: Comparison) -> list[str]:
@@ -191,7 +191,19 @@ def test_a_gate_of_two_commits_answers_by_its_exit_status(
     """Of which one is wrong."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
-    words = ["--implementations", "kernels", "--lengths", "16", "--heads", "1", "--seconds", "0.2", "-q"]
+    words = [
+        "--implementations",
+        "kernels",
+        "--lengths",
+        "16",
+        "--heads",
+        "1",
+        "--visits",
+        "4",
+        "--seconds",
+        "1",
+        "-q",
+    ]
     summary = tmp_path / "summary.md"
     assert status("gate", "right", "wrong", *words, "--summary", str(summary)) == 1
     assert "wrong is wrong: " in capsys.readouterr().out

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from matrix import FAULTS, GOOD, MEASURED, PATIENT, PHASES, QUICK, contender, expected, race_all, race_killed
+from matrix import FAULTS, GOOD, MEASURED, PATIENT, PHASES, QUICK, contender, expected, race_all
 
 #: a fault in one phase, by turns in all of them, is asked in every run of the tests where it ends by itself: what hangs
 #: has to be waited for, and all faults in all phases take minutes
@@ -29,22 +27,9 @@ def test_every_fault_has_its_outcome_and_harms_nobody(case: str) -> None:
         result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
         reason = result.reason or ""
         if result.outcome != outcome or words not in reason or "\n" in reason or len(reason) >= 500:
-            told[fault] = f"{result.outcome}: {reason}"
+            told[fault] = f"{phase}: {result.outcome}: {reason}"
     assert not told
     for name in GOOD:
         result = trial.results[name]
-        assert result.outcome is MEASURED and result.latency and result.peak_bytes
-        assert len(set(result.latency.visits.values())) == QUICK.processes
+        assert result.outcome is MEASURED and result.latency and result.peak_bytes, result
     assert trial.left == 0
-
-
-def test_one_kill_from_outside_costs_a_process_and_not_the_contender(tmp_path: Path) -> None:
-    """In its first second, on its way to the clock, or on it: the result says so, and has all the rest."""
-    found, left = race_killed(tmp_path, PATIENT)
-    assert {one.outcome for one in found.values()} == {MEASURED}
-    said = {"time": "it went on without a process: ", "memory": "its peak memory could not be measured: "}
-    for phase, one in found.items():
-        reason = one.reason or ""
-        assert reason.startswith(said.get(phase, "a process of it was started afresh: ")), (phase, reason)
-        assert reason.count("was killed by SIGKILL") == 1
-    assert left == 0

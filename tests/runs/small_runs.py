@@ -11,7 +11,7 @@ from attnlab.runs.store import Run
 from attnlab.workload.result import Measurement, Outcome, Result
 
 LATENCY = Measurement("latency", "s", (2.0, 1.0, 4.0), {"round": (0.0, 1.0, 2.0)})
-QUICK = Limits(processes=1, most_processes=1, min_rounds=4, max_rounds=4, turn_seconds=1e-4)
+QUICK = Limits(visits=1, most_visits=1, rounds=4, turn_seconds=1e-4, warm_seconds=1e-3)
 
 
 def plan(**fields: Any) -> Plan:

@@ -32,8 +32,6 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     assert found.complete and found.results[0] == first.results[0] and read_run(folder) == found
     assert {one.workload for one in found.results} == set(found.plan.workloads)
     assert sum(found.account.values()) > 0
-    with pytest.raises(ValueError, match="nothing is left to measure"):
-        resume(folder)
     kept, damaged = (folder / RESULTS).read_bytes().splitlines(keepends=True)
     (folder / RESULTS).write_bytes(kept + damaged[:-9])
     again = resume(folder)

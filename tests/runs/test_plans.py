@@ -27,7 +27,7 @@ baseline = "numpy_blocked"
 implementations = ["mine"]
 memory = false
 [limits]
-min_rounds = 10
+rounds = 10
 call_seconds = 1
 """
 
@@ -42,7 +42,7 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
     ]
     assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
     assert plan.folders == (str(tmp_path / "mine"),)
-    assert plan.limits == Limits(min_rounds=10, call_seconds=1)
+    assert plan.limits == Limits(rounds=10, call_seconds=1)
     assert not plan.memory and plan.control
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
 

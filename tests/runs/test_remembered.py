@@ -14,9 +14,9 @@ from unittest.mock import Mock
 import pytest
 
 from attnlab import remembered
-from attnlab.race import plausibility
-from attnlab.race.disturbance import Others, Watch
-from attnlab.race.worker_process import Hung
+from attnlab.processes import Failed
+from attnlab.race import ceilings
+from attnlab.race.disturbance import Watch
 from attnlab.remembered import Remembered
 from attnlab.workload.result import Ceiling
 
@@ -27,18 +27,16 @@ FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What measures instead of a process: each time another rate. Nobody else is on the machine."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        plausibility, "products", lambda: {"numpy": operator.matmul, "torch": operator.matmul}
-    )
-    monkeypatch.setattr(Watch, "others", lambda self, ours: Others(0.0))
+    monkeypatch.setattr(ceilings, "products", lambda: {"numpy": operator.matmul, "torch": operator.matmul})
+    monkeypatch.setattr(Watch, "others", lambda self: 0.0)
     rates = map(float, itertools.count(1))
-    worker = Mock(finish_start=lambda: {**FOUND, "matmul_flops": next(rates)})
-    monkeypatch.setattr(plausibility, "WorkerProcess", lambda contender: worker)
+    worker = Mock(side_effect=lambda *_, **__: {**FOUND, "matmul_flops": next(rates)})
+    monkeypatch.setattr(ceilings, "call", worker)
     return worker
 
 
 def ceiling(*, afresh: bool = False) -> Ceiling:
-    found = plausibility.measure_ceiling("cpu", "float32", Remembered(afresh=afresh))
+    found = ceilings.measure_ceiling("cpu", "float32", Remembered(afresh=afresh))
     assert found is not None
     return found
 
@@ -77,7 +75,7 @@ def test_it_is_remembered_until_something_is_another(
 def test_what_others_or_a_fault_may_have_lowered_is_not_kept(
     worker: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker.finish_start = Mock(side_effect=[FOUND, Hung("no answer"), FOUND, FOUND, FOUND, FOUND])
+    worker.side_effect = [FOUND, Failed("timed_out", "no answer"), FOUND, FOUND, FOUND, FOUND]
     assert ceiling().remembered is None
-    monkeypatch.setattr(Watch, "others", lambda self, ours: Others(1.0))
+    monkeypatch.setattr(Watch, "others", lambda self: 1.0)
     assert ceiling().remembered is None and ceiling().remembered is None

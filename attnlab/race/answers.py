@@ -1,0 +1,191 @@
+"""Is an answer right? Inputs drawn for a visit and overwritten before each turn, and rows that are chosen afterwards.
+
+The first answer of a contender goes through the whole evidence of `attnlab.correctness`. The last answer of a turn is
+checked on a few rows of one head: a stale cache, work that was skipped or a queue that was not finished is off by far
+more than rounding, and nothing else makes an answer wrong here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.correctness.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
+from attnlab.correctness.reference import Reference, refer
+from attnlab.race.pages import Form, Pages
+from attnlab.workload.inputs import Alibi, Inputs, pack, unpack
+from attnlab.workload.mask_kinds import Given, Place
+from attnlab.workload.masks import Mask
+from attnlab.workload.result import Accuracy
+from attnlab.workload.vocabulary import LOG_SUM, OF_QUERIES, OUTPUT, carrier, round_to
+from attnlab.workload.workload import Workload
+
+Answers = Mapping[str, NDArray[Any]]
+#: query rows are sampled so that at most about this many scores are computed in float64
+_SCORES = 2**19
+#: rows of a turn's answer that are checked, and by how many budgets they may be off
+_ROWS, _FAR = 2, 8.0
+#: arrays that are overwritten from turn to turn; those along keys move together
+_FRESH = {"query": 0, "x": 0, "key": 1, "value": 1, "memory": 1, "output_gradient": 2}
+#: numbers of a pool beyond those of the largest array: where an array begins in it is drawn for each turn
+_MORE = 2**17
+
+
+class Drawn:
+    """The inputs of one visit, in pages that the workers read. Its numbers come from the system's randomness."""
+
+    def __init__(self, workload: Workload, inputs: Inputs, generator: np.random.Generator) -> None:
+        self.workload, self._random = workload, generator
+        self.plain, arrays = pack(inputs)
+        self.pages = Pages([Form(one.dtype.str, one.shape) for one in arrays])
+        for page, array in zip(self.pages.arrays, arrays, strict=True):
+            page[...] = array
+        self.inputs = unpack(self.plain, self.pages.arrays)
+        names = self.plain["arrays"]
+        self._fresh = [at for at, name in enumerate(names) if name in _FRESH]
+        self._moving = {at: _FRESH[names[at]] for at in self._fresh}
+        self._pool: NDArray[Any] | None = None
+
+    def copy(self) -> Inputs:
+        """The inputs as they are now."""
+        return unpack(self.plain, [one.copy() for one in self.pages.arrays])
+
+    def refresh(self) -> None:
+        """Overwrite the inputs with others of the same distribution."""
+        arrays = self.pages.arrays
+        if self.workload.distribution == "normal":
+            if self._pool is None:
+                most = max(arrays[at].size for at in self._fresh) + _MORE
+                drawn = self._random.standard_normal(most, dtype=np.float32)
+                self._pool = round_to(drawn, self.workload.dtype)
+            for at in self._fresh:
+                start = int(self._random.integers(self._pool.size - arrays[at].size))
+                arrays[at].reshape(-1)[...] = self._pool[start : start + arrays[at].size]
+            return
+        parts = self._random.random(3)
+        for at in self._fresh:  # moved along their length, by an even number: what stands in pairs goes on to
+            length = arrays[at].shape[-2]
+            steps = 2 * (1 + int(parts[self._moving[at]] * max(1, length // 2 - 1)))
+            arrays[at][...] = np.roll(arrays[at], steps, axis=-2)
+
+    def without_gradient(self, rows: Sequence[int]) -> None:
+        """Let the output's gradient be 0 but on these rows: the gradients of key and value depend on no other then."""
+        upstream = self.inputs.output_gradient
+        if upstream is not None:
+            others = np.ones(upstream.shape[2], bool)
+            others[list(rows)] = False
+            upstream[:, :, others] = 0
+
+    def close(self) -> None:
+        """Give up the pages."""
+        self.pages.close()
+
+
+def answer_pages(workload: Workload) -> Pages:
+    """Where a contender writes its answers, by the names of `Workload.results`, in their order."""
+    return Pages(
+        [
+            Form(np.dtype(carrier(workload.dtype_of(name))).str, workload.shape_of(name))
+            for name in workload.results
+        ]
+    )
+
+
+def sampled_rows(workload: Workload, generator: np.random.Generator, most: int | None = None) -> list[int]:
+    """Query rows to be checked: all where they are few, else the first, the last and some others."""
+    per_row = workload.batch * workload.heads * workload.keys
+    if workload.d_model is not None:  # how the query's error passes is a matrix of head_dim × value_dim a row
+        per_row *= max(1, workload.head_dim * workload.value_dim // 2**12)
+    count = most or max(8, _SCORES // per_row)
+    if count >= workload.queries:
+        return list(range(workload.queries))
+    drawn = generator.choice(workload.queries, size=count - 2, replace=False)
+    return sorted({0, workload.queries - 1, *map(int, drawn)})
+
+
+def judge(
+    workload: Workload, inputs: Inputs, rows: Sequence[int], answers: Answers, computes_in: str | None
+) -> Accuracy:
+    """How exact whole `answers` are on these query rows: the worst of them, with the reason where it is wrong."""
+    cast = inputs if computes_in is None else inputs.cast(computes_in)
+    exact = refer(cast, rows, log_sum=LOG_SUM in workload.results)
+    judged = []
+    for name in workload.results:
+        cut = workload.cut(name, answers[name], rows)
+        found = _weighed(workload, exact[name], cut)
+        reason = found.reason
+        if reason and name != OUTPUT:
+            found = replace(found, reason=f"{name}: {reason}")
+        elif reason:
+            output = cut[:, None] if workload.d_model is not None else cut
+            found = replace(found, reason=explained(cast, output, exact[name], reason, rows))
+        judged.append(found)
+    return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
+
+
+def _weighed(workload: Workload, exact: Reference, answer: NDArray[Any]) -> Accuracy:
+    if workload.d_model is not None:
+        answer = answer[:, None]  # as one head, which is how references and evidence have it
+    directions = DIRECTED_SHARED if exact.of == OUTPUT else None
+    return weigh(exact, answer, directions=directions, immaterial=IMMATERIAL_ANYWHERE)
+
+
+def astray(
+    workload: Workload,
+    inputs: Inputs,
+    answers: Answers,
+    computes_in: str | None,
+    generator: np.random.Generator,
+) -> str | None:
+    """Why the answers of a turn do not belong to its `inputs`, by rows that are chosen now; None where they do."""
+    rows = sorted({int(one) for one in generator.integers(workload.queries, size=_ROWS)})
+    for name in workload.results:
+        if name not in OF_QUERIES and not np.isfinite(answers[name]).all():
+            return f"{name}: it is not finite"
+    batch, head = int(generator.integers(workload.batch)), int(generator.integers(workload.heads))
+    part = inputs if workload.d_model is not None else _of_head(inputs, batch, head, rows)
+    cast = part if computes_in is None else part.cast(computes_in)
+    exact = refer(cast, rows if part is inputs else None, log_sum=LOG_SUM in workload.results)
+    for name in (one for one in workload.results if one in OF_QUERIES):
+        if not exact[name].first_order:
+            continue
+        cut = workload.cut(name, answers[name], rows)
+        found = _weighed(
+            workload, exact[name], cut if part is inputs else cut[batch : batch + 1, head : head + 1]
+        )
+        error = found.relative_error if math.isfinite(found.relative_error) else math.inf
+        if error > _FAR * max(found.budget, 1e-30):
+            where = f"rows {', '.join(map(str, rows))}" + ("" if part is inputs else f" of head {head}")
+            return (
+                f"the {name} of a timed call is not that of its inputs: relative error {error:.2g} in {where}, "
+                f"at most {found.budget:.2g} is rounding"
+            )
+    return None
+
+
+def _of_head(inputs: Inputs, batch: int, head: int, rows: Sequence[int]) -> Inputs:
+    """What some queries of one head ask, as inputs of their own."""
+    shape, of_keys = inputs.shape, head // inputs.group
+    b, h, k = slice(batch, batch + 1), slice(head, head + 1), slice(of_keys, of_keys + 1)
+    place = Place(shape, np.asarray(rows), np.arange(shape.keys), b, h)
+    seen, bias, upstream = inputs.mask.visible(place), inputs.bias, inputs.output_gradient
+    if isinstance(bias, Alibi):
+        bias = bias.at(place)[None]
+    elif bias is not None:
+        bias = place.cut(bias)
+    if seen is not None:
+        seen = np.array(np.broadcast_to(seen, (1, 1, len(rows), shape.keys)))
+    return inputs.with_(
+        query=inputs.query[b, h][:, :, rows],
+        key=inputs.key[b, k],
+        value=inputs.value[b, k],
+        mask=Mask(()) if seen is None else Mask((Given(seen),)),
+        bias=bias,
+        sinks=None if inputs.sinks is None else inputs.sinks[h],
+        output_gradient=None if upstream is None else upstream[b, h][:, :, rows],
+    )

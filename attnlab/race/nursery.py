@@ -1,0 +1,108 @@
+"""A nursery has imported an array library and forks workers from itself, so that a visit need not import it again.
+
+It has started no thread and no device. A worker becomes a child of the conductor, in a group of processes of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import socket
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+
+from attnlab.processes import Channel, Closed, Failed, Process
+from attnlab.system import adopt_orphans, die_with_parent
+
+WORK = "attnlab.race.worker:work"
+#: a forked process has so many seconds to become a child of the conductor
+_ADOPTING_SECONDS = 10.0
+
+
+class Nursery:
+    """The conductor's side. Raises Failed and OSError where it cannot be had: then workers start afresh."""
+
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
+        if sys.platform != "linux":
+            raise Failed("unavailable", "only Linux lets a process adopt another's child")
+        self._process = Process("attnlab.race.nursery:tend", environment=environment)
+        self._begun, self._until = (modules, os.getpid()), time.monotonic() + seconds
+        self._process.channel.send(self._begun)
+        self._ready = False
+
+    def fork(self) -> Process:
+        """A worker. Raises Failed, and the nursery has ended then."""
+        channel, (ours, theirs) = self._process.channel, socket.socketpair()
+        log = tempfile.TemporaryFile("a+b", prefix="attnlab-")  # noqa: SIM115 (the process closes it)
+        adopt_orphans()
+        try:
+            if not self._ready:
+                channel.receive(self._until)
+                self._ready = True
+            socket.send_fds(channel.socket, [b"."], [theirs.fileno(), log.fileno()])
+            channel.receive(time.monotonic() + _ADOPTING_SECONDS)
+            theirs.close()
+            number = Channel(ours).receive(time.monotonic() + _ADOPTING_SECONDS, int)
+        except (Failed, OSError) as fault:
+            for one in (ours, log, self):
+                one.close()
+            raise Failed("crashed", f"it could not be forked: {fault}") from None
+        finally:
+            theirs.close()
+            adopt_orphans(False)
+        return Process.forked(number, Channel(ours), log)
+
+    def close(self) -> None:
+        """No worker can be forked after that; those that were go on."""
+        self._process.end()
+
+
+def tend(channel: Channel) -> None:
+    """In the nursery: import, and fork a worker whenever two open files come, its channel and its log."""
+    modules, guardian = channel.receive()
+    for module in (*modules, WORK.partition(":")[0]):
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # collecting would copy the pages that all share
+    channel.send("ready")
+    with contextlib.suppress(Closed, OSError):
+        while files := socket.recv_fds(channel.socket, 1, 2)[1]:
+            between = os.fork()
+            if not between:
+                _born(guardian, *files)
+            for number in files:
+                os.close(number)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(between, 0)
+            channel.send("forked")
+
+
+def _born(guardian: int, own: int, log: int) -> None:
+    """In the process between: fork the worker and end at once, so that the conductor becomes its parent."""
+    if os.fork():
+        os._exit(0)
+    try:
+        os.setsid()
+        for number in (1, 2):
+            os.dup2(log, number)
+        until = time.monotonic() + _ADOPTING_SECONDS
+        while os.getppid() != guardian and time.monotonic() < until:
+            time.sleep(2e-4)
+        die_with_parent()
+        if os.getppid() == guardian:  # else it has gone meanwhile
+            channel = Channel(socket.socket(fileno=own))
+            channel.socket.set_inheritable(False)
+            os.register_at_fork(after_in_child=channel.close)
+            channel.send(os.getpid())
+            module, _, name = WORK.partition(":")
+            getattr(importlib.import_module(module), name)(channel)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    finally:
+        os._exit(0)

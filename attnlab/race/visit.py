@@ -1,0 +1,418 @@
+"""One visit: a fresh process of each contender on one workload, from the fork to its end.
+
+Each prepares, answers once and is checked, and computes until it is warm. Then rounds: each contender has a turn, in an
+order that is rotated, on inputs that were overwritten just before, while all others are stopped. The last answer of a
+turn is checked on rows that are chosen after it. A contender that fails ends its own visit and no other's.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from attnlab.backends.contender import Contender
+from attnlab.errors import Declined
+from attnlab.processes import Failed, Process
+from attnlab.race import answers
+from attnlab.race.admission import too_large, too_long
+from attnlab.race.disturbance import NOTABLE, Watch, disturbed, steal_seconds, waited
+from attnlab.race.instruments import INSTRUMENTS, Readings
+from attnlab.race.limits import Limits
+from attnlab.race.pages import Pages
+from attnlab.stats.ranking import is_second_entry
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
+from attnlab.workload.vocabulary import OUTPUT, lower
+from attnlab.workload.workload import Workload
+
+#: a round of visit v has the number v · this + its place
+ROUNDS = 1000
+#: a call that is longer needs no other before it to refill the caches; rows that are checked first in a later visit
+_LONG_SECONDS, _LATER_ROWS = 0.1, 8
+#: of a block's turns, one in so many is checked: its reference projects all tokens
+_BLOCK_TURNS = 4
+_OUTCOMES = {
+    "declined": Outcome.DECLINED,
+    "unavailable": Outcome.UNAVAILABLE,
+    "wrong": Outcome.WRONG,
+    "memory": Outcome.OVER_BUDGET,
+    "raised": Outcome.CRASHED,
+    "crashed": Outcome.CRASHED,
+    "timed_out": Outcome.TIMED_OUT,
+}
+Start = Callable[[Contender], tuple[Process, Sequence[str]]]
+
+
+class Ended(Exception):
+    """The visit has an outcome of its own for a contender; the message is the reason."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+class Suspended(Exception):
+    """The machine slept during a visit: it does not count."""
+
+
+@dataclass
+class Seat:
+    """One contender in a visit: its process, what is known of it, and its turns."""
+
+    contender: Contender
+    process: Process | None = None
+    known: dict[str, Any] = field(default_factory=dict)
+    pages: Pages | None = None
+    inputs: Inputs | None = None
+    refreshes: bool = True
+    cache: str = "warm"
+    setup: dict[str, float] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
+    kernel: str | None = None
+    #: seconds of a call; calls of a turn; it has a turn in one of so many rounds
+    seconds: float = 0.0
+    calls: int = 1
+    step: int = 1
+    turns: list[dict[str, float]] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    ended: tuple[Outcome, str, str] | None = None
+
+    @property
+    def name(self) -> str:
+        """The contender's name in this run."""
+        return self.contender.name
+
+
+class Visit:
+    """A visit to `workload`, the one of that `number`.
+
+    first : the names of the contenders that have not answered this workload before: what takes long is asked of them
+    alone. instruments : quantities that are measured after the rounds. account : takes the seconds of each activity.
+    clock : what a worker's clock is held against.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        number: int,
+        limits: Limits,
+        *,
+        first: Collection[str] = (),
+        instruments: Collection[str] = (),
+        account: dict[str, float] | None = None,
+        on_event: Callable[[str], None] = lambda text: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.workload, self.number, self.limits, self._clock = workload, number, limits, clock
+        self._first, self._instruments, self._on_event = first, instruments, on_event
+        self._account = defaultdict[str, float](float) if account is None else account
+        self._random = np.random.default_rng()
+        self.seats: list[Seat] = []
+        self._drawn: answers.Drawn | None = None
+
+    def run(self, contenders: Sequence[Contender], start: Start) -> list[Result]:
+        """A result for each contender. Raises Suspended."""
+        from threadpoolctl import threadpool_limits
+
+        watch, started = Watch(), time.monotonic()
+        self.seats = [Seat(one) for one in contenders]
+        try:
+            with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
+                with self._activity("drawing"):
+                    self._draw()
+                with self._activity("starting"):
+                    self._start(start)
+                for step in (self._prepare, self._warm):
+                    for seat in self._racing():
+                        self._attempt(seat, step)
+                self._plan_rounds()
+                self._race()
+                with self._activity("instruments"):
+                    self._measure()
+        finally:
+            for seat in self.seats:
+                if seat.process is not None:
+                    seat.process.end()
+                if seat.pages is not None:
+                    seat.pages.close()
+            if self._drawn is not None:
+                self._drawn.close()
+        if watch.slept():
+            raise Suspended("the machine was suspended during the visit, which does not count")
+        facts = {"others": f"{taken:.2g} cores"} if (taken := watch.others()) > NOTABLE else {}
+        return [self._result(seat, facts, time.monotonic() - started) for seat in self.seats]
+
+    @property
+    def drawn(self) -> answers.Drawn:
+        """The inputs; they are there while anybody races."""
+        assert self._drawn is not None
+        return self._drawn
+
+    def _racing(self) -> list[Seat]:
+        return [seat for seat in self.seats if seat.ended is None]
+
+    @contextmanager
+    def _activity(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._account[name] = self._account.get(name, 0.0) + time.monotonic() - started
+
+    def _attempt(self, seat: Seat, step: Callable[[Seat], None]) -> None:
+        """Take a step with one contender; what goes wrong ends its visit."""
+        try:
+            step(seat)
+        except Failed as fault:
+            seat.ended = _OUTCOMES[fault.kind], str(fault), fault.tail
+        except Ended as end:
+            seat.ended = end.outcome, str(end), ""
+        except OSError as fault:
+            seat.ended = Outcome.UNAVAILABLE, f"no process could be started for it: {fault}", ""
+        if seat.ended is not None and seat.process is not None:
+            seat.process.end()  # the others may want the memory
+
+    def _ask(self, seat: Seat, op: str, *, answer: Any = Any, seconds: float = 0.0, **arguments: Any) -> Any:
+        """Let its process run until it has answered. Raises Failed."""
+        assert seat.process is not None
+        seat.process.go_on()
+        found = seat.process.ask(
+            op, seconds=seconds or self.limits.deadline_seconds, answer=answer, **arguments
+        )
+        seat.process.stop()
+        return found
+
+    # -- before the clock --------------------------------------------------------------------------
+
+    def _draw(self) -> None:
+        """The inputs, and the rows of the first answers that are checked."""
+        try:
+            drawn = problem_of(self.workload.with_(seed=secrets.randbits(48)))
+        except Declined as refused:  # nobody can have such inputs
+            for seat in self.seats:
+                seat.ended = Outcome.DECLINED, str(refused), ""
+            return
+        self._drawn = answers.Drawn(self.workload, drawn, self._random)
+        self._rows = answers.sampled_rows(self.workload, self._random, None if self._first else _LATER_ROWS)
+        self.drawn.without_gradient(self._rows)
+
+    def _start(self, start: Start) -> None:
+        """Start the processes and let them load their backends side by side."""
+        begun: list[tuple[Seat, Callable[[], Any]]] = []
+
+        def begin(seat: Seat) -> None:
+            seat.process, folders = start(seat.contender)
+            load = seat.process.begin(
+                "load", seconds=self.limits.start_seconds, contender=seat.contender, folders=list(folders)
+            )
+            begun.append((seat, load))
+
+        def finish(load: Callable[[], Any], seat: Seat) -> None:
+            try:
+                seat.known = load()
+            except Failed as fault:  # a file that fails on import is not there
+                absent = "unavailable" if fault.kind in ("raised", "memory") else fault.kind
+                raise Failed(absent, str(fault), fault.tail) from None
+            assert seat.process is not None
+            seat.process.stop()
+
+        for seat in self._racing():
+            self._attempt(seat, begin)
+        for seat, load in begun:
+            self._attempt(seat, partial(finish, load))
+
+    def _prepare(self, seat: Seat) -> None:
+        """Everything up to the first answer, which is checked."""
+        workload, first = self.workload, seat.name in self._first
+        self._on_event(f"{workload.label}: preparing {seat.name}")
+        with self._activity("preparing"):
+            self._ask(seat, "declines", workload=workload)
+            free = self._ask(seat, "free_bytes", device=workload.device)
+            if reason := too_large(workload, seat.known.get("memory"), free):
+                raise Ended(Outcome.OVER_BUDGET, reason)
+            if first and (reason := too_long(workload, partial(self._tried, seat), self.limits.call_seconds)):
+                raise Ended(Outcome.OVER_BUDGET, reason)
+            seat.pages = answers.answer_pages(workload)
+            self._bind(seat)
+        with self._activity("checking"):
+            seat.setup |= self._ask(seat, "answer")
+            found = answers.judge(
+                workload, self._inputs(seat), self._rows, self._answers(seat), self._less(seat)
+            )
+            seat.accuracy = found
+            if not found.passed:
+                raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
+
+    def _tried(self, seat: Seat, smaller: Workload) -> float | None:
+        try:
+            return float(self._ask(seat, "trial", workload=smaller, answer=float))
+        except Failed as fault:
+            if fault.kind == "declined":
+                return None
+            raise
+
+    def _bind(self, seat: Seat) -> None:
+        assert seat.pages is not None
+        pages = [(list(one.forms), one.path) for one in (self.drawn.pages, seat.pages)]
+        told = self._ask(
+            seat,
+            "prepare",
+            workload=self.workload,
+            plain=self.drawn.plain,
+            inputs=pages[0],
+            answers=pages[1],
+        )
+        seat.refreshes, seat.cache = told["refreshes"], told["cache"]
+        seat.setup["bind_s"] = told["bind_s"]
+        seat.inputs = None if seat.refreshes else self.drawn.copy()
+
+    def _warm(self, seat: Seat) -> None:
+        """Compute until it is warm, and see how long a call takes."""
+        with self._activity("warm-up"):
+            if self.workload.backward and not seat.refreshes:  # on a gradient that is not mostly 0
+                self.drawn.refresh()
+                self._bind(seat)
+            least = self._ask(seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float])
+        seat.seconds, limit = least["seconds"], self.limits.call_seconds
+        # a busy machine makes calls long, but gives them no more processor time
+        if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
+            said = f"a call takes {seat.seconds:.3g} s; the limit is {limit:g} s (call_seconds of a plan)"
+            raise Ended(Outcome.OVER_BUDGET, said)
+        if seat.name in self._first:
+            with self._activity("attesting"):
+                seat.kernel = self._ask(seat, "attest", answer=str)
+            asked = seat.known.get("kernel")
+            if asked and asked not in (seat.kernel or ""):
+                seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
+
+    # -- rounds --------------------------------------------------------------------------------------
+
+    def _plan_rounds(self) -> None:
+        """How many calls a turn has, and in which rounds each contender has one.
+
+        Steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
+        """
+        racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
+        for seat in racing:
+            turn = max(self.limits.turn_seconds, ticks)
+            seat.calls = max(1, math.ceil(turn / max(seat.seconds, 1e-9)))
+            cost = seat.calls * seat.seconds + (seat.seconds if seat.seconds < _LONG_SECONDS else 0.0)
+            fitting = max(2.0, self.limits.visit_seconds / len(racing) / cost)
+            most = 2 ** max(0, math.floor(math.log2(self.limits.rounds / 2))) if self.limits.rounds > 1 else 1
+            seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self.limits.rounds / fitting))))
+
+    def _race(self) -> None:
+        order = list(self._racing())
+        self._random.shuffle(order)
+        for number in range(self.limits.rounds):
+            self._on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
+            for seat in order[number % len(order) :] + order[: number % len(order)] if order else ():
+                if seat.ended is None and number % seat.step == 0:
+                    self._attempt(seat, partial(self._turn, number))
+
+    def _turn(self, number: int, seat: Seat) -> None:
+        """One turn: fresh inputs, the calls on the clock, and a look at the last answer."""
+        process, seconds = seat.process, self.limits.deadline_seconds
+        assert process is not None and seat.pages is not None
+        with self._activity("between turns"):
+            if seat.refreshes:
+                self.drawn.refresh()
+            process.go_on()
+            if seat.refreshes:
+                process.ask("refresh", seconds=seconds)
+        with self._activity("timed"):
+            stolen, moment, began = steal_seconds(), time.time(), self._clock()
+            opening = seat.seconds < _LONG_SECONDS
+            turn = process.ask(
+                "turn", seconds=seconds, calls=seat.calls, opening=opening, answer=dict[str, float]
+            )
+            bracket = self._clock() - began
+            stolen = steal_seconds() - stolen
+        with self._activity("between turns"):
+            seat.pages.fill_nan()
+            process.ask("reveal", seconds=seconds)
+            process.stop()
+            if self.workload.d_model is None or number % _BLOCK_TURNS == 0:
+                reason = answers.astray(
+                    self.workload, self._inputs(seat), self._answers(seat), self._less(seat), self._random
+                )
+                if reason:
+                    raise Ended(Outcome.WRONG, reason)
+        noted = {"round": float(ROUNDS * self.number + number), "visit": float(self.number), "moment": moment}
+        seat.turns.append({**turn, **noted, "clock_s": bracket, "waited": waited(turn, bracket, stolen)})
+
+    def _inputs(self, seat: Seat) -> Inputs:
+        return seat.inputs or self.drawn.inputs
+
+    def _answers(self, seat: Seat) -> answers.Answers:
+        assert seat.pages is not None
+        return dict(zip(self.workload.results, seat.pages.arrays, strict=True))
+
+    def _less(self, seat: Seat) -> str | None:
+        """The number format that it computes in, where that is lower than the workload's."""
+        return lower(self.workload.dtype, seat.known.get("computes_in"))
+
+    # -- after the rounds ----------------------------------------------------------------------------
+
+    def _measure(self) -> None:
+        """By the other instruments: where one fails that is noted, and the time stands."""
+        for instrument in INSTRUMENTS.values():
+            wanted = instrument.quantity in self._instruments or instrument.every_visit
+            if not (wanted and instrument.applies(self.workload)):
+                continue
+            for seat in (one for one in self._racing() if not is_second_entry(one.name)):
+                self._on_event(f"{self.workload.label}: {instrument.quantity} of {seat.name}")
+                try:
+                    found = self._ask(seat, "measure", quantity=instrument.quantity, answer=Readings)
+                    seat.measurements.append(instrument.measurement(found, self.number))
+                except Failed as fault:
+                    seat.notes.append(f"its {instrument.quantity} could not be measured: {fault}")
+
+    def _result(self, seat: Seat, facts: dict[str, str], seconds: float) -> Result:
+        common: dict[str, Any] = {
+            "contender": seat.name,
+            "workload": self.workload,
+            "accuracy": seat.accuracy,
+            "kernel": seat.kernel,
+            "library": seat.known.get("library"),
+            "asked_kernel": seat.known.get("kernel"),
+            "computes_in": self._less(seat) if seat.known else None,
+            "race_seconds": seconds,
+        }
+        if seat.ended is None and not seat.turns:
+            seat.ended = Outcome.CRASHED, "no turn of it was timed", ""
+        if seat.ended is not None:
+            outcome, reason, tail = seat.ended
+            return Result(outcome=outcome, reason=reason, tail=tail or None, **common)
+        turns = [
+            {**turn, "disturbed": float(flag)}
+            for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)
+        ]
+        columns = {name: tuple(turn[name] for turn in turns) for name in turns[0]}
+        samples = columns.pop("seconds")
+        latency = Measurement("latency", "s", samples, columns, {"cache": seat.cache, **facts})
+        measured = (latency, *self._setup(seat, latency), *seat.measurements)
+        return Result(
+            outcome=Outcome.MEASURED, reason="; ".join(seat.notes) or None, measurements=measured, **common
+        )
+
+    def _setup(self, seat: Seat, latency: Measurement) -> list[Measurement]:
+        """Seconds until calls are as fast as they become; not where binding computes the forward pass."""
+        if OUTPUT not in self.workload.results:
+            return []
+        typical = statistics.median(latency.samples)
+        seconds = seat.setup["bind_s"] + max(0.0, seat.setup["first_call_s"] - typical)
+        columns = {"bind_s": (seat.setup["bind_s"],), "fresh": (1.0,), "visit": (float(self.number),)}
+        return [Measurement("setup", "s", (seconds,), columns)]

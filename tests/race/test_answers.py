@@ -1,0 +1,132 @@
+"""Inputs that are drawn and overwritten, answers that are checked on rows, and the pages that both lie in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnlab.correctness.reference import refer
+from attnlab.race.admission import rungs, too_large, too_long
+from attnlab.race.answers import Drawn, answer_pages, astray, judge, sampled_rows
+from attnlab.race.pages import Form, Pages
+from attnlab.workload.drawing import problem_of
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.vocabulary import LOG_SUM, round_to
+from attnlab.workload.workload import Workload
+
+WORKLOADS = (
+    Workload(heads=4, kv_heads=2, queries=9, keys=12, head_dim=8, value_dim=6, causal="bottom_right"),
+    Workload(batch=2, heads=2, queries=8, keys=8, head_dim=4, key_lengths=(3, 8), bias="alibi", sinks=True),
+    Workload(heads=2, queries=8, keys=10, head_dim=4, bias="normal", softcap=3.0, window=(3, 2)),
+    Workload(
+        batch=2, heads=2, queries=8, keys=8, head_dim=4, direction="forward_with_log_sum", dtype="float16"
+    ),
+    Workload(heads=2, queries=16, keys=16, head_dim=4, direction="training", mask="random(0.5, 3)"),
+    Workload(heads=2, queries=8, keys=8, d_model=8),
+    Workload(heads=2, queries=8, keys=8, head_dim=4, dtype="bfloat16", distribution="outliers"),
+)
+
+
+def right(workload: Workload, inputs: Inputs) -> dict[str, Any]:
+    """The exact answers, rounded as a backend returns them."""
+    exact = refer(inputs, log_sum=LOG_SUM in workload.results)
+    found = {name: exact[name].output.reshape(workload.shape_of(name)) for name in workload.results}
+    return {name: round_to(one, workload.dtype_of(name)) for name, one in found.items()}
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(WORKLOADS), st.integers(0, 2**32))
+def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workload, seed: int) -> None:
+    """On whatever rows of whatever head are looked at: any mask, bias, format and direction."""
+    generator = np.random.default_rng(seed)
+    drawn = Drawn(workload, problem_of(workload.with_(seed=seed)), generator)
+    try:
+        rows = sampled_rows(workload, generator)
+        assert judge(workload, drawn.inputs, rows, right(workload, drawn.inputs), None).passed
+        before = drawn.copy()
+        drawn.refresh()
+        assert astray(workload, drawn.inputs, right(workload, drawn.inputs), None, generator) is None
+        looks = [astray(workload, drawn.inputs, right(workload, before), None, generator) for _ in range(4)]
+        assert any(one and "relative error" in one for one in looks)
+    finally:
+        drawn.close()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> None:
+    """Query, key and value are others; what belongs to the question stays."""
+    workload = Workload(heads=2, queries=64, keys=64, bias="normal", sinks=True, dtype=dtype)
+    drawn = Drawn(workload, problem_of(workload), np.random.default_rng(1))
+    before = drawn.copy()
+    drawn.refresh()
+    for name in ("query", "key", "value"):
+        now, was = getattr(drawn.inputs, name), getattr(before, name)
+        assert now.dtype == was.dtype and np.array_equal(now, round_to(now, dtype))
+        assert np.mean(now == was) < 0.1 and abs(float(np.std(now.astype(float))) - 1) < 0.1
+    for name in ("bias", "sinks"):
+        assert np.array_equal(getattr(drawn.inputs, name), getattr(before, name))
+    drawn.close()
+
+
+def test_the_gradient_of_the_first_answer_is_of_the_rows_that_are_checked() -> None:
+    """So that the gradients of key and value are known without all rows."""
+    workload = Workload(heads=1, queries=6, keys=6, head_dim=4, direction="training")
+    drawn = Drawn(workload, problem_of(workload), np.random.default_rng(1))
+    drawn.without_gradient([1, 4])
+    upstream = drawn.inputs.output_gradient
+    assert upstream is not None and list(np.unique(np.nonzero(upstream)[2])) == [1, 4]
+    drawn.close()
+
+
+def test_arrays_lie_between_pages_of_nan() -> None:
+    """A reader that goes past an end finds no number; both processes see what one of them writes."""
+    pages = Pages([Form("<f4", (3, 5)), Form("<f8", (1024,)), Form("|b1", (7,))])
+    other = Pages(pages.forms, pages.path)
+    for array, seen in zip(pages.arrays, other.arrays, strict=True):
+        array[...] = 1
+        assert np.array_equal(array, seen)
+    whole = np.frombuffer(pages.memory, np.uint8)
+    assert whole.size == sum(one.bytes for one in pages.forms) + 4096
+    around = np.concatenate([whole[:4096], whole[4096 + 60 : 4096 + pages.forms[0].bytes]])
+    assert np.isnan(around.view("<f4")).all() and around.size >= 2 * 4096
+    pages.fill_nan()
+    assert np.isnan(other.arrays[0]).all() and np.isnan(other.arrays[1]).all()
+    pages.close()
+
+
+def test_answers_have_pages_in_their_carriers() -> None:
+    """bfloat16 travels in float32, ln Z is float32."""
+    workload = WORKLOADS[3].with_(dtype="bfloat16")
+    pages = answer_pages(workload)
+    assert [one.dtype for one in pages.arrays] == [np.float32, np.float32]
+    assert [one.shape for one in pages.arrays] == [workload.shape_of(name) for name in workload.results]
+    pages.close()
+
+
+def test_smaller_calls_tell_what_would_take_too_long() -> None:
+    """In proportion to the FLOPs, once they are more than overhead; what is declined tells nothing."""
+    large = Workload(
+        heads=8, queries=4096, keys=4096, causal=True, window=(100, 0), key_lengths=(9,), mask="prefix(50)"
+    )
+    steps = [one.flops for one in rungs(large)]
+    assert steps == sorted(set(steps)) and steps[-1] < large.flops
+    plain = Workload(heads=8, queries=4096, keys=4096)
+
+    def by_flops(each: float) -> Any:
+        return lambda rung: 1e-3 + each * rung.flops
+
+    assert too_long(plain, by_flops(1e-11), 1.0) is None
+    assert "the limit is 1.00 s" in (too_long(plain, by_flops(1e-8), 1.0) or "")
+    assert too_long(plain, lambda rung: None, 1.0) is None
+
+
+def test_memory_is_told_by_the_declared_formula() -> None:
+    """One output by default; score matrices where a backend says that it holds them."""
+    plain = Workload(heads=1, queries=1024, keys=1024)
+    assert too_large(plain, None, 2**20 * 2) is None
+    assert "are free" in (too_large(plain, {"scores": 2.0}, 2**20 * 2) or "")
+    assert too_large(plain, {"scores": 2.0}, 2**20 * 16) is None

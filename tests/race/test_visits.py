@@ -1,0 +1,177 @@
+"""A visit: what each contender is asked, which rounds count, and how one fails without the others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from scripted import QUICK, SMALL, Scripted, conducted, noisy
+
+from attnlab.processes import Failed
+from attnlab.race.conductor import Conductor
+from attnlab.race.disturbance import disturbed, waited
+from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.workload.result import Outcome, Result, merged
+
+A, B, C = "numpy_vectorized", "numpy_blocked", "naive_loop"
+
+
+def one_visit(conductor: Conductor, **how: Any) -> dict[str, Result]:
+    """The results of a visit, by contender."""
+    with conductor:
+        return {one.contender: one for one in conductor.visit(SMALL, **how)}
+
+
+def test_a_visit_times_each_contender_in_every_round_on_inputs_of_its_own() -> None:
+    """By turns of at least 15 ms, after a call off the clock; only one of them runs at a time."""
+    log: list[tuple[str, str]] = []
+    found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(4e-3)}, log=log), number=3)
+    for name, calls in ((A, 15.0), (B, 4.0)):
+        result, latency = found[name], found[name].latency
+        assert result.outcome is Outcome.MEASURED and latency is not None, result.reason
+        assert latency.samples == pytest.approx([1e-3 if name == A else 4e-3] * 4)
+        assert list(latency.columns["round"]) == [3000.0, 3001.0, 3002.0, 3003.0]
+        assert set(latency.columns["visit"]) == {3.0} and set(latency.columns["iterations"]) == {calls}
+        assert not latency.disturbed_rounds and all(one > 1.7e9 for one in latency.columns["moment"])
+        assert result.setup_seconds == pytest.approx(0.25 + 0.75 - latency.median)
+        assert result.accuracy is not None and result.accuracy.passed and result.kernel == "scripted"
+    turns = [name for name, op in log if op == "turn"]
+    assert turns in ([A, B, B, A] * 2, [B, A, A, B] * 2)
+    assert [op for name, op in log if name == A][-13:] == [*["refresh", "turn", "reveal"] * 4, "end"]
+
+
+def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
+    """So that pairs stay pairs."""
+    limits = replace(QUICK, rounds=12, visit_seconds=1.0)
+    found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(0.15)}, limits=limits))
+    slow, quick = found[B].latency, found[A].latency
+    assert slow is not None and quick is not None
+    assert len(quick.samples) == 12 and list(slow.by_round()) == [0, 4, 8]
+    assert set(slow.columns["iterations"]) == {1.0} and set(slow.columns["opening_s"]) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "said"),
+    [
+        (Scripted(stale=True), Outcome.WRONG, "the output of a timed call is not that of its inputs"),
+        (Scripted(spoils=lambda _, array: 1.5 * array), Outcome.WRONG, ""),
+        (Scripted(fails={("turn", 2): Failed("crashed", "killed", "tail")}), Outcome.CRASHED, "killed"),
+        (Scripted(fails={"reveal": Failed("wrong", "no array")}), Outcome.WRONG, "no array"),
+        (Scripted(fails={("turn", 1): Failed("timed_out", "late")}), Outcome.TIMED_OUT, "late"),
+        (Scripted(fails={"prepare": Failed("memory", "none left")}), Outcome.OVER_BUDGET, "none left"),
+        (Scripted(fails={"declines": Failed("declined", "no masks")}), Outcome.DECLINED, "no masks"),
+        (Scripted(fails={"load": Failed("unavailable", "no such")}), Outcome.UNAVAILABLE, "no such"),
+        (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2 s; the limit is 1 s"),
+        (Scripted(memory={"scores": 1e9}), Outcome.OVER_BUDGET, "its inputs alone"),
+    ],
+    ids=range(10),
+)
+def test_what_goes_wrong_ends_one_contender_with_a_reason(
+    script: Scripted, outcome: Outcome, said: str
+) -> None:
+    """The other goes on; and it is not asked again in the next visit."""
+    with conducted({A: script, B: Scripted()}) as conductor:
+        first = {one.contender: one for one in conductor.visit(SMALL)}
+        again = [one.contender for one in conductor.visit(SMALL, number=1)]
+    assert first[A].outcome is outcome and said in (first[A].reason or ""), first[A].reason
+    assert first[B].outcome is Outcome.MEASURED and again == [B]
+
+
+def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
+    """Of a whole training step, whose other answers are right."""
+    training = SMALL.with_(direction="training")
+    swapped = Scripted(spoils=lambda name, array: array[..., ::-1] if name == "key gradient" else array)
+    with conducted({A: Scripted(), B: swapped}) as conductor:
+        right, wrong = conductor.visit(training)
+    assert right.outcome is Outcome.MEASURED, right.reason
+    assert wrong.outcome is Outcome.WRONG and (wrong.reason or "").startswith("key gradient: ")
+
+
+def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> None:
+    """And they are counted; a worker that claims more time than passed never counts."""
+    waits = Scripted(noisy(1e-3, 1), waits=lambda turn: 0.3 if turn < 3 else 0.0)
+    busy = Scripted(noisy(1e-3, 2), waits=lambda turn: 0.2 + turn / 100)
+    limits = replace(QUICK, rounds=8)
+    found = one_visit(conducted({A: waits, B: busy, C: Scripted(claims=1.5)}, limits=limits))
+    left_out = {name: one.latency.disturbed_rounds for name, one in found.items() if one.latency}
+    assert left_out == {A: {0, 1, 2}, B: {5, 6, 7}, C: set(range(8))}
+    assert found[C].uncounted
+    verdicts = verdicts_against(found.values(), A)
+    assert (verdicts[B].rounds, verdicts[B].disturbed) == (2, 6) and verdicts[C].no_interval
+
+
+def test_how_much_of_a_turn_was_lost() -> None:
+    """By its threads and by the hypervisor, where they tell."""
+    turn = {"seconds": 1e-3, "iterations": 20.0, "opening_s": 1e-3, "run_delay_s": 2e-3}
+    assert waited(turn, 0.022, 0.0) == pytest.approx(0.1)
+    assert waited({**turn, "run_delay_s": math.nan}, 0.022, 0.01) == pytest.approx(0.5)
+    assert waited(turn, 0.015, 0.0) == math.inf
+    assert disturbed([], 0.05) == []
+    assert disturbed([{"waited": one} for one in (0.0, 0.01, 0.3, 0.01)], 0.05) == [False, False, True, False]
+
+
+def test_visits_go_on_until_the_verdict_is_decided_and_not_beyond_the_most() -> None:
+    """What is equal to within a part in a thousand is decided soon; what scatters from visit to visit never."""
+    limits = replace(QUICK, visits=3, most_visits=6, workload_seconds=1e6)
+    for spread, visits in ((0.0005, 3), (0.3, 6)):
+        scripts = {
+            A: Scripted(noisy(1e-3, 1, visits=spread, turns=spread)),
+            B: Scripted(noisy(1.2e-3, 2, visits=spread)),
+        }
+        with conducted(scripts, limits=limits) as conductor:
+            found = list(conductor.visits(SMALL))
+        assert len(found) == visits
+        (verdict,) = verdicts_against(merged(chain.from_iterable(found)), A).values()
+        assert (verdict.kind is Kind.SLOWER) == (spread < 0.1)
+
+
+def test_time_ends_visits_but_not_before_there_is_an_interval() -> None:
+    """And one that nobody is left for is not made."""
+    limits = replace(QUICK, visits=6, most_visits=9, workload_seconds=1e-9)
+    with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
+        assert len(list(conductor.visits(SMALL))) == 2
+    dead = {name: Scripted(fails={"load": Failed("unavailable", "gone")}) for name in (A, B)}
+    with conducted(dead, limits=limits) as conductor:
+        assert [len(one) for one in conductor.visits(SMALL)] == [2]
+
+
+def test_what_takes_long_is_asked_once() -> None:
+    """Kernels in the first visit, memory in the second; those that go on from an earlier run know what is settled."""
+    scripts = {A: Scripted(), B: Scripted()}
+    with conducted(scripts, limits=replace(QUICK, visits=4, most_visits=4)) as conductor:
+        found = conductor.race(SMALL)
+    asked = scripts[A].asked
+    assert (asked.count("attest"), asked.count("measure"), asked.count("turn")) == (1, 1, 16)
+    assert found[0].peak_bytes == 4096 and found[0].kernel == "scripted"
+    declined = Result(B, SMALL, Outcome.DECLINED, "no masks")
+    with conducted(scripts) as conductor:
+        conductor.remember([found[0], declined])
+        assert [one.contender for one in conductor.visit(SMALL, number=7)] == [A]
+
+
+def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
+    """On workloads that are no smaller: each would cost a whole deadline."""
+    hangs = Scripted(fails={"answer": Failed("timed_out", "no answer")})
+    with conducted({A: hangs, B: Scripted()}) as conductor:
+        for length in (8, 16):
+            conductor.visit(SMALL.with_(queries=length, keys=length))
+        asked = len(hangs.asked)
+        larger, smaller = (conductor.visit(SMALL.with_(queries=one, keys=one)) for one in (32, 4))
+    assert "not tried" in str({one.contender: one.reason for one in larger}[A])
+    assert {one.contender: one.reason for one in smaller}[A] == "no answer" and len(hangs.asked) > asked
+
+
+def test_the_baseline_entered_twice_is_told_apart_from_nothing() -> None:
+    """Twelve rounds in five visits, with the scatter of a quiet machine: an A/A control."""
+    scripts = {A: Scripted(noisy(1e-3, 1)), f" {A}": Scripted(noisy(1e-3, 2)), B: Scripted(noisy(1.45e-3, 3))}
+    limits = replace(QUICK, visits=5, most_visits=5, rounds=12, workload_seconds=1e6)
+    with conducted(scripts, limits=limits) as conductor:
+        verdicts = verdicts_against(conductor.race(SMALL), A)
+    control, slower = verdicts[f"{A}#2"], verdicts[B]
+    assert control.low < 1 < control.high and control.high / control.low < 1.02
+    assert slower.kind is Kind.SLOWER and slower.low < 1.45 < slower.high
+    assert np.isclose(slower.ratio, 1.45, rtol=0.01)
