@@ -75,7 +75,6 @@ def presets(context: click.Context) -> Iterable[str]:
 
 PATH = _Path()
 COUNT, VISITS = click.IntRange(1, MOST), click.IntRange(1, 1000)
-PROCESSES = VISITS
 AMOUNT = click.FloatRange(0, MOST, min_open=True)
 
 folders = click.option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ import click
 from attnlab.cli import options
 
 if TYPE_CHECKING:
-    from attnlab.race.series import Series
     from attnlab.runs.execute import Progress
     from attnlab.runs.plan import Plan
     from attnlab.runs.store import Run
@@ -29,12 +27,8 @@ if TYPE_CHECKING:
 @options.preset
 @click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, as 3/16.")
 @click.option("--shards", type=options.COUNT, help="Measure the plan in so many runs below --out.")
-@click.option(
-    "--cluster", type=click.Choice(["slurm", "local"]), default="local", help="What starts the --shards."
-)
-@click.option(
-    "--slurm", metavar="KEY=VALUE", multiple=True, help="A parameter of Slurm's jobs, as partition=cpu."
-)
+@click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Starts the shards.")
+@click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="For Slurm's jobs, as partition=cpu.")
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
     "--resume",
@@ -51,17 +45,9 @@ if TYPE_CHECKING:
     help="The contender that the others are compared with.",
 )
 @options.folders
-@options.names(
-    "--experiments",
-    metavar="A,B",
-    help="The numerical chapter: names, or all, or none.",
-)
-@click.option(
-    "--seconds", type=options.AMOUNT, help="Time for each workload, in all its visits (default: 10)."
-)
-@click.option(
-    "--visits", type=options.PROCESSES, metavar="N", help="Visits to each workload, at most (default: 8)."
-)
+@options.names("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
+@click.option("--seconds", type=options.AMOUNT, help="Time for each workload, in all its visits.")
+@click.option("--visits", type=options.VISITS, metavar="N", help="Visits to each workload, at most.")
 @click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
 @options.out("A new folder (default: reports/latest; an earlier run there is moved aside).")
 @options.quiet
@@ -88,7 +74,6 @@ def run(
 
     if list_presets:
         return _list_presets(given["preset"])
-    started = time.monotonic()
     if resume is None:
         asked = plan_of(**given)
         if shards is not None:
@@ -110,7 +95,7 @@ def run(
         found.save()
     show(verdict_text(found))
     if not quiet:
-        click.echo(f"\nThe report: {page}  ({time.monotonic() - started:.0f} s in all)")
+        click.echo(f"\nThe report: {page}")
     if not found.complete:
         click.echo(
             "Interrupted: the report covers what was measured until then. "
@@ -239,90 +224,29 @@ def plan_of(
     metavar="CONTENDER CONTENDER...",
     shell_complete=options.completing(options.backends),
 )
-@click.option(
-    *("--with", "requirements"),
-    metavar="PACKAGE==VERSION",
-    multiple=True,
-    help="Race each contender with this version, installed into an environment that is kept; repeatable.",
-)
 @options.preset
 @options.workload_options(grid=False)
-@click.option("--threads", metavar="N,...", help="Race each contender with so many threads.")
-@click.option("--seconds", type=options.AMOUNT, help="No visit begins after so many seconds (default: 20).")
-@click.option(
-    "--visits", type=options.PROCESSES, default=8, help="Visits at most; five where they decide it."
-)
+@click.option("--seconds", type=options.AMOUNT, help="No visit begins after so many seconds.")
+@click.option("--visits", type=options.VISITS, default=8, help="Visits at most; five where they decide it.")
 @options.folders
 @options.as_json
 @options.quiet
-def compare(
-    contenders: tuple[str, ...],
-    requirements: tuple[str, ...],
-    preset: str | None,
-    threads: str | None,
-    as_json: bool,
-    quiet: bool,
-    seconds: float | None,
-    visits: int,
-    folders: tuple[str, ...],
-    **said: str | None,
-) -> int:
+def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race backends on one workload; the first is the baseline.
 
-    A contender is a backend with settings, if any: torch_sdpa[threads=1]. One option may have several values, as in
-    --batch 1,4,16. Exits with 1 where fewer than two contenders could be measured.
+    A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
+    where fewer than two contenders could be measured.
     """
-    from attnlab.backends.contender import with_setting
     from attnlab.cli.progress import progress
     from attnlab.race.compare import compare as race
-    from attnlab.report import comparison_text, fill, show
-    from attnlab.workload.grid import several_values
+    from attnlab.report import comparison_text, show
 
-    if requirements:
-        contenders = tuple(with_setting(one, "with", asked) for one in contenders for asked in requirements)
-    several = several_values({**said, "threads": threads})
-    if threads and not several:
-        contenders = tuple(with_setting(one, "threads", threads) for one in contenders)
-    how: dict[str, Any] = {"folders": folders, "seconds": seconds, "visits": visits}
+    how = {name: given.pop(name) for name in ("seconds", "visits", "folders")}
+    workload, chosen, words = options.read_workload(given, preset)
     with progress(quiet=as_json or quiet) as shown:
-        how["on_event"] = shown.detail
-        if several:
-            series = _at_several_values(contenders, *several, said, preset, how)
-        else:
-            workload, chosen, words = options.read_workload(said, preset)
-            found = race(*contenders, workload=workload, words=words, **how)
-    if several:
-        measured = max(sum(bool(one.latency) for one in it.results) for it in series.comparisons.values())
-        if as_json:
-            click.echo(json.dumps(series.to_json(), allow_nan=False))
-        else:
-            show(fill("series.md.j2", found=series, names=contenders, quiet=quiet))
-        return 0 if measured > 1 else 1
-    measured = sum(bool(one.latency) for one in found.results)
+        found = race(*contenders, workload=workload, words=words, on_event=shown.detail, **how)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         show(comparison_text(found, chosen=chosen, quiet=quiet))
-    return 0 if measured > 1 else 1
-
-
-def _at_several_values(
-    contenders: Sequence[str],
-    name: str,
-    values: Sequence[str],
-    said: dict[str, str | None],
-    preset: str | None,
-    how: dict[str, Any],
-) -> Series:
-    """The race at each of the `values` of the option `name`; for threads one race of all."""
-    from attnlab.backends.contender import with_setting
-    from attnlab.race.compare import compare as race
-    from attnlab.race.series import Series
-
-    if name == "threads":
-        every = [with_setting(one, name, value) for value in values for one in contenders]
-        found = race(*every, workload=options.read_workload(said, preset)[0], **how)
-        return Series.of_threads(values, contenders, found)
-    asked = [options.read_workload({**said, name: value}, preset)[0] for value in values]
-    races = [race(*contenders, workload=one, **how) for one in asked]
-    return Series(name, dict(zip(values, races, strict=True)))
+    return 0 if sum(bool(one.latency) for one in found.results) > 1 else 1

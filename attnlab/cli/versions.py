@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 import msgspec
@@ -16,32 +15,24 @@ from attnlab.cli.racing import plan_of
 from attnlab.plain import finite
 from attnlab.system import without_garbage_collection
 
-T = TypeVar("T")
-
 #: what is raced where nothing is said
 _GRID = {"lengths": "128,512,1024", "heads": "8"}
 
 
-class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """``3%`` or ``3`` as 0.03. Raises ValueError, naming the option, for others."""
-
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The part of one."""
-        try:
-            part = float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            part = -1.0
-        if not 0 <= part <= 100:
-            named = param.opts[0] if param else self.name
-            raise ValueError(f"{named} must be a percentage, as 3%, got {value!r}")
-        return part
+def _percent(context: click.Context, param: click.Parameter, text: str) -> float:
+    """``3%`` or ``3`` as 0.03."""
+    try:
+        part = float(text.removesuffix("%")) / 100
+    except ValueError:
+        part = -1.0
+    if not 0 <= part <= 100:
+        raise ValueError(f"{param.opts[0]} must be a percentage, as 3%, got {text!r}")
+    return part
 
 
 @click.command(
     cls=options.Command,
-    common=("backends", "lengths", "heads", "folders", "margin", "unseen", "summary", "as_json"),
+    common=("backends", "lengths", "heads", "folders", "slower", "unseen", "summary", "as_json"),
 )
 @click.argument("base")
 @click.argument("head")
@@ -50,14 +41,23 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @options.chosen_backends("What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GRID)
 @options.folders
-@click.option("--margin", type=_Percent(), default="3%", help="A slow-down of less is no regression.")
-@click.option("--memory-margin", type=_Percent(), default="5%", help="More peak memory is a regression.")
-@click.option("--setup-margin", type=_Percent(), default="50%", help="A longer set-up is a regression.")
-@click.option("--unseen", type=_Percent(), default="5%", help="No verdict where more may go unseen.")
-@click.option("--allow-kernel-change", is_flag=True, help="Another kernel is no regression.")
+@click.option(
+    "--margin", "slower", callback=_percent, default="3%", help="A smaller slowdown is no regression."
+)
+@click.option("--memory-margin", "memory", callback=_percent, default="5%", help="The same for peak memory.")
+@click.option("--setup-margin", "setup", callback=_percent, default="50%", help="The same for set-up.")
+@click.option(
+    "--unseen",
+    callback=_percent,
+    default="5%",
+    help="No verdict when a slowdown this large could not be ruled out.",
+)
+@click.option(
+    "--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is no regression."
+)
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
 @click.option(
-    "--visits", type=options.PROCESSES, metavar="N", default=8, help="Visits to each workload, at most."
+    "--visits", type=options.VISITS, metavar="N", default=8, help="Visits to each workload, at most."
 )
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
@@ -65,13 +65,6 @@ class _Percent(click.ParamType):  # type: ignore[type-arg]  # generic from click
 def gate(
     base: str,
     head: str,
-    backends: tuple[str, ...] | None,
-    folders: tuple[str, ...],
-    margin: float,
-    memory_margin: float,
-    setup_margin: float,
-    unseen: float,
-    allow_kernel_change: bool,
     seconds: float,
     visits: int,
     summary: Path | None,
@@ -96,9 +89,10 @@ def gate(
 
     sides = setting_of(base), setting_of(head)
     require_two(*sides)
+    margins = regression.Margins(**{one.name: given.pop(one.name) for one in fields(regression.Margins)})
     if not given["file"] and not given["preset"]:
         given |= {name: given[name] or text for name, text in _GRID.items()}
-    plan = plan_of(folders=folders, backends=backends, **given)
+    plan = plan_of(**given)
     raced = plan.contenders or tuple(sorted({*known(plan.folders)} - {*known()}))
     if not raced:
         none = f"there is no backend file in {', '.join(plan.folders)}; " if plan.folders else ""
@@ -107,13 +101,6 @@ def gate(
         )
     if visits < regression.LEAST_VISITS:
         raise ValueError(f"--visits must be at least {regression.LEAST_VISITS} for a gate, got {visits}")
-    margins = regression.Margins(
-        slower=margin,
-        memory=memory_margin,
-        setup=setup_margin,
-        unseen=unseen,
-        kernel_may_change=allow_kernel_change,
-    )
     limits = replace(
         regression.LIMITS,
         workload_seconds=seconds,
@@ -161,7 +148,7 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
 
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:
-        click.echo(json.dumps(finite(dataclasses.asdict(found))))
+        click.echo(json.dumps(finite(asdict(found))))
         return 0
     show(fill("diff.md.j2", found=found, rows=differences(found)))
     return 0

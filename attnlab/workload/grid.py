@@ -17,7 +17,7 @@ import msgspec
 
 from attnlab.errors import FieldError
 from attnlab.workload.captured import SUFFIX, Captured, named
-from attnlab.workload.declaring import declaration, option, split_names
+from attnlab.workload.declaring import declaration, option
 from attnlab.workload.vocabulary import GIVEN
 from attnlab.workload.workload import Workload
 
@@ -195,28 +195,6 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
     """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
     given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
     return {choice.name: choice.read(text) for choice, text in given if text is not None}
-
-
-def several_values(texts: Mapping[str, str | None]) -> tuple[str, tuple[str, ...]] | None:
-    """The option of one workload, or of contenders, that was given several values between commas, and these as typed.
-
-    None where each has one. A list of numbers and a free text may hold commas themselves. Raises ValueError where it
-    is more than one option.
-    """
-    first = {choice.name: choice.fields[0] for choice in choices(grid=False)}
-    whole = {
-        name
-        for name, one in first.items()
-        if str(one.type).startswith(("str", "tuple")) and not declaration(one).names
-    }
-    split = {name: split_names(text) for name, text in texts.items() if text and name not in whole}
-    found = {name: tuple(dict.fromkeys(values)) for name, values in split.items() if len(set(values)) > 1}
-    if len(found) > 1:
-        raise ValueError(
-            f"one option may have several values, got them of {' and '.join(map(option, found))}: "
-            "all combinations of --lengths, --heads and --dtypes are for attnlab run"
-        )
-    return next(iter(found.items()), None)
 
 
 def by_option(fault: ValueError, given: Collection[str], *, grid: bool) -> ValueError:
