@@ -78,8 +78,8 @@ def _templates(*, html: bool) -> Environment:
 
 
 def escaped(text: str) -> str:
-    """`text` in one line, without signs that Markdown or HTML would act on."""
-    text = _TAG.sub("&lt;", one_line(text, _MOST))
+    """`text` in one line, without signs that Markdown or HTML would act on; a space at its end stays."""
+    text = _TAG.sub("&lt;", one_line(text, _MOST)) + " " * text[-1:].isspace()
     for sign, instead in _SIGNS.items():
         text = text.replace(sign, instead)
     return text

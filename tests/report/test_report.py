@@ -14,9 +14,11 @@ from synthetic import disturbed
 
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
-from attnlab.report import Frames, report_text, show, verdict_text, write
+from attnlab.report import Frames, fill, report_text, show, verdict_text, write
 from attnlab.report.render import escaped, faster, speedup
+from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
+from attnlab.workload.workload import Workload
 
 Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
@@ -134,6 +136,15 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(made: Make, tmp_path: Pa
 @given(st.text(max_size=40))
 def test_no_text_begins_a_tag_a_span_a_link_a_cell_or_a_second_line(text: str) -> None:
     assert not re.search(r"<[A-Za-z/!?]|`|!\[|\]\(|\]:|\n|(?<!\\)\|", escaped(text))
+
+
+def test_a_gate_is_told_with_its_reasons_and_speedups() -> None:
+    """A regression of a half in time and memory, as a table with a space after each sign."""
+    why = Reason("memory", 2**20, 2**22), Reason("time", 0.0, 0.0)
+    line = Line("mine", Workload(), Kinds.REGRESSION, why, ratio=2.0, low=1.6, high=2.5)
+    text = fill("gate.md.j2", found=Gate("main", "HEAD", Margins(), (line,), {}, 12.0), quiet=False)
+    assert "Regression: `HEAD` is worse than `main` in 1 of 1 race" in text
+    assert "| 0.500 [0.400," in text and "1.00 MiB → 4.00 MiB; slower |" in text
 
 
 def test_speedups_are_written_one_way() -> None:
