@@ -72,7 +72,7 @@ def write(
     if claims:
         stored[CLAIMS] = [one.to_dict() for one in claims]
     for name, plain in stored.items():
-        (folder / name).write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (folder / name).write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
     text = fill(
         "numerics.md.j2",
         sections=sections(findings, folder),
