@@ -1,4 +1,4 @@
-"""Inputs that a model computed: query, key and value by layers in one safetensors file, and what was asked of them.
+"""Inputs that a model computed: query, key and value by layers in one safetensors file.
 
 Such a file is named as a distribution is: ``qkv.safetensors/layer3@1f3a9c02b7d4e655``, the layer and the digest of the
 whole file (64 bits of its SHA-256, in hexadecimal digits) behind its path. Both may be left out when it is typed. A
@@ -6,29 +6,24 @@ workload always has the digest, so that equal workloads have equal inputs, and a
 
 Tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key``, ``LAYER.value`` (batch, kv_heads, keys,
 dim), and where there are such ``LAYER.mask`` (booleans), ``LAYER.bias``, ``LAYER.sinks``; without ``LAYER.`` in a file
-of a single layer. Scale, soft cap and masks that have a text may stand in the metadata, JSON under the layer's name.
-A safetensors file holds numbers and text: reading it runs nothing.
+of a single layer. Scale, soft cap and masks that have a text are said beside the file, as of other workloads.
+A safetensors file holds numbers: reading it runs nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab.errors import FieldError, Unavailable
-from attnlab.workload.inputs import Alibi, Inputs, of_four_axes
-from attnlab.workload.masks import fields_of
-from attnlab.workload.vocabulary import FORMATS, GIVEN
+from attnlab.workload.inputs import Inputs, floating, of_four_axes
 
 SUFFIX = ".safetensors"
 #: the folder from which the path of a file is meant: a worker process, which has one of its own, sets it
@@ -86,7 +81,7 @@ def named(text: str) -> tuple[Captured, ...]:
     Raises ValueError, in one line, for a missing file, one that is none, and an unknown layer.
     """
     asked = Captured.parse(text)
-    names = (name.rpartition(".") for name in _tensors(asked.file, digest_of(asked.file))[0])
+    names = (name.rpartition(".") for name in _tensors(asked.file, digest_of(asked.file)))
     there = sorted((layer for layer, _, name in names if name == "query"), key=lambda one: (len(one), one))
     if not there:
         raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
@@ -95,43 +90,6 @@ def named(text: str) -> tuple[Captured, ...]:
         raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}")
     digest = asked.digest or digest_of(asked.file)
     return tuple(Captured(asked.file, layer, digest) for layer in ([asked.layer] if asked.layer else there))
-
-
-def save(file: Path, inputs: Mapping[str, Inputs], about: Mapping[str, str] | None = None) -> None:
-    """Write the arrays of `inputs`, by layers, into `file`; `about` goes into its metadata.
-
-    Raises ValueError for inputs with ALiBi, whose bias has no array, and for a name that `Captured` does not take;
-    Unavailable without safetensors.
-    """
-    _require_safetensors()
-    from safetensors.numpy import save_file
-
-    Captured.parse(str(file))
-    tensors: dict[str, NDArray[Any]] = {}
-    told = dict(about or {})
-    for layer, one in inputs.items():
-        if isinstance(one.bias, Alibi):
-            raise ValueError(f"{layer}: ALiBi cannot be written; name it where the file is used")
-        asked = {"scale": one.scale, "softcap": one.softcap, **fields_of(one.mask)}
-        arrays = {
-            "query": one.query,
-            "key": one.key,
-            "value": one.value,
-            "sinks": one.sinks,
-            "bias": one.bias,
-        }
-        found = {
-            name: array.astype(FORMATS[one.dtype]) for name, array in arrays.items() if array is not None
-        }
-        if asked["mask"] == GIVEN:
-            found["mask"] = np.asarray(one.mask.array(one.shape))
-            asked = {name: asked[name] for name in ("scale", "softcap")}
-        told[layer] = json.dumps(
-            {name: value for name, value in asked.items() if value not in (None, False, "")}
-        )
-        tensors |= {f"{layer}.{name}": np.ascontiguousarray(array) for name, array in found.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, str(file), told)
 
 
 def digest_of(file: str) -> str:
@@ -149,22 +107,17 @@ def _digest(file: str, size: int, changed: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
-def _require_safetensors() -> None:
+@lru_cache(maxsize=8)
+def _tensors(file: str, digest: str, prefix: str | None = None) -> dict[str, Any]:
+    """The tensors whose names begin with `prefix`; without a `prefix` the names alone, each with None."""
     if importlib.util.find_spec("safetensors") is None:
         raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
-
-
-@lru_cache(maxsize=8)
-def _tensors(file: str, digest: str, prefix: str | None = None) -> tuple[dict[str, Any], dict[str, str]]:
-    """The tensors whose names begin with `prefix`, and the metadata; without a `prefix` the names alone."""
-    _require_safetensors()
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(started_in / file, "np") as opened:
-            names = [name for name in opened.keys() if prefix is None or name.startswith(prefix)]  # noqa: SIM118
-            found = {name: opened.get_tensor(name) if prefix is not None else None for name in names}
-            return found, dict(opened.metadata() or {})
+            names = [name for name in opened.keys() if name.startswith(prefix or "")]  # noqa: SIM118
+            return {name: None if prefix is None else opened.get_tensor(name) for name in names}
     except SafetensorError as fault:
         raise ValueError(f"{file} is no safetensors file: {fault}") from None
 
@@ -173,17 +126,14 @@ def _tensors(file: str, digest: str, prefix: str | None = None) -> tuple[dict[st
 def _inputs(file: str, layer: str, digest: str) -> Inputs:
     """One layer of a file. Raises ValueError, in one line, where its arrays do not fit each other."""
     prefix = f"{layer}." if layer else ""
-    tensors, about = _tensors(file, digest, prefix)
+    tensors = _tensors(file, digest, prefix)
     arrays: dict[str, Any] = {
-        name: tensors.get(prefix + name) for name in ("query", "key", "value", "bias", "sinks")
+        name: tensors.get(prefix + name) for name in ("query", "key", "value", "mask", "bias", "sinks")
     }
     try:
-        asked = json.loads(about.get(layer or "conditions", "{}"))
-        mask = tensors.get(prefix + "mask", asked.pop("mask", None))
-        found = Inputs.of(**arrays, mask=mask, **asked)
-    except (ValueError, TypeError, AttributeError, RecursionError) as fault:
+        for name in ("query", "key", "value"):
+            floating(name, arrays[name])
+        found = Inputs.of(**arrays)
+    except ValueError as fault:
         raise ValueError(f"{file} holds no inputs{f' of {layer}' if layer else ''}: {fault}") from None
-    for name in ("query", "key", "value"):
-        if not np.isfinite(getattr(found, name)).all():
-            raise ValueError(f"{file}: {prefix}{name} holds a NaN or an infinity")
     return found if found.bias is None else found.with_(bias=of_four_axes(np.asarray(found.bias)))
