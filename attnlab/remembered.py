@@ -13,7 +13,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -76,18 +76,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab")
 
 
-def digest(files: Iterable[Path]) -> str:
-    """Of the text of `files`."""
-    return hashlib.sha256(b"\0".join(one.read_bytes() for one in sorted(files))).hexdigest()
-
-
 def _here() -> dict[str, Any]:
     """All of the machine and its software that may change an answer."""
-    here = environment()
+    here, own = environment(), sorted(Path(__file__).parent.rglob("*.py"))
     return {name: here[name] for name in CONDITIONS} | {
         "booted": read(_BOOT) or f"{platform.node()} {psutil.boot_time():.0f}",
         "driver": read(_DRIVER),
         "packages": sorted(one.name for path in sys.path for one in Path(path).glob("*.dist-info")),
         "place": [sys.prefix, os.environ.get("LD_LIBRARY_PATH")],
-        "attnlab itself": digest(Path(__file__).parent.rglob("*.py")),
+        "attnlab itself": hashlib.sha256(b"".join(one.read_bytes() for one in own)).hexdigest(),
     }

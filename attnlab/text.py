@@ -12,7 +12,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Sequence
-from enum import StrEnum as StrEnum
 from pathlib import Path
 
 #: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
@@ -59,23 +58,11 @@ def without_home(text: str) -> str:
     return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    if len(items) < 2:
-        return "".join(items)
-    return f"{', '.join(items[:-1])} {last} {items[-1]}"
-
-
 def first_lines(lines: Sequence[str], most: int = 10) -> str:
     """The `lines`, as a `repr` shows them: so many at most, the last of which then says how many more there are."""
     if len(lines) > most:
         lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} more"]
     return "\n".join(one_line(one, _SHOWN) for one in lines)
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 head``, ``4 heads``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def number_text(value: float, digits: int = 3) -> str:

@@ -26,8 +26,6 @@ from attnlab.errors import FieldError, Unavailable
 from attnlab.workload.inputs import Inputs, floating, of_four_axes
 
 SUFFIX = ".safetensors"
-#: the folder from which the path of a file is meant: a worker process, which has one of its own, sets it
-started_in = Path()
 #: what stands in a path of a file, so that it can be shown and typed as it is
 _TEXT = re.compile(
     rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
@@ -95,7 +93,7 @@ def named(text: str) -> tuple[Captured, ...]:
 def digest_of(file: str) -> str:
     """The first 64 bits of a file's SHA-256; ValueError where it cannot be read."""
     try:
-        found = (started_in / file).stat()
+        found = Path(file).stat()
         return _digest(file, found.st_size, found.st_mtime_ns)
     except OSError as fault:
         raise ValueError(f"the file of inputs {file} cannot be read: {fault.strerror}") from None
@@ -103,7 +101,7 @@ def digest_of(file: str) -> str:
 
 @lru_cache(maxsize=64)
 def _digest(file: str, size: int, changed: int) -> str:
-    with (started_in / file).open("rb") as opened:
+    with Path(file).open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
@@ -115,7 +113,7 @@ def _tensors(file: str, digest: str, prefix: str | None = None) -> dict[str, Any
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(started_in / file, "np") as opened:
+        with safe_open(file, "np") as opened:
             names = [name for name in opened.keys() if name.startswith(prefix or "")]  # noqa: SIM118
             return {name: None if prefix is None else opened.get_tensor(name) for name in names}
     except SafetensorError as fault:

@@ -22,8 +22,6 @@ component c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/he
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -403,19 +401,6 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
         block = Block(found.pop("x"), found.pop("memory", None), parameters, **plain["block"])
         found |= {**dict(zip(_INPUTS, block.unknown(), strict=True)), "block": block}
     return Inputs(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)
-
-
-def digest(inputs: Inputs) -> str:
-    """The first 16 digits of the SHA-256 of what is asked: plain data, and every array's dtype, shape and bytes.
-
-    Equal for equal inputs on every platform: bytes are little-endian.
-    """
-    plain, arrays = pack(inputs)
-    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
-    for array in arrays:
-        found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
-        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
-    return found.hexdigest()[:16]
 
 
 # -- what may be asked -------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
 from attnlab.plain import decode, finite
-from attnlab.text import StrEnum, counted, one_line, quantity_text
+from attnlab.text import one_line, quantity_text
 from attnlab.workload.workload import Workload
 
 
@@ -55,8 +56,7 @@ class Measurement:
                 raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
 
     def __repr__(self) -> str:
-        of = counted(len(self.samples), "sample")
-        return f"{self.quantity} {quantity_text(self.median, self.unit)}, median of {of}"
+        return f"{self.quantity} {quantity_text(self.median, self.unit)}, median of {len(self.samples)}"
 
     @cached_property
     def median(self) -> float:

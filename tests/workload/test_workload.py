@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Declined
 from attnlab.workload.drawing import problem_of
-from attnlab.workload.inputs import Inputs, digest, pack, unpack
+from attnlab.workload.inputs import Inputs, pack, unpack
 from attnlab.workload.vocabulary import DIRECTIONS, GRADIENTS, ITEM_BYTES, LOG_SUM, OUTPUT
 from attnlab.workload.workload import Workload
 
@@ -178,6 +179,16 @@ def test_defaults_are_resolved_at_once_and_an_unknown_field_is_refused() -> None
         Workload.from_dict({"splits": 3})
     with pytest.raises(ValueError, match="unknown workload field 'windows'; known: batch, bias, causal"):
         Workload.from_dict({"windows": 8})
+
+
+def digest(inputs: Inputs) -> str:
+    """Of what is asked: plain data, and every array's dtype, shape and bytes, little-endian on every platform."""
+    plain, arrays = pack(inputs)
+    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
+    for array in arrays:
+        found.update(f"{array.dtype.newbyteorder('<')} {array.shape}".encode())
+        found.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+    return found.hexdigest()[:16]
 
 
 #: of a small question, as they were when this was written
