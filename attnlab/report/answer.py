@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnlab.report.frames import NOT_BELIEVED, Frames, mapping, pool_threads
-from attnlab.stats.analysis import Cell, Choice, choose, largest_with_peaks
+from attnlab.stats.analysis import Analysis, Cell, Choice, choose, largest_with_peaks
 from attnlab.stats.ranking import Sure
+from attnlab.stats.replication import speeds
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
@@ -48,9 +49,20 @@ def answer(frames: Frames) -> dict[str, Any]:
         "lower": lower.drop_duplicates("contender", keep="last"),
         "unsure": unsure,
         "slow": _slow(results),
+        "two_speeds": list(_two_speeds(frames.analysis)),
         "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
         "warned": warnings(frames),
     }
+
+
+def _two_speeds(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    """Contenders that have two speeds from visit to visit at a workload, with both and how often each was met."""
+    for cell in analysis.cells:
+        for name, result in cell.measured.items():
+            found = speeds(result.latency) if result.latency else ()
+            if len(found) > 1:
+                place = {"heads": cell.workload.heads, "n": cell.workload.keys, "group": cell.group}
+                yield {**place, "contender": name, "fast": found[0], "slow": found[1]}
 
 
 def choice_of(chosen: Choice | None) -> dict[str, Any] | None:

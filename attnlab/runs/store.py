@@ -3,7 +3,7 @@
 ``run.json`` holds plan, environment, account of time and ceilings; ``results.jsonl`` one line for each contender and
 visit to a workload, on the disk before `Run.append` returns. A kill can cut off the last line, and a disk or an editor
 may damage any: damaged lines are skipped and reported by number, all others are read. ``numerics.json`` beside them
-belongs to `attnlab.lab`. The files are described in ``docs/store.md``.
+belongs to `attnlab.lab`.
 """
 
 from __future__ import annotations

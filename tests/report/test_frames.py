@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from synthetic import alone_in_process_0, disturbed
 
-from attnlab.report import bmf, to_json
+from attnlab.report import bmf, to_json, verdict_text
 from attnlab.report.answer import answer
 from attnlab.report.frames import NOT_BELIEVED, Frames, grids
 from attnlab.runs.store import Run
-from attnlab.workload.result import Accuracy
+from attnlab.workload.result import Accuracy, Result
 
 Make = Callable[..., Run]
 FAST, SLOW = (lambda w: 1e-4 + 1e-9 * w.pairs), (lambda w: 2e-4 + 2e-9 * w.pairs)
@@ -194,3 +194,22 @@ def test_plain_data_for_other_programs(made: Make) -> None:
         assert one["latency"]["value"] > 1e4, "nanoseconds"
         if name.endswith(" b"):
             assert one["speedup"]["lower_value"] <= one["speedup"]["value"] <= one["speedup"]["upper_value"]
+
+
+def test_two_speeds_from_visit_to_visit_are_told(made: Make) -> None:
+    """Both values, and how often each was met."""
+    run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=48, processes=8, noise=1e-3, wander=0.0)
+
+    def with_two(one: Result) -> Result:
+        assert one.latency is not None
+        numbers = one.latency.visits.values()
+        samples = tuple(
+            took * (1.3 if at % 2 else 1.0) for took, at in zip(one.latency.samples, numbers, strict=True)
+        )
+        return replace(one, measurements=(replace(one.latency, samples=samples),))
+
+    run.results = [with_two(one) if one.contender == "b" else one for one in run.results]
+    (found,) = answer(Frames(run))["two_speeds"]
+    assert found["contender"] == "b" and (found["fast"].visits, found["slow"].visits) == (4, 4)
+    assert found["slow"].seconds == pytest.approx(1.3 * found["fast"].seconds, rel=0.01)
+    assert "`b` has two speeds" in verdict_text(run)
