@@ -30,14 +30,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
-from attnlab.correctness import race_check
 from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
-from attnlab.race import admission
+from attnlab.race import admission, answers
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import resolve
@@ -49,7 +49,7 @@ from attnlab.workload.declaring import split_names, within
 from attnlab.workload.drawing import checked_problem
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.vocabulary import DTYPES, lower
 from attnlab.workload.workload import Workload
 
 Interleaved = Callable[[str, Workload], Result | None]
@@ -59,10 +59,8 @@ Examined = Callable[[str], Checked]
 
 #: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
-#: visits to a workload
+#: visits to a workload, each of about a dozen rounds: pytest-benchmark gets at least 20 samples of each contender
 _VISITS = 3
-#: one call may take no more than this part of a contender's time
-_PART_OF_A_CALL = 0.2
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
 
 
@@ -142,7 +140,7 @@ class Races:
             most_visits=2 * _VISITS,
             workload_seconds=max(race, 5.0),
             visit_seconds=max(race / _VISITS, 0.1),
-            call_seconds=self._seconds * _PART_OF_A_CALL,
+            call_seconds=max(1.0, self._seconds),
         )
 
     def race(self, workload: Workload) -> Mapping[str, Result]:
@@ -197,12 +195,12 @@ class Races:
 
         if said := admission.too_long(workload, seconds_of, limit):
             return Result(name, workload, Outcome.OVER_BUDGET, said)
-        rows = race_check.sampled_rows(workload)
-        returned = backend.bind(workload, checked_problem(workload, rows))()
+        rows = answers.sampled_rows(workload, np.random.default_rng())
+        inputs = checked_problem(workload, rows)
+        returned = backend.bind(workload, inputs)()
         try:
-            named = backend.named(workload, returned).items()
-            cut = {name: workload.cut(name, one, rows) for name, one in named}
-            judged = race_check.judge(workload, rows, cut, backend.computes_in)
+            named, less = backend.named(workload, returned), lower(workload.dtype, backend.computes_in)
+            judged = answers.judge(workload, inputs, rows, named, less)
         except ValueError as fault:
             return Result(name, workload, Outcome.WRONG, str(fault))
         return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)

@@ -6,7 +6,7 @@ import pytest
 
 SMALL = (
     *("-p", "attnlab.pytest_plugin", "-p", "no:cacheprovider", "--lengths", "16"),
-    *("--heads", "1", "--benchmark-max-time", "0.1", "-W", "error", "-rsf", "--implementations", "mine"),
+    *("--heads", "1", "--benchmark-max-time", "1", "-W", "error", "-rsf", "--implementations", "mine"),
 )
 SPEED = """
 import json
@@ -71,6 +71,7 @@ def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_spe
     assert set(found) == {"numpy_blocked", "right"}
     for name, one in found.items():
         assert one["stats"]["data"] == json.loads((speed.path / f"{name}.samples").read_text())
+        assert len(one["stats"]["data"]) >= 20
     base, other = (found[name]["extra_info"] for name in ("right", "numpy_blocked"))
     assert (base["ratio"], base["verdict"], other["baseline"]) == (1, None, "right")
     assert other["verdict"] in {"faster", "slower", "equivalent", "undecided"}
@@ -85,7 +86,7 @@ def test_without_a_clock_the_wrong_fail_too(speed: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2, failed=3, skipped=1)
     result.stdout.fnmatch_lines_random(SAID)
     speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-skip").assert_outcomes(skipped=6)
-    long = ("--lengths", "512", "--heads", "8", "--benchmark-max-time", "0.05", "--backends", "naive_loop")
+    long = ("--lengths", "4096", "--heads", "8", "--backends", "naive_loop")
     result = speed.runpytest_inprocess(*SMALL, *long, "--benchmark-disable")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED *naive_loop over budget: a call would take about *"])
@@ -101,6 +102,6 @@ def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:
     chosen = ("--backends", "wrong,shy", "--dtypes", "float32")
     result = speed.runpytest_inprocess(*SMALL, *chosen)
     result.assert_outcomes(failed=1, skipped=1)
-    result.stdout.fnmatch_lines(["wrong: float32, normal*", "*shy: it declines every workload*"])
+    result.stdout.fnmatch_lines(["wrong: float32, *", "*shy: it declines every workload*"])
     result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-disable")
     result.assert_outcomes(skipped=2)
