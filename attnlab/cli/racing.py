@@ -84,9 +84,9 @@ def run(
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
     with progress(quiet=quiet) as shown:
         if resume is None:
-            found = execute.run(asked, out, command=options.typed(), progress=shown)
+            found = execute.run(asked, out, command=options.typed(), progress=shown, on_lap=write)
         else:
-            found = execute.resume(resume, progress=shown)
+            found = execute.resume(resume, progress=shown, on_lap=write)
         if found.complete:
             _add_chapter(found, shown)
         shown.detail("writing the report")

@@ -121,7 +121,7 @@ def compare(
     workload : what is asked of all of them. Or its fields, by the names of the command line's options:
     ``length=1024, heads=8, causal=True``; 512 tokens and 8 heads where nothing is said.
     folders : hold further backends.
-    seconds : after so many no further visit begins, two visits apart.
+    seconds : after so many no further visit begins, once there are three.
     visits : at most so many; five where these decide it.
     limits : all of it, instead.
     on_event : hears what is being done; a `Notice` is meant to be kept.

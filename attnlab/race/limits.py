@@ -17,7 +17,7 @@ class Limits:
     """When to stop measuring. Seconds throughout.
 
     visits, most_visits : of a workload; more than the first only while a verdict is undecided.
-    workload_seconds : after so many no further visit begins, once an interval has the two visits that it needs. A run
+    workload_seconds : after so many no further visit begins, once there are three. A run
     shares out the seconds of all its workloads.
     rounds : of a visit; a contender whose turns would take more than its part of `visit_seconds` has fewer.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.

@@ -35,15 +35,19 @@ class Nursery:
         self._process.channel.send(self._begun)
         self._ready = False
 
+    def wait(self) -> None:
+        """Return when it has imported its library. Raises Failed."""
+        if not self._ready:
+            self._process.channel.receive(self._until)
+            self._ready = True
+
     def fork(self) -> Process:
         """A worker. Raises Failed, and the nursery has ended then."""
         channel, (ours, theirs) = self._process.channel, socket.socketpair()
         log = tempfile.TemporaryFile("a+b", prefix="attnlab-")  # noqa: SIM115 (the process closes it)
         adopt_orphans()
         try:
-            if not self._ready:
-                channel.receive(self._until)
-                self._ready = True
+            self.wait()
             socket.send_fds(channel.socket, [b"."], [theirs.fileno(), log.fileno()])
             channel.receive(time.monotonic() + _ADOPTING_SECONDS)
             theirs.close()

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.backends.backend import Backend
@@ -114,17 +113,6 @@ class Worker:
         least = self.warm(0.0)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least.values())
-
-    def respond(
-        self, workload: Workload, plain: dict[str, Any], arrays: list[NDArray[Any]]
-    ) -> dict[str, NDArray[Any]]:
-        """The named results of one call on these inputs."""
-        self.declines(workload)
-        returned = self._completed(self._bound(workload, unpack(plain, arrays))())
-        try:
-            return _there(self._backend).named(workload, returned)
-        except ValueError as fault:
-            raise Misbehaved(str(fault)) from None
 
     def prepare(
         self,

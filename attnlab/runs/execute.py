@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored
 from attnlab.race.ceilings import measure_ceiling
-from attnlab.race.conductor import Conductor
+from attnlab.race.conductor import LEAST_VISITS, Conductor
 from attnlab.remembered import Remembered
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, held, read_run, require_run
@@ -23,8 +24,10 @@ from attnlab.system import terminable
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: of each workload, before a verdict can close its question
-LEAST_VISITS = 3
+#: what hears that every workload has been visited once more: it may write a report
+OnLap = Callable[[Run], object]
+#: seconds between two reports of a run that goes on
+_BETWEEN_REPORTS = 60.0
 DEFAULT_FOLDER = Path("reports/latest")
 #: whom the others are compared with where nobody is named; else it is the first that is
 USUAL_BASELINE = "torch_eager"
@@ -45,18 +48,21 @@ class Progress:
     def finished(self, results: Sequence[Result]) -> None:
         """The results of one visit, which are on disk."""
 
-    def lap(self, run: Run) -> None:
-        """A lap is over: every workload has been visited."""
-
 
 def run(
-    plan: Plan, folder: Path | str | None = None, *, command: str = "", progress: Progress | None = None
+    plan: Plan,
+    folder: Path | str | None = None,
+    *,
+    command: str = "",
+    progress: Progress | None = None,
+    on_lap: OnLap = lambda run: None,
 ) -> Run:
     """Measure `plan` into `folder` (by default ``reports/latest``) and return the run.
 
-    Results are on disk as soon as a workload is done. An interrupt (Ctrl-C, SIGTERM) ends the measuring, not the call:
-    the run comes back with `complete` False, and `resume` goes on with it. The run of ours that stands in the default
-    folder is moved aside, under its starting time; any other folder must be new or empty.
+    Results are on disk as soon as a visit is done. `on_lap` hears of each lap over the workloads but the last. An
+    interrupt (Ctrl-C, SIGTERM) ends the measuring, not the call: the run comes back with `complete` False, and `resume`
+    goes on with it. The run of ours that stands in the default folder is moved aside, under its starting time; any
+    other folder must be new or empty.
 
     Raises ValueError for an unknown backend and for a folder that cannot be used or that another run writes to,
     NotStored where the disk is full.
@@ -75,11 +81,11 @@ def run(
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         record.save()  # from here on the folder is ours
-        _carry_out(record, contenders, progress or Progress())
+        _carry_out(record, contenders, progress or Progress(), on_lap)
     return record
 
 
-def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
+def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLap = lambda run: None) -> Run:
     """Go on with the run in `folder`, and return it: what was not visited yet comes first, then further laps.
 
     Raises ValueError where the conditions are not what they were (processor, cores, system, libraries, settings), and
@@ -92,15 +98,15 @@ def resume(folder: Path | str, *, progress: Progress | None = None) -> Run:
         unchanged(record.environment, environment())
         progress = progress or Progress()
         record.complete = False
-        _carry_out(record, contenders, progress)
+        _carry_out(record, contenders, progress, on_lap)
     return record
 
 
-def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
+def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
     try:
         try:
             with terminable():
-                _measure(record, contenders, progress)
+                _measure(record, contenders, progress, on_lap)
                 record.complete = True
         except KeyboardInterrupt:
             pass
@@ -145,7 +151,7 @@ def _not_asked(record: Run) -> dict[str, str]:
     return {name: reason for name, reason in reasons if reason and name not in raced}
 
 
-def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -> None:
+def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
     plan, before = record.plan, record.environment
     total, left = len(plan.workloads), record.left()
     with accounted(record, "environment"):
@@ -168,7 +174,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
                 unchanged(before, found)
                 record.environment = {**found, "raced_only_by_name": _not_asked(record)}
                 record.save()
-            _visit(record, conductor, progress)
+            _visit(record, conductor, progress, on_lap)
     finally:
         for activity, seconds in conductor.account.items():
             record.account[activity] = record.account.get(activity, 0.0) + seconds
@@ -187,15 +193,17 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress) -
         record.save()
 
 
-def _visit(record: Run, conductor: Conductor, progress: Progress) -> None:
+def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap) -> None:
     """Laps over the workloads, in a random order: first those without results, then those with an open question.
 
-    Later laps end when the seconds of all workloads are spent. What a visit finds is on disk before the next begins.
+    Later laps end when the seconds of all workloads are spent. What a visit finds is on disk before the next begins;
+    `on_lap` hears of a lap that is over, the last one aside.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
     done = sum(map(_visits, _by_workload(record).values()))
     took: dict[Workload, float] = {}
+    told = -math.inf
     conductor.remember(record.results)
     while True:
         lap = record.left() or [
@@ -205,6 +213,11 @@ def _visit(record: Run, conductor: Conductor, progress: Progress) -> None:
         ]
         if not lap:
             return
+        if took and time.monotonic() - told > _BETWEEN_REPORTS:  # the first lap, and some later ones
+            record.save()
+            with accounted(record, "report"):
+                on_lap(record)
+            told = time.monotonic()
         random.SystemRandom().shuffle(lap)
         for at, workload in enumerate(lap):
             number, started = _next(record, workload), time.monotonic()
@@ -218,8 +231,6 @@ def _visit(record: Run, conductor: Conductor, progress: Progress) -> None:
             record.append(found)
             progress.finished(found)
             done, took[workload] = done + 1, time.monotonic() - started
-        record.save()
-        progress.lap(record)
 
 
 def _by_workload(record: Run) -> dict[Workload, list[Result]]:

@@ -133,7 +133,7 @@ def test_time_ends_visits_but_not_before_there_is_an_interval() -> None:
     """And one that nobody is left for is not made."""
     limits = replace(QUICK, visits=6, most_visits=9, workload_seconds=1e-9)
     with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
-        assert len(list(conductor.visits(SMALL))) == 2
+        assert len(list(conductor.visits(SMALL))) == 3
     dead = {name: Scripted(fails={"load": Failed("unavailable", "gone")}) for name in (A, B)}
     with conducted(dead, limits=limits) as conductor:
         assert [len(one) for one in conductor.visits(SMALL)] == [2]
