@@ -91,20 +91,11 @@ class Plan:
         `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
         CPU, float32 and bfloat16 on CUDA; all three are what the file says where `distribution` is a file of inputs.
         `rest` are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
-        `preset` is written as in `attnlab.runs.presets`; what is said beside it goes before what it says. A plan
-        that lists its `workloads`, as plain data or as they are, has no grid beside.
+        `preset` is written as in `attnlab.runs.presets`; what is said beside it goes before what it says.
         """
         said: dict[str, Any] = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
         said = {name: value for name, value in said.items() if value is not None}
-        if "workloads" in rest:
-            beside = [*said, *(["preset"] if preset else [])]
-            if beside:
-                raise ValueError(f"a plan that lists its workloads takes no {beside[0]} beside them")
-            _require_few(len(rest["workloads"]))
-            given = rest.pop("workloads")
-            listed = [one if isinstance(one, Workload) else Workload.from_dict(one) for one in given]
-            return cls(workloads=tuple(listed), **rest)
         from_file = is_captured(str(said.get("distribution", "")))
         if not from_file:
             on_gpu = said.get("device") == "cuda"
@@ -169,10 +160,9 @@ def _plan_file() -> type:
     }
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
     kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
-    kinds["workloads"] = Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]
     for name, kind in get_type_hints(Plan).items():
         if get_origin(kind) is tuple:
             kind = Annotated[kind, msgspec.Meta(min_length=1)]
-        if name != "workloads":
+        if name not in ("workloads", "origins"):
             kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])

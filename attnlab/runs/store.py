@@ -214,7 +214,6 @@ def _write(file: Path, data: bytes) -> None:
             handle.flush()
             os.fsync(handle.fileno())
         fresh.replace(file)
-        _keep_name(file)
     except OSError as fault:
         raise NotStored(f"{file} cannot be written: {fault.strerror}; what was measured is kept") from None
 
@@ -237,19 +236,8 @@ def _append(file: Path, data: bytes) -> None:
             except BaseException:  # an interrupt too
                 handle.truncate(before)
                 raise
-        if not before:
-            _keep_name(file)
     except OSError as fault:
         raise NotStored(f"{file} cannot be written: {fault.strerror}; what it holds stays") from None
-
-
-def _keep_name(file: Path) -> None:
-    """Flush the folder: until then a file that is on the disk may have no name."""
-    handle = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
