@@ -59,8 +59,8 @@ Examined = Callable[[str], Checked]
 
 #: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
-#: visits to a workload, each of about a dozen rounds: pytest-benchmark gets at least 20 samples of each contender
-_VISITS = 3
+#: two visits at least, each of so many rounds: pytest-benchmark gets 20 samples of each contender or more
+_VISITS, _ROUNDS = 3, 10
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
 
 
@@ -139,7 +139,8 @@ class Races:
             visits=_VISITS,
             most_visits=2 * _VISITS,
             workload_seconds=max(race, 5.0),
-            visit_seconds=max(race / _VISITS, 0.1),
+            rounds=_ROUNDS,
+            visit_seconds=600.0,  # slow contenders have as many
             call_seconds=max(1.0, self._seconds),
         )
 
