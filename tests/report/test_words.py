@@ -11,7 +11,6 @@ import pytest
 
 from attnlab.correctness.support import Listed
 from attnlab.race.compare import Comparison
-from attnlab.race.series import Series
 from attnlab.report import comparison_text, differences, fill, show
 from attnlab.runs.diff import diff
 from attnlab.runs.store import Run
@@ -57,12 +56,6 @@ def test_without_an_interval_nothing_is_decided(made: Make) -> None:
     text = comparison_text(compared(made(costs=COSTS, processes=1, **ONE)))
     assert told(r"Undecided: `b` against `a`\*\*, speedup ([\d.]+)", text) == pytest.approx(2, rel=0.02)
     assert "faster" not in text and "without an interval" in text
-
-
-def test_a_series_names_the_first_at_each_value(made: Make) -> None:
-    races = {str(n): compared(made(costs=COSTS, **{**ONE, "lengths": (n,)})) for n in (64, 256)}
-    text = fill("series.md.j2", found=Series.of_races("length", races), names=list("abcd"), quiet=False)
-    assert text.count("`b` is ") == 2 and "| 64 | " in text and "| 256 | " in text
 
 
 def test_two_runs_side_by_side(made: Make) -> None:
