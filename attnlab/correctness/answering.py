@@ -48,8 +48,11 @@ class Child:
     def load(
         self, name: str, settings: Mapping[str, str], folders: Sequence[str], mask: str | None
     ) -> dict[str, Any]:
-        """Import the backend; it stays for the life of the process."""
-        backend = replace(load(name, folders, dict(settings)), mask_form=mask)
+        """Import the backend; it stays for the life of the process. Or the `fault` of its file."""
+        try:
+            backend = replace(load(name, folders, dict(settings)), mask_form=mask)
+        except ValueError as fault:
+            return {"fault": str(fault)}
         self.probe = Probe(backend)
         return {"computes_in": backend.computes_in}
 

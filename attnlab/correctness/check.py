@@ -182,7 +182,10 @@ def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dic
     try:
         settings = dict(contender.settings)
         how: dict[str, Any] = {"name": contender.backend, "settings": settings, "mask": contender.mask}
-        return process, process.ask("load", seconds=_LOADING, folders=list(side.folders), **how)
+        said = process.ask("load", seconds=_LOADING, folders=list(side.folders), **how)
+        if "fault" in said:
+            raise Failed("raised", said["fault"])
+        return process, said
     except BaseException:
         process.end()
         raise

@@ -196,7 +196,7 @@ def table() -> dict[str, dict[str, Any]]:
 def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) -> Iterator[Question]:
     """Every question of a kind that `dtype` can hold, those that tell most first.
 
-    most : query-key pairs of one, but for those that decide the class that is printed. In float64 the fixed ones
+    most : query-key pairs of one, but for those that are asked every day. In float64 the fixed ones
     without the long ones: what has blocks and paths of its own has them for the formats that it is fast in.
     """
     fixed = table()
@@ -211,7 +211,7 @@ def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) 
     for name, one in asked.items():
         sizes = {"batch": 1, **_USUAL, **one}
         pairs = sizes["batch"] * sizes["heads"] * sizes["queries"] * sizes.get("keys", sizes["queries"])
-        if pairs * (3 if kind == BACKWARD else 1) > most and name not in CLASSES:
+        if pairs * (3 if kind == BACKWARD else 1) > most and not one.get("daily"):
             continue
         question = pose(name, one, dtype, seed, kind)
         if question is not None:
