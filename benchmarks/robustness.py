@@ -76,10 +76,11 @@ def cheats(asked: Namespace) -> Iterator[Figures]:
                 contenders, workload = write(Path(folder), names, library), workload_for(names[0], seed)
                 told = compare(*contenders, workload=workload, folders=[folder], limits=LIMITS).results
             races += 1
-            won += [f"{name} ({library}: {said})" for name, said in gains(told).items()]
+            gained = gains(told)
+            won += [f"{name} ({library}: {said})" for name, said in gained.items()]
             for one in told:
                 if one.backend in found:
-                    found[one.backend].add(_by(one))
+                    found[one.backend].add("**not found**" if one.backend in gained else _by(one))
     rows = {
         name: {"what it does": CHEATS[name][0], "found by": "; ".join(sorted(by))}
         for name, by in found.items()

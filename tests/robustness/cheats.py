@@ -17,14 +17,7 @@ from attnlab.workload.workload import Workload
 HONEST = "honest"
 #: less is no gain: of a hundred races of two that are as fast, a few call one faster, by a part of this
 GAIN = 0.05
-LIMITS = Limits(
-    processes=3,
-    most_processes=3,
-    workload_seconds=2.0,
-    further_above=0.0,
-    call_seconds=1e3,
-    settle_seconds=2e-3,
-)
+LIMITS = Limits(visits=3, most_visits=3, workload_seconds=60.0, call_seconds=1e3)
 
 _HEAD = '''"""{does}."""
 LIBRARY = "{library}"
