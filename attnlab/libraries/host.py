@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import time
@@ -12,8 +11,6 @@ import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from packaging.requirements import Requirement
 
 from attnlab.backends.library import Arrays, Call, begin_import
 from attnlab.errors import Declined, Refusal, Unavailable
@@ -64,17 +61,14 @@ VERSIONS: dict[str, str] = {}
 def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
 
-    Raises Unavailable, with the line that installs them, where one is missing, older than the extra asks for, or
-    cannot be imported. What is imported is noted first (`begin_import`): it may end this process.
+    Raises Unavailable, with the line that installs them, where one is missing or cannot be
+    imported. What is imported is noted first (`begin_import`): it may end this process.
     """
     mend = f"pip install 'attnlab[{extra}]'"
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
     for module in modules:
         if not is_there(module):
             raise Unavailable(f"{module.partition('.')[0]} is not installed; {mend}")
-    too_old = _too_old(extra)
-    if too_old:
-        raise Unavailable(f"{too_old}; {mend}")
     begin_import(modules[0], anew)
     try:
         found = importlib.import_module(modules[0])
@@ -103,28 +97,6 @@ def tracer() -> Any:
     import memray
 
     return memray
-
-
-@functools.cache
-def _too_old(extra: str) -> str | None:
-    """Which installed package is not of the versions that attnlab's extra asks for, or None.
-
-    A package that is there under another name, such as a nightly build, has no version here and is let pass.
-    """
-    try:
-        asked = map(Requirement, importlib.metadata.requires("attnlab") or ())
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    for one in asked:
-        if one.marker is None or "extra" not in str(one.marker) or not one.marker.evaluate({"extra": extra}):
-            continue
-        try:
-            version = importlib.metadata.version(one.name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if not one.specifier.contains(version, prereleases=True):
-            return f"{one.name} {version} is installed, attnlab needs {one.name}{one.specifier}"
-    return None
 
 
 #: a scale below it is folded into the query: the smallest normal number of float32

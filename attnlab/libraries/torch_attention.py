@@ -66,55 +66,42 @@ def attend(
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,).
     """
-    key, value = _repeated(query, key, value)
-    scores = _scores(query, key, causal, scale, mask, bias, softcap)
+    asked: dict[str, Any] = {"causal": causal, "scale": scale, "bias": bias, "softcap": softcap}
+    scores, value = _scored(query, key, value, mask=mask, enable_gqa=enable_gqa, **asked)
     return _weights(scores, mask, sinks) @ value
 
 
+@functools.wraps(attend)
 def attend_with_log_sum(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    causal: bool,
-    scale: float,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    softcap: float | None = None,
-    sinks: Tensor | None = None,
-    enable_gqa: bool = False,
+    query: Tensor, key: Tensor, value: Tensor, *, mask: Any = None, sinks: Any = None, **asked: Any
 ) -> tuple[Tensor, Tensor]:
     """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen.
 
-    Of the scores as they were rounded, but computed in float32: a bfloat16 ln Z would leave the weights of two parts
-    of the keys off by some per cent.
+    Of the scores as they were rounded, but computed in float32: a bfloat16 ln Z would be off by some per cent.
     """
-    key, value = _repeated(query, key, value)
-    scores = _scores(query, key, causal, scale, mask, bias, softcap)
+    scores, value = _scored(query, key, value, mask=mask, **asked)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if sinks is not None:
         wide = torch.cat((wide, sinks[:, None, None].to(wide.dtype).expand(*wide.shape[:-1], 1)), dim=-1)
     return _weights(scores, mask, sinks) @ value, torch.logsumexp(wide, dim=-1)
 
 
-def _repeated(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Key and value with a head for every head of the query."""
-    group = query.shape[1] // key.shape[1]
-    if group == 1:
-        return key, value
-    return key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-
-
-def _scores(
+def _scored(
     query: Tensor,
     key: Tensor,
+    value: Tensor,
+    *,
     causal: bool,
     scale: float,
     mask: Tensor | None,
-    bias: Tensor | None,
-    softcap: float | None,
-) -> Tensor:
-    """(batch, heads, n_q, n_k), -inf where a key is not seen."""
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    enable_gqa: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Scores, (batch, heads, n_q, n_k), -inf where a key is not seen; and the values, for every head of the query."""
+    if enable_gqa:
+        group = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     scores = query @ key.transpose(-2, -1) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
@@ -123,7 +110,7 @@ def _scores(
     if causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~seen, float("-inf"))
-    return scores if mask is None else scores.masked_fill(~mask, float("-inf"))
+    return scores if mask is None else scores.masked_fill(~mask, float("-inf")), value
 
 
 def _weights(scores: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
@@ -187,32 +174,22 @@ class ForcedKernel:
         return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
 
 
-def _known_limit(kernel: Kernel, workload: Workload) -> tuple[str, str] | None:
+def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
     """The limits that PyTorch documents or that its dispatcher checks, said so that a person understands."""
     name = {"efficient": "memory-efficient", "cudnn": "cuDNN"}.get(kernel, kernel)
-    if workload.device == "cpu" and kernel in ("efficient", "cudnn"):
+    on_cpu = w.device == "cpu"
+    if on_cpu and kernel in ("efficient", "cudnn"):
         return "device", f"PyTorch has no {name} kernel for the CPU; it runs on CUDA only"
-    if kernel == "flash" and workload.value_dim != workload.head_dim:
-        return (
-            "value_dim",
-            "the flash kernel needs value_dim = head_dim, "
-            f"got value_dim {workload.value_dim} and head_dim {workload.head_dim}",
-        )
-    if workload.device == "cpu":
-        return None
-    if kernel in ("flash", "cudnn") and workload.dtype not in HALVES:
-        return (
-            "dtype",
-            f"the {name} kernel computes in float16 and bfloat16 only on CUDA, not in {workload.dtype}",
-        )
-    if kernel == "efficient" and workload.dtype == "float64":
+    if kernel == "flash" and w.value_dim != w.head_dim:
+        got = f"got value_dim {w.value_dim} and head_dim {w.head_dim}"
+        return "value_dim", f"the flash kernel needs value_dim = head_dim, {got}"
+    if not on_cpu and kernel in ("flash", "cudnn") and w.dtype not in HALVES:
+        return "dtype", f"the {name} kernel on CUDA computes in float16 and bfloat16 only, not in {w.dtype}"
+    if kernel == "efficient" and w.dtype == "float64":
         return "dtype", "the memory-efficient kernel has no float64"
-    if kernel == "flash" and workload.causal == "top_left" and workload.queries != workload.keys:
-        return (
-            "causal",
-            "the flash kernel's causal mask is bottom-right on CUDA, so PyTorch refuses it "
-            f"where queries and keys differ, got {workload.queries} and {workload.keys}",
-        )
+    if not on_cpu and kernel == "flash" and w.causal == "top_left" and w.queries != w.keys:
+        aligned = "the flash kernel's causal mask is bottom-right on CUDA: it needs as many queries as keys"
+        return "causal", f"{aligned}, got {w.queries} and {w.keys}"
     return None
 
 
@@ -312,26 +289,27 @@ class Limits(NamedTuple):
     equal_dims: bool = True
     backward: bool = True
 
-    def declines(self, workload: Workload) -> tuple[str, str] | None:
-        """Why these kernels cannot do `workload`, or None."""
-        w = workload
-        if w.device != "cuda":
-            return "device", f"{self.library} computes on CUDA only, not on {w.device}"
-        if w.dtype not in self.dtypes:
-            return "dtype", f"{self.library} computes in {' and '.join(self.dtypes)} only, not in {w.dtype}"
-        if self.equal_dims and w.value_dim != w.head_dim:
-            return (
-                "value_dim",
-                f"{self.library} needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}",
-            )
-        if max(w.head_dim, w.value_dim) > self.largest_head_dim:
-            return (
-                "head_dim",
-                f"{self.library} has no head_dim above {self.largest_head_dim}, got {w.head_dim}",
-            )
-        if w.backward and not self.backward:
-            return "direction", f"{self.library} has no backward pass"
-        return None
+    def declines(self, w: Workload) -> tuple[str, str] | None:
+        """Why these kernels cannot do a workload, or None."""
+        limits = {
+            "device": (w.device == "cuda", f"computes on CUDA only, not on {w.device}"),
+            "dtype": (
+                w.dtype in self.dtypes,
+                f"computes in {' and '.join(self.dtypes)} only, not in {w.dtype}",
+            ),
+            "value_dim": (
+                not self.equal_dims or w.value_dim == w.head_dim,
+                f"needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}",
+            ),
+            "head_dim": (
+                max(w.head_dim, w.value_dim) <= self.largest_head_dim,
+                f"has no head_dim above {self.largest_head_dim}, got {w.head_dim}",
+            ),
+            "direction": (self.backward or not w.backward, "has no backward pass"),
+        }
+        return next(
+            ((name, f"{self.library} {why}") for name, (fits, why) in limits.items() if not fits), None
+        )
 
 
 def dense_rows(*arrays: Any) -> tuple[Any, ...]:

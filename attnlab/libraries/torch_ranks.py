@@ -23,8 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from attnlab.libraries.host import tracer
-from attnlab.libraries.torch_library import kernels_of, recorded
 from attnlab.processes import Channel, Failed, Process, ready
 from attnlab.processes import serve as answer
 
@@ -174,15 +172,6 @@ def team(count: int) -> Team:
     return _TEAMS[asked]
 
 
-def watched(what: str, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
-    """What a call returns, and what each rank tells of it: `what` is "memory" (peak bytes) or "operators"."""
-    call()  # the ranks are there, and have imported what they need
-    (ranks,) = _TEAMS.values()
-    ranks.ask("watch", what=what)
-    returned = call()
-    return returned, ranks.ask("watched")
-
-
 # -- on a rank ------------------------------------------------------------------------------------------
 
 
@@ -192,8 +181,6 @@ class Rank:
     def __init__(self) -> None:
         self.rank, self.count = 0, 1
         self._held: dict[int, Any] = {}
-        self._watching: Iterator[Any] = iter(())
-        self._mapped_bytes = 0
 
     def join(self, rank: int, count: int, store: str, threads: int) -> None:
         """Meet the others."""
@@ -222,7 +209,6 @@ class Rank:
         results, self._held[kept] = _function(*where)(self, *(self._held[one] for one in given), **options)
         for result, (place, stretches) in zip(results, into, strict=True):
             whole = _mapped(place)
-            self._mapped_bytes += whole.nbytes
             parts = result.split([stop - start for start, stop in stretches], dim=_LENGTH)
             for part, (start, stop) in zip(parts, stretches, strict=True):
                 whole[:, :, start:stop] = part
@@ -242,29 +228,6 @@ class Rank:
             return found
 
         return arrived
-
-    def watch(self, what: str) -> None:
-        """Begin to watch "memory" or "operators"."""
-        self._watching = self._memory() if what == "memory" else self._operators()
-        next(self._watching)
-
-    def watched(self) -> Any:
-        """The peak of memory since `watch`, shared memory left out, or the kernels that ran."""
-        return next(self._watching)
-
-    def _memory(self) -> Iterator[int | None]:
-        memray, self._mapped_bytes = tracer(), 0
-        with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
-            file = Path(folder, "trace.bin")
-            with memray.Tracker(file):
-                yield None
-            peak = int(memray.FileReader(file).metadata.peak_memory)
-        yield max(0, peak - self._mapped_bytes)
-
-    def _operators(self) -> Iterator[str | None]:
-        with recorded("cpu") as record:
-            yield None
-        yield kernels_of([event.key for event in record.key_averages()])
 
 
 @functools.cache

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from attnlab.backends.library import Call
 from attnlab.errors import Unavailable
-from attnlab.libraries.host import tracer
 from attnlab.libraries.torch_library import Torch
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ class TorchRanks(Torch):
     name = "torch_ranks"
     before_fork = None
     arrays_of = "torch"
-    peak_method = "sum of the ranks' own peaks, and the shared output"
 
     @classmethod
     def open_on(cls, device: str) -> Self:
@@ -36,17 +34,11 @@ class TorchRanks(Torch):
         return found
 
     def peak_bytes(self, call: Call) -> int | None:
-        from attnlab.libraries.torch_ranks import watched
-
-        tracer()  # where it is missing, the ranks need not fail to tell it
-        returned, peaks = watched("memory", call)
-        results = returned if isinstance(returned, tuple) else (returned,)
-        return int(sum(peaks) + sum(one.nbytes for one in results))
+        """Raises RuntimeError: the memory is that of other processes."""
+        raise RuntimeError("the memory of the ranks is not measured")
 
     def attest(self, call: Call) -> str:
-        from attnlab.libraries.torch_ranks import watched
-
-        return " + ".join(dict.fromkeys(watched("operators", call)[1]))
+        return "unknown: the ranks are not profiled"
 
 
 LIBRARIES = (TorchRanks,)

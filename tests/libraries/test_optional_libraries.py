@@ -20,7 +20,6 @@ from every import here, judged
 from attnlab.backends.discovery import load
 from attnlab.backends.library import open_library
 from attnlab.errors import Unavailable
-from attnlab.libraries import host
 from attnlab.libraries.host import required
 from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
 from attnlab.workload.workload import Workload
@@ -56,17 +55,6 @@ def test_what_is_missing_or_fails_on_import_is_told(tmp_path: Path, monkeypatch:
         Unavailable, match=r"half_installed fails on import \(RuntimeError: built for NumPy 1\)"
     ):
         required("half_installed", extra="extra")
-
-
-def test_a_version_older_than_the_extra_asks_for_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is imported: a causal mask may have been another one."""
-    monkeypatch.setattr(host, "_too_old", host._too_old.__wrapped__)
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1")
-    monkeypatch.setattr(host, "is_there", lambda module: True)
-    with pytest.raises(
-        Unavailable, match=r"numba 0.1 is installed, attnlab needs numba>=[\d.]+; pip install"
-    ):
-        required("numba", extra="numba")
 
 
 @pytest.mark.parametrize("name", [*ATTESTED, "jax_cudnn", *KERNELS])
