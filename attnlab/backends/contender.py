@@ -167,14 +167,12 @@ class Contender:
 
     def require(self, folders: Sequence[Path | str] = ()) -> None:
         """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
-        try:
-            chosen(self.backend, folders, dict(self.settings))
-        except ValueError as fault:
-            said = str(fault)
-            slip = re.search(r"has no setting '(\w+)'", said)
-            raise ValueError(
-                f"{said}; {suggestion(slip[1], _SETTINGS, _FOR_ALL)}" if slip else said
-            ) from None
+        chosen(
+            self.backend,
+            folders,
+            dict(self.settings),
+            hint=lambda one: f"; {suggestion(one, _SETTINGS, _FOR_ALL)}",
+        )
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables that its process is started with, the `inherited` ones included.

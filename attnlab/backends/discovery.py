@@ -12,7 +12,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -125,17 +125,22 @@ def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tupl
         ) from None
 
 
-def chosen(name: str, folders: Sequence[Path | str], given: Mapping[str, str]) -> dict[str, str]:
+def chosen(
+    name: str,
+    folders: Sequence[Path | str],
+    given: Mapping[str, str],
+    hint: Callable[[str], str] = lambda setting: "",
+) -> dict[str, str]:
     """A value for each setting of the backend `name`: the one `given`, or its default.
 
-    Raises ValueError, in one line, for a name or a value that is not known.
+    Raises ValueError, in one line, for a name or a value that is not known; `hint` ends it for a name.
     """
     known = settings_of(name, folders)
     for one, value in given.items():
         if one not in known:
             its = ", ".join(f"{own}={'|'.join(values)}" for own, values in known.items())
             has = f"its own are {its}" if its else "it has none of its own"
-            raise ValueError(f"{name} has no setting {one!r}; {has}")
+            raise ValueError(f"{name} has no setting {one!r}; {has}{hint(one)}")
         if value not in known[one]:
             raise ValueError(f"{name}: {one} must be {' or '.join(known[one])}, got {value!r}")
     return {one: given.get(one, values[0]) for one, values in known.items()}

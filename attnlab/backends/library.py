@@ -1,7 +1,7 @@
 """An array library on one device, as the instruments see it, and how it is found: by name, like a backend.
 
 Each library is a class in a file ``attnlab/libraries/*_library.py``, which lists its classes as ``LIBRARIES`` and
-imports the library itself no earlier than when it is opened. Beside what a `Library` has, a class has `LibraryKind`.
+imports the library itself no earlier than when it is opened. `attnlab.libraries.host.HostLibrary` is their base.
 
 What is imported is noted before (`begin_import`): an import can end its process.
 """
@@ -12,9 +12,9 @@ import functools
 import importlib
 import operator
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,34 +132,14 @@ class Library(Protocol):
         """Versions that decide the speed and the numbers."""
 
 
-class LibraryKind(Protocol):
-    """What is known of a library before it is opened: what `attnlab.libraries` has for it is a class with these."""
-
-    name: str
-    #: the modules that it needs
-    modules: ClassVar[tuple[str, ...]]
-    #: environment variables from which it reads its number of threads when it is imported
-    thread_variables: ClassVar[tuple[str, ...]]
-    #: environment variables by which it takes large arrays on huge pages, where it does not anyway
-    huge_pages: ClassVar[Mapping[str, str]]
-    #: the modules to be imported before processes are forked that will use it; None where it is not to be forked
-    before_fork: ClassVar[tuple[str, ...] | None]
-    #: the library on whose arrays it computes, where it has none of its own
-    arrays_of: ClassVar[str | None]
-    #: its product of two matrices, where that is not ``@`` of its own arrays
-    product: ClassVar[Any]
-
-    @classmethod
-    def open_on(cls, device: str) -> Library:
-        """This library on `device`. Raises Unavailable where one of the two is missing."""
-
-
 @functools.cache
-def libraries() -> dict[str, type[LibraryKind]]:
+def libraries() -> dict[str, type[Any]]:
     """Every library that there is a class for, installed or not, by its name."""
     home = importlib.import_module("attnlab.libraries")
     files = [one.name for one in pkgutil.iter_modules(home.__path__) if one.name.endswith("_library")]
-    kinds = [kind for file in files for kind in importlib.import_module(f"{home.__name__}.{file}").LIBRARIES]
+    kinds: list[Any] = [
+        kind for file in files for kind in importlib.import_module(f"{home.__name__}.{file}").LIBRARIES
+    ]
     return {kind.name: kind for kind in sorted(kinds, key=lambda one: one.name)}
 
 
@@ -190,7 +170,8 @@ def open_library(name: str, device: str = "cpu") -> Library:
     if name not in libraries():
         raise ValueError(f"library must be one of {', '.join(libraries())}, got {name!r}")
     try:
-        return libraries()[name].open_on(device)
+        found: Library = libraries()[name].open_on(device)
+        return found
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
             raise  # a fault of our packaging must never read as "not installed"
