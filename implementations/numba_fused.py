@@ -79,22 +79,19 @@ def attend_with_log_sum(
     output = np.empty((*query.shape[:3], value_dim), dtype=inner)
     log_sum = np.empty(query.shape[:3], dtype=inner)
     lowest, highest = band(n_q, n_k, causal, causal_bottom_right, window, window_bottom_right)
-    _compiled(inner)(
-        q,
-        k,
-        v,
-        output,
-        log_sum,
+    none = np.empty((0, 0, 0, 0), dtype=inner)
+    asked = (
         inner.type(scale),
         lowest,
         highest,
         np.array(key_lengths or (n_k,) * batch, dtype=np.int64),
-        np.empty((0, 0, 0, 0), dtype=np.bool_) if mask is None else mask,
-        np.empty((0, 0, 0, 0), dtype=inner) if bias is None else bias.astype(inner, copy=False),
+        none.astype(np.bool_) if mask is None else mask,
+        none if bias is None else bias.astype(inner, copy=False),
         np.array(alibi_slopes or (), dtype=inner),
         inner.type(0 if softcap is None else softcap),
-        np.empty(0, dtype=inner) if sinks is None else sinks.astype(inner, copy=False),
+        none.reshape(-1) if sinks is None else sinks.astype(inner, copy=False),
     )
+    _compiled(inner)((q, k, v, output, log_sum), asked)
     return output.astype(query.dtype, copy=False), log_sum
 
 
@@ -111,13 +108,11 @@ def _compiled(inner: np.dtype[Any]) -> Any:
     def array(dtype: Any, dimensions: int) -> Any:
         return numba.types.Array(dtype, dimensions, "A", readonly=True)
 
-    arrays, count, whole = array(real, 4), array(numba.types.int64, 1), numba.types.int64
-    seen, of_heads = array(numba.types.boolean, 4), array(real, 1)
-    output = real[:, :, :, ::1]
-    masked = (whole, whole, count, seen)
-    signature = numba.types.void(
-        arrays, arrays, arrays, output, real[:, :, ::1], real, *masked, arrays, of_heads, real, of_heads
-    )
+    types, arrays, of_heads = numba.types, array(real, 4), array(real, 1)
+    written = (real[:, :, :, ::1], real[:, :, ::1])
+    seen = (types.int64, types.int64, array(types.int64, 1), array(types.boolean, 4))
+    asked = types.Tuple((real, *seen, arrays, of_heads, real, of_heads))
+    signature = types.void(types.Tuple((arrays, arrays, arrays, *written)), asked)
     return numba.njit([signature], parallel=True)(_loop(inner))
 
 
@@ -125,47 +120,14 @@ def _loop(inner: np.dtype[Any]) -> Any:
     """The function that `_compiled` compiles."""
     attend_block = numba.njit(_block(_exponentials32 if inner == np.float32 else _exponentials64, inner.type))
 
-    def loop(
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        log_sum: Any,
-        scale: Any,
-        lowest: int,
-        highest: int,
-        key_lengths: Any,
-        mask: Any,
-        bias: Any,
-        slopes: Any,
-        softcap: Any,
-        sinks: Any,
-    ) -> None:
-        blocks = (query.shape[2] + ROWS - 1) // ROWS
-        heads = query.shape[1]
-        for turn in numba.prange(query.shape[0] * heads * blocks):
+    def loop(arrays: Any, asked: Any) -> None:
+        batch, heads, n_q, _ = arrays[0].shape
+        blocks = (n_q + ROWS - 1) // ROWS
+        for turn in numba.prange(batch * heads * blocks):
             head, step = divmod(np.int64(turn), blocks)
             # from both ends in turn: under a causal mask every thread then gets short and long blocks
             block = step // 2 if step % 2 == 0 else blocks - 1 - step // 2
-            attend_block(
-                head // heads,
-                head % heads,
-                block * ROWS,
-                query,
-                key,
-                value,
-                output,
-                log_sum,
-                scale,
-                lowest,
-                highest,
-                key_lengths,
-                mask,
-                bias,
-                slopes,
-                softcap,
-                sinks,
-            )
+            attend_block(head // heads, head % heads, block * ROWS, arrays, asked)
 
     return loop
 
@@ -173,25 +135,9 @@ def _loop(inner: np.dtype[Any]) -> Any:
 def _block(exponentials: Any, real: Any) -> Any:
     """The function that fills one block of the output, with the exponentials of its dtype."""
 
-    def attend_block(
-        b: int,
-        h: int,
-        start: int,
-        query: Any,
-        key: Any,
-        value: Any,
-        output: Any,
-        log_sum: Any,
-        scale: Any,
-        lowest: int,
-        highest: int,
-        key_lengths: Any,
-        mask: Any,
-        bias: Any,
-        slopes: Any,
-        softcap: Any,
-        sinks: Any,
-    ) -> None:
+    def attend_block(b: int, h: int, start: int, arrays: Any, asked: Any) -> None:
+        query, key, value, output, log_sum = arrays
+        scale, lowest, highest, key_lengths, mask, bias, slopes, softcap, sinks = asked
         n_q, dim = query.shape[2:]
         value_dim = value.shape[3]
         of_keys = h // (query.shape[1] // key.shape[1])
