@@ -103,11 +103,12 @@ def environment_of(requirements: Sequence[str], base: str = sys.executable) -> I
 
 def _install(requirements: Sequence[str], base: str, folder: Path) -> None:
     """Make a virtual environment in `folder`: the requirements, and all other packages of `base` below them."""
-    _run([base, "-m", "venv", str(folder)])
+    _run([base, "-m", "venv", "--without-pip", str(folder)])
     (packages,) = folder.glob("lib/python*/site-packages")
     (packages / "below.pth").write_text(_run([base, "-c", _PACKAGES]))  # a file of such lines: see `site`
     # pip leaves alone what is there already below, so that only what is asked for differs
-    _run([str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *requirements])
+    here = ["--python", str(folder / "bin" / "python")]
+    _run([base, "-m", "pip", *here, "install", "-q", *requirements])
 
 
 def _run(command: Sequence[str]) -> str:

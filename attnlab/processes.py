@@ -9,6 +9,7 @@ MessagePack with NumPy arrays in it: nothing is unpickled. A crash, a hang or an
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import os
@@ -251,37 +252,38 @@ class Process:
         self._status: int | None = None
         self.alive = True
 
-    def ask(self, op: str, *, seconds: float, answer: Any = Any, **arguments: Any) -> Any:
+    def ask(self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any) -> Any:
         """What the method `op` of the child's object returns, an `answer`. Raises Failed.
 
         A child that crashes, or gives no answer within so many seconds, is ended.
         """
         return self.begin(op, seconds=seconds, answer=answer, **arguments)()
 
-    def begin(self, op: str, *, seconds: float, answer: Any = Any, **arguments: Any) -> Callable[[], Any]:
+    def begin(
+        self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any
+    ) -> Callable[[], Any]:
         """The same side by side: the child works from now on, and a call of what is returned waits for the answer."""
         if not self.alive:
             raise Failed("crashed", "its process has ended before")
-        deadline = time.monotonic() + seconds
+        deadline = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(Closed):  # how it ended is told with the answer
             self.channel.send([op, arguments], deadline)
+        return functools.partial(self.wait, op, deadline, answer)
 
-        def wait() -> Any:
-            try:
-                kind, told = self.channel.receive(deadline, tuple[str, msgspec.Raw])
-                if kind != "answer":
-                    raise Failed(kind, decode(told, str))
-                return decode(told, answer)
-            except Late:
-                self.end()
-                said = f"no answer within {seconds:.0f} s to {op}; its process was killed"
-                raise Failed("timed_out", said) from None
-            except Closed as fault:
-                raise self._crashed(op, fault) from None
-            except msgspec.MsgspecError as fault:
-                raise self._crashed(op, Closed(f"it sent an answer that is none ({fault})")) from None
-
-        return wait
+    def wait(self, op: str, deadline: float | None, answer: Any) -> Any:
+        """The answer to the request `op` that was begun, an `answer`. Raises Failed."""
+        try:
+            kind, told = self.channel.receive(deadline, tuple[str, msgspec.Raw])
+            if kind != "answer":
+                raise Failed(kind, decode(told, str))
+            return decode(told, answer)
+        except Late:
+            self.end()
+            raise Failed("timed_out", f"no answer in time to {op}; its process was killed") from None
+        except Closed as fault:
+            raise self._crashed(op, fault) from None
+        except msgspec.MsgspecError as fault:
+            raise self._crashed(op, Closed(f"it sent an answer that is none ({fault})")) from None
 
     def _crashed(self, op: str, fault: Closed) -> Failed:
         status = self.ended(_ENDING_SECONDS)
@@ -365,10 +367,11 @@ def serve(
                 method = getattr(holder, op)
                 hints = typing.get_type_hints(method)
                 given = {name: convert(one, hints.get(name, Any)) for name, one in arguments.items()}
-                told = "answer", method(**given)
+                channel.send(("answer", method(**given)))
+            except Closed:
+                return
             except Exception as fault:
-                told = (refused or refusal)(fault)
-            channel.send(told)
+                channel.send((refused or refusal)(fault))
 
 
 def refusal(fault: Exception) -> tuple[str, str]:
@@ -384,56 +387,37 @@ def refusal(fault: Exception) -> tuple[str, str]:
 class Job:
     """A call in another process, which ends with this object at the latest."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: IO[bytes], name: str, answer: Any) -> None:
-        self._process, self._told, self._name, self._answer = process, told, name, answer
-        self._end = weakref.finalize(self, _end, process)
+    def __init__(self, process: Process, target: str, request: Any, answer: Any) -> None:
+        self._process, self._target, self._answer = process, target, answer
+        self._end = weakref.finalize(self, process.end)
+        process.begin("call", target=target, request=request)
 
     def result(self, seconds: float | None = None) -> Any:
         """What the function returned, waiting at most so many seconds. Raises Failed."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
-            status = self._process.wait(seconds)
-            self._told.seek(0)
-            kind, told = decode(self._told.read(), tuple[str, msgspec.Raw])
-            if kind == "answer":
-                return decode(told, self._answer)
-            raise Failed(kind, decode(told, str))
-        except subprocess.TimeoutExpired:
-            raise Failed("timed_out", f"{self._name} took over {seconds:.0f} s and was ended") from None
-        except (msgspec.MsgspecError, ValueError, TypeError):
-            how = f"was killed by {signal_name(-status)}" if status < 0 else f"exited with status {status}"
-            raise Failed("crashed", f"the process of {self._name} {how} without an answer") from None
+            return self._process.wait(self._target.partition(":")[2], deadline, self._answer)
         finally:
             self._end()
-            self._told.close()
 
 
-def start(
-    target: str,
-    request: Any,
-    *,
-    answer: Any = Any,
-    environment: Mapping[str, str] | None = None,
-    interpreter: Interpreter = Interpreter(),
-) -> Job:
+class _Calls:
+    """What the child of a `Job` holds."""
+
+    def call(self, target: str, request: Any) -> Any:
+        function = _function(target)
+        hints = typing.get_type_hints(function)
+        kind = next((hint for name, hint in hints.items() if name != "return"), Any)
+        return function(convert(request, kind))
+
+
+def start(target: str, request: Any, *, answer: Any = Any, **how: Any) -> Job:
     """Call `target`, "module:function", with `request` in a process of its own, from now on.
 
     The function takes one argument, whose type hint says what the request becomes there; `answer` is the type of what
-    `Job.result` returns. Both are plain data, dataclasses and NumPy arrays.
+    `Job.result` returns. Both are plain data, dataclasses and NumPy arrays. how : as of a `Process`.
     """
-    asked, told = (tempfile.TemporaryFile(prefix="attnlab-") for _ in range(2))  # noqa: SIM115 (`Job` closes it)
-    asked.write(encode(request))
-    asked.seek(0)
-    command = interpreter.command("from attnlab.processes import answer; answer()")
-    with asked:
-        process = subprocess.Popen(
-            [*command, str(told.fileno()), target],
-            stdin=asked,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[told.fileno()],
-            env=environment,
-            start_new_session=True,
-        )
-    return Job(process, told, target.partition(":")[2], answer)
+    return Job(Process("attnlab.processes:calls", **how), target, request, answer)
 
 
 def call(target: str, request: Any, *, seconds: float | None = None, **how: Any) -> Any:
@@ -441,10 +425,9 @@ def call(target: str, request: Any, *, seconds: float | None = None, **how: Any)
     return start(target, request, **how).result(seconds)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # what it started may still be there
-    process.wait()
+def calls(channel: Channel) -> None:
+    """In the child of a `Job`."""
+    serve(channel, _Calls())
 
 
 def signal_name(number: int) -> str:
@@ -468,21 +451,3 @@ def main() -> None:
     end.set_inheritable(False)
     os.register_at_fork(after_in_child=end.close)
     _function(sys.argv[2])(Channel(end))
-
-
-def answer() -> None:
-    """In the child of a `Job`: read the request, call the function, write the answer."""
-    die_with_parent()
-    number = int(sys.argv[1])
-    os.set_inheritable(number, False)
-    try:
-        function = _function(sys.argv[2])
-        hints = typing.get_type_hints(function)
-        kind = next((hint for name, hint in hints.items() if name != "return"), Any)
-        told: Any = "answer", function(decode(sys.stdin.buffer.read(), kind))
-        data = encode(told)
-    except Exception as fault:
-        data = encode(refusal(fault))
-    with open(number, "wb") as file:
-        file.write(data)
-    os._exit(0)

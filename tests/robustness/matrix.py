@@ -54,12 +54,12 @@ FAULTS: Mapping[str, Expected] = {
     "leave": Expected(CRASHED, "exited with status 1", {"start": (UNAVAILABLE, "SystemExit: enough")}),
     "killed": Expected(CRASHED, "killed by SIGKILL"),
     "exhausted": Expected(OVER, "ran out of memory", {"start": (UNAVAILABLE, "MemoryError")}),
-    "hang": Expected(TIMED_OUT, "no answer within"),
-    "hang_with_gil": Expected(TIMED_OUT, "no answer within"),
-    "stopped": Expected(TIMED_OUT, "no answer within"),
-    "late": Expected(TIMED_OUT, "no answer within"),
+    "hang": Expected(TIMED_OUT, "no answer in time"),
+    "hang_with_gil": Expected(TIMED_OUT, "no answer in time"),
+    "stopped": Expected(TIMED_OUT, "no answer in time"),
+    "late": Expected(TIMED_OUT, "no answer in time"),
     "garbage": Expected(CRASHED, "it sent a message"),
-    "half_a_frame": Expected(TIMED_OUT, "no answer within"),
+    "half_a_frame": Expected(TIMED_OUT, "no answer in time"),
     "huge_frame": Expected(CRASHED, "it sent a message of"),
     # the file of the trace of its memory is closed with it
     "closed_pipe": Expected(
