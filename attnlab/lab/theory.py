@@ -8,19 +8,15 @@ from attnlab.correctness.error_budget import classify as classify
 from attnlab.correctness.error_budget import error_budget as error_budget
 from attnlab.correctness.error_budget import log_sum_budget as log_sum_budget
 from attnlab.correctness.error_budget import precision_classes as precision_classes
-from attnlab.correctness.exact_attention import LogSums as LogSums
 from attnlab.correctness.exact_attention import exact_gradients as exact_gradients
 from attnlab.correctness.exact_attention import log_sums as log_sums
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES as GRADIENT_CLASSES
-from attnlab.correctness.gradient_budget import GradientBudgets as GradientBudgets
 from attnlab.correctness.gradient_budget import gradient_budgets as gradient_budgets
 from attnlab.correctness.numbers import ROUNDING_RMS as ROUNDING_RMS
-from attnlab.correctness.numbers import FloatFormat as FloatFormat
 from attnlab.correctness.numbers import float_format as float_format
 from attnlab.correctness.numbers import overflow_threshold as overflow_threshold
 from attnlab.correctness.numbers import underflow_threshold as underflow_threshold
 from attnlab.correctness.numbers import unit_roundoff as unit_roundoff
-from attnlab.lab.laws import DotProductMoments as DotProductMoments
 from attnlab.lab.laws import dot_product_moments as dot_product_moments
 from attnlab.lab.laws import initial_logit_variance as initial_logit_variance
 from attnlab.lab.laws import jacobian_norm_squared as jacobian_norm_squared
@@ -30,7 +26,6 @@ from attnlab.lab.laws import required_gap as required_gap
 from attnlab.lab.laws import scalable_softmax_beta as scalable_softmax_beta
 from attnlab.lab.laws import scalable_softmax_freezing_length as scalable_softmax_freezing_length
 from attnlab.lab.laws import soft_cap_largest_weight as soft_cap_largest_weight
-from attnlab.lab.random_energy import RandomEnergy as RandomEnergy
 from attnlab.lab.random_energy import attention_under_random_inputs as attention_under_random_inputs
 from attnlab.lab.random_energy import critical_beta as critical_beta
 from attnlab.lab.random_energy import extreme_level as extreme_level

@@ -100,8 +100,9 @@ def test_the_page_of_findings_that_passed_and_failed(faulty: Path, tmp_path: Pat
     )  # fmt: skip
     text = page.read_text("utf-8")
     assert (
-        "no such thing" in text
-        and "**FAIL**" in text
+        "\n| quantity | where |" in text
+        and "no such thing" in text
+        and "| **FAIL** |" in text
         and "Later" in text
         and "figures/finding-formula-0.png" in text
     )

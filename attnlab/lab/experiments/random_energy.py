@@ -34,7 +34,9 @@ def measure(one: Subject) -> Iterator[Row]:
             beta = critical_beta(keys) / temperature
             seen = one.observed((500, keys, number), (_HEADS, _QUERIES, keys), _HEAD_DIM, beta, length=1.0)
             where, exact = {"keys": keys, "temperature": temperature}, random_energy(keys, beta)
-            yield from one.means(where, seen, exact, "entropy / ln n", "largest weight", slack=_SLACK)
+            yield from one.means(
+                where, seen, exact, "entropy / ln n", "largest weight", "mean ‖J‖²", slack=_SLACK
+            )
 
 
 EXPERIMENT = Experiment(
@@ -57,6 +59,13 @@ EXPERIMENT = Experiment(
             x="temperature",
             y="entropy / ln n",
             lines={f"n = {keys:,}": of("entropy / ln n", keys=keys) for keys in LENGTHS},
+            marks={"T_c": 1.0},
+        ),
+        Chart(
+            title="On average gradients pass best below T_c",
+            x="temperature",
+            y="mean ‖J‖²",
+            lines={f"n = {keys:,}": of("mean ‖J‖²", keys=keys) for keys in LENGTHS},
             marks={"T_c": 1.0},
         ),
     ),

@@ -28,15 +28,13 @@ from attnlab.lab.experiment import (
     of,
 )
 from attnlab.lab.finding import Row, Where
-from attnlab.lab.theory import attention_under_random_inputs, critical_beta, random_energy
+from attnlab.lab.theory import attention_under_random_inputs
 from attnlab.workload.inputs import Inputs
 
 _HEAD_DIM, _KEYS = 64, 1024
 #: heads, queries, keys; and of a slow backend
 _SIZES, _SLOW_SIZES = (16, 48, _KEYS), (16, 8, 64)
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
-#: standard deviations of the logits, in units of β_c
-_SWEEP = (0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.3, 1.8, 2.5, 4.5)
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
 _NORMS = (1e-5, 1e-4, SMALL, 1e-2, 3e-2, 1e-1, 3e-1)
@@ -57,7 +55,6 @@ def measure(one: Subject) -> Iterator[Row]:
     yield from _rows(one)
     yield from small_values(one)
     if one.lead:
-        yield from _against_beta(one)
         yield from _against_sizes(one)
 
 
@@ -102,14 +99,6 @@ def small_values(one: Subject) -> Iterator[Row]:
         if norms:
             quantity, ratio = "norm of the gradient at V/1000 over at V", norms[1] / norms[0]
             yield one.row(quantity, {"of": wanted}, expected, ratio, slack=1e-10 * expected)
-
-
-def _against_beta(one: Subject) -> Iterator[Row]:
-    """Mean ‖J‖² against the logits' standard deviation β."""
-    for number, ratio in enumerate(_SWEEP):
-        beta = ratio * critical_beta(_KEYS)
-        seen = one.observed((800, number), (32, 32, _KEYS), 8, beta, length=1.0)
-        yield from one.means({"spread": ratio}, seen, random_energy(_KEYS, beta), SQUARE, slack=_SQUARE_SLACK)
 
 
 def _against_sizes(one: Subject) -> Iterator[Row]:
@@ -204,14 +193,6 @@ EXPERIMENT = Experiment(
             y="share of rows with ‖J‖ < 1e-3",
             lines={"unscaled": of(AGAINST_DIM)},
             limits=(0.0, 1.0),
-        ),
-        Chart(
-            title="On average ‖J‖ is largest beyond freezing",
-            x="spread",
-            x_label=f"standard deviation of the logits / β_c, at n = {_KEYS}",
-            y="mean ‖J‖²",
-            lines={"mean ‖J‖²": of(SQUARE, spread=_SWEEP)},
-            marks={"β_c": 1.0},
         ),
     ),
 )
