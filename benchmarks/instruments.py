@@ -25,7 +25,7 @@ def peak(name: str, length: int) -> int:
     """Peak bytes of one call at b=1, h=8, d=64, float32. Exits with the reason where there is none."""
     # memory, not speed, is asked for: a call may take its time
     limits = Limits(visits=1, most_visits=1, rounds=1, call_seconds=20.0)
-    with Conductor([Contender(name)], limits=limits) as conductor:
+    with Conductor([Contender.parse(name)], limits=limits) as conductor:
         (result,) = conductor.race(Workload(queries=length, keys=length))
     if result.peak_bytes is None:
         raise SystemExit(f"{name} at n = {length}: {result.outcome}: {result.reason}")
