@@ -6,6 +6,7 @@ that have no run yet, and those whose run was interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from attnlab.text import one_line
 _LOGS = "jobs"
 #: a job ends after so long; the same command again goes on with it
 _MINUTES = 24 * 60
+_GPUS = "CUDA_VISIBLE_DEVICES"
 _PROGRAM = (sys.executable, "-m", "attnlab")
 
 
@@ -60,6 +62,9 @@ def carry_out(
             "--cluster slurm needs Slurm's srun and sbatch here; --cluster local runs the shards here"
         )
     executor = submitit.AutoExecutor(folder=out / _LOGS, cluster=cluster)
+    if cluster == "local":  # where submitit hides every GPU
+        seen = os.environ.get(_GPUS)
+        program = ["env", *(["-u", _GPUS] if seen is None else [f"{_GPUS}={seen}"]), *program]
     executor.update_parameters(name="attnlab", timeout_min=_MINUTES)
     if cluster == "slurm":
         executor.update_parameters(slurm_exclusive=True, slurm_additional_parameters=dict(parameters or {}))
