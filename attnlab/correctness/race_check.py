@@ -1,6 +1,6 @@
-"""The gate before the clock: is the answer right, on the race's own inputs, against float64?
+"""One answer to one workload: is it right, on the workload's own inputs, against float64?
 
-The same evidence as the whole gate, on one workload and a sample of its query rows. What it allows follows from
+The same evidence as a whole check, on one workload and a sample of its query rows. What it allows follows from
 the workload's dtype and inputs (`attnlab.correctness.error_budget`, `gradient_budgets`). Gradients
 are those of an output gradient that is 0 but on the sampled rows (`attnlab.workload.drawing.checked_problem`): those of
 key and value are whole then, and cost no more than the rows.
@@ -19,18 +19,15 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
 from attnlab.correctness.reference import Reference, refer
-from attnlab.text import percent
 from attnlab.workload.drawing import checked_problem
 from attnlab.workload.result import Accuracy
-from attnlab.workload.vocabulary import LOG_SUM, OF_QUERIES, OUTPUT, lower
+from attnlab.workload.vocabulary import LOG_SUM, OUTPUT, lower
 from attnlab.workload.workload import Workload
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
 #: what decides them, beside the seed: a backend cannot know which they are
 _SECRET = secrets.randbits(64)
-#: budgets by which two answers may differ, where two right ones do by about 1.4; and the part of them that may by more
-_NEAR, _FURTHER = 8.0, 0.1
 #: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
 _HEAD = 2**12
 
@@ -74,7 +71,7 @@ def judge(
     answers: Mapping[str, NDArray[Any]] | NDArray[Any],
     computes_in: str | None = None,
 ) -> Accuracy:
-    """The gate's answer on the named results of `workload`: of the worst of them, which its reason names.
+    """How exact the named results of `workload` are: that of the worst of them, which its reason names.
 
     answers : by name, "output", "log sum" and "query gradient" cut to the query rows `rows`, as `references`; an array
     alone is the output. That of a block is (batch, rows, d_model). computes_in : the number format that the contender
@@ -89,45 +86,6 @@ def judge(
         raise ValueError(f"answers must be {', '.join(sorted(expected))}, got {', '.join(sorted(given))}")
     judged = [_judged(workload, rows, name, answer, exact[name]) for name, answer in given.items()]
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
-
-
-def strayed(
-    workload: Workload,
-    rows: Sequence[int],
-    answers: Mapping[str, NDArray[Any]],
-    timed: Mapping[str, NDArray[Any]],
-    computes_in: str | None = None,
-) -> str | None:
-    """Why named results of a call that is timed are wrong, or None.
-
-    They are judged as in `judge`, but for gradients of key and value, cut as by `Workload.cut` with `few`: on the clock
-    all rows have a gradient, and no truth is computed for so many. These must be near to those in `timed`, of a call
-    before.
-    """
-    exact = references(workload, tuple(rows), lower(workload.dtype, computes_in))
-    for name, answer in answers.items():
-        if name in OF_QUERIES:
-            reason = _judged(workload, rows, name, answer, exact[name]).reason
-        elif not np.isfinite(answer).all():
-            reason = f"{name}: it is not finite"
-        else:
-            reason = _another(workload, rows, answer, timed[name], exact[name])
-        if reason:
-            return reason
-    return None
-
-
-def _another(
-    workload: Workload, rows: Sequence[int], answer: NDArray[Any], timed: NDArray[Any], exact: Reference
-) -> str | None:
-    """Why two answers are none to one question, or None: by the budget of `rows`, which grows as errors of rows add."""
-    rms = workload.cut(exact.of, exact.lenient.rms, rows, few=True) * exact.mantissa
-    if not rms.any() or not exact.first_order:
-        return None
-    # a key that none of `rows` sees may have a gradient all the same
-    most = _NEAR * (workload.queries / len(rows)) ** 0.5 * np.maximum(rms, np.median(rms[rms > 0]))
-    part = np.mean(np.abs(np.subtract(answer, timed, dtype=np.float64)) > most)
-    return f"{exact.of}: {percent(part)} of it differ from a call's before" if part > _FURTHER else None
 
 
 def _judged(

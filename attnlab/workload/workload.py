@@ -52,8 +52,6 @@ _OF_BLOCKS = {
 }
 #: positions of all batch elements, at which a mask is counted; and multiplications, so that all counts have 63 bits
 _MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
-#: rows of gradients of key and value that are looked at after a turn, at least, where there are so many
-_FEW = 64
 #: what fields were called in results that are stored; and fields that went, with the one value that can be read
 _FORMER, _GONE = {"regime": "distribution"}, {"splits": 1}
 #: how False and True may be written
@@ -293,13 +291,10 @@ class Workload:
         """The number format of a named result: the workload's, but ln Z is in float32 at least."""
         return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
-    def cut(self, name: str, result: NDArray[Any], rows: Sequence[int], few: bool = False) -> NDArray[Any]:
-        """A named result at these query rows; whole where it has none, as gradients of key and value.
-
-        few : of these too only some rows, `_FEW` at least where there are so many.
-        """
+    def cut(self, name: str, result: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
+        """A named result at these query rows; whole where it has none, as gradients of key and value."""
         if name not in OF_QUERIES:
-            return result[:, :, :: max(1, self.keys // _FEW)] if few else result
+            return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
 
     @property
