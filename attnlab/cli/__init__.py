@@ -48,6 +48,8 @@ REMOVED = {
     "compare --splits": "leave it out: keys are no longer cut into parts",
     "run --splits": "leave it out: keys are no longer cut into parts",
     "collect --into": "type: attnlab collect RUN... -o results.parquet",
+    "diagnose --backends": "leave it out: attnlab compare A B --inputs FILE.safetensors has errors and times",
+    "diagnose --no-race": "leave it out: diagnose races nothing",
     "diagnose --where": "profile the model with torch.profiler",
     "diagnose --save-inputs": "save query, key and value with safetensors, and give the file as --inputs",
     "report --page": "leave it out: the page is always written",
