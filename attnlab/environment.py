@@ -37,7 +37,7 @@ CONDITIONS = (
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 #: of `CONDITIONS`, those that tell software, of which two versions may be held side by side
 SOFTWARE = ("libc", "python", "attnlab")
-#: a variable that is another in each process where nobody sets it: no condition that two runs could share
+#: a variable that is another in each process where it is not set: no condition that two runs could share
 _DRAWN = "PYTHONHASHSEED"
 #: of the processor's features, those that decide how fast a product of matrices can be
 _FEATURES = ("avx", "amx", "fma", "asimd", "sve")

@@ -1,4 +1,4 @@
-"""The same comparisons by attnlab and by other benchmark tools: who claims what is not so, and how far ratios are off.
+"""The same comparisons by attnlab and by other benchmark tools: false claims, and how far ratios are off.
 
 ``python benchmarks peers``, on a machine that does nothing else; ``pip install --group peers`` installs the others.
 Every trial goes into ``benchmarks/peers.jsonl`` as soon as it is measured, and what is there is not measured again: an

@@ -50,7 +50,7 @@ def soak(asked: Namespace) -> Iterator[Figures]:
             figures["doubled"] += sum(count > 1 for count in found.values())
             # a worker that is killed is an outcome, and no fault of the store
             figures["different"] += len(found.keys() - whole.keys())
-            # processes that come from a run, whoever started them, and do not end within five seconds
+            # processes that come from a run, also from its workers, and do not end within five seconds
             every = psutil.process_iter(["environ"])
             left = [one for one in every if (one.info["environ"] or {}).get(_MARK) == _OWN]
             figures["left"] += len(psutil.wait_procs(left, timeout=5.0)[1])

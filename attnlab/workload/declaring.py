@@ -12,8 +12,6 @@ from typing import Any
 MOST_SEED = 2**63 - 1
 #: what seconds, hours and numbers of things may be at most: longer than anybody waits, within what clocks can wait
 MOST = 10**6
-#: what processes of one contender may be at most, in one race
-UTMOST_PROCESSES = 1000
 
 
 @dataclass(frozen=True)

@@ -198,7 +198,7 @@ def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, An
 
 
 def by_option(fault: ValueError, given: Collection[str], *, grid: bool) -> ValueError:
-    """The fault of a field in the words of whoever typed the options `given`: the option in place of the field."""
+    """`fault` with the option that was typed, one of those `given`, in place of the name of the field."""
     if isinstance(fault, FieldError):
         for choice in choices(grid=grid):
             if choice.name in given and any(one.name == fault.field for one in choice.fields):

@@ -346,7 +346,7 @@ class Block:
         return np.arange(queries) + keys - queries, np.arange(keys)
 
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Query, key and value in their shapes, every number NaN and no memory taken: nobody has projected them yet."""
+        """Query, key and value in their shapes, every number NaN and no memory taken: they are not projected yet."""
         nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
         q, k = (batch, self.heads, queries), (batch, self.kv_heads, keys)
         of_q, of_k, of_v = (*q, self.head_dim), (*k, self.head_dim), (*k, self.value_dim)

@@ -238,24 +238,24 @@ class Workload:
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
-    def of_problem(cls, problem: Inputs, **rest: Any) -> Workload:
+    def of_problem(cls, inputs: Inputs, **rest: Any) -> Workload:
         """The workload that inputs pose; of arrays beside query, key and value it says only that they are given.
 
         rest : device, direction and layout, which inputs do not tell.
         """
         return cls(
-            **problem.shape._asdict(),
-            kv_heads=problem.kv_heads,
-            head_dim=problem.query.shape[-1],
-            value_dim=problem.value.shape[-1],
-            d_model=None if problem.block is None else problem.block.d_model,
-            rotary=problem.block is not None and problem.block.rotary,
-            dtype=problem.dtype,
-            bias="none" if problem.bias is None else "alibi" if isinstance(problem.bias, Alibi) else GIVEN,
-            softcap=problem.softcap,
-            sinks=problem.sinks is not None,
-            scale=problem.scale,
-            **fields_of(problem.mask),
+            **inputs.shape._asdict(),
+            kv_heads=inputs.kv_heads,
+            head_dim=inputs.query.shape[-1],
+            value_dim=inputs.value.shape[-1],
+            d_model=None if inputs.block is None else inputs.block.d_model,
+            rotary=inputs.block is not None and inputs.block.rotary,
+            dtype=inputs.dtype,
+            bias="none" if inputs.bias is None else "alibi" if isinstance(inputs.bias, Alibi) else GIVEN,
+            softcap=inputs.softcap,
+            sinks=inputs.sinks is not None,
+            scale=inputs.scale,
+            **fields_of(inputs.mask),
             **rest,
         )
 

@@ -122,42 +122,42 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
     width = ITEM_BYTES[workload.dtype]
     try:
-        problem = problem_of(workload)
+        inputs = problem_of(workload)
     except Declined:  # no such numbers in its dtype
         return
-    bias = problem.bias.size if isinstance(problem.bias, np.ndarray) else 0
-    if problem.block is not None:
-        taken = sum(one.size for one in problem.block.arrays().values()) + bias
+    bias = inputs.bias.size if isinstance(inputs.bias, np.ndarray) else 0
+    if inputs.block is not None:
+        taken = sum(one.size for one in inputs.block.arrays().values()) + bias
         assert workload.input_bytes == taken * width
-        assert workload.output_bytes == problem.block.x.size * width
+        assert workload.output_bytes == inputs.block.x.size * width
         return
-    arrays = [problem.query, problem.key, problem.value]
-    output = int(np.prod(problem.output_shape))
+    arrays = [inputs.query, inputs.key, inputs.value]
+    output = int(np.prod(inputs.output_shape))
     returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
     returned[OUTPUT] = output * width
-    returned[LOG_SUM] = int(np.prod(problem.shape[:3])) * max(width, 4)  # in float32 at least
+    returned[LOG_SUM] = int(np.prod(inputs.shape[:3])) * max(width, 4)  # in float32 at least
     taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
     assert workload.input_bytes == taken * width
     assert workload.output_bytes == sum(returned[name] for name in workload.results)
-    assert workload.score_bytes == int(np.prod(problem.shape)) * width
+    assert workload.score_bytes == int(np.prod(inputs.shape)) * width
 
 
 @given(workloads | strategies.blocks())
-def test_a_problem_poses_the_workload_that_it_was_drawn_for(workload: Workload) -> None:
+def test_inputs_pose_the_workload_that_it_was_drawn_for(workload: Workload) -> None:
     """But for how its inputs were drawn."""
     try:
-        problem = problem_of(workload)
+        inputs = problem_of(workload)
     except Declined:
         return
     posed = Workload.of_problem(
-        problem, device=workload.device, direction=workload.direction, layout=workload.layout
+        inputs, device=workload.device, direction=workload.direction, layout=workload.layout
     )
-    assert digest(problem) == digest(problem_of(workload)) == digest(unpack(*pack(problem)))
+    assert digest(inputs) == digest(problem_of(workload)) == digest(unpack(*pack(inputs)))
     names = ("bias", "distribution", "seed", "storage")
     same = {name: getattr(workload, name) for name in names}
     assert posed.with_(**same) == workload
-    back = unpack(*pack(problem))
-    assert back.mask.text == problem.mask.text and Workload.of_problem(back).pairs == workload.pairs
+    back = unpack(*pack(inputs))
+    assert back.mask.text == inputs.mask.text and Workload.of_problem(back).pairs == workload.pairs
 
 
 @given(workloads | strategies.blocks(), workloads | strategies.blocks())
@@ -204,12 +204,12 @@ def test_inputs_are_the_same_on_every_platform(expected: str) -> None:
     """Bit for bit; one bit more, another scale or another mask is another question."""
     asked = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 5, "keys": 7, "head_dim": 8, "bias": "normal"}
     workload = Workload(**asked, sinks=True, seed=3).with_(**DIGESTS[expected])
-    problem = problem_of(workload)
-    assert digest(problem) == digest(unpack(*pack(problem))) == expected
-    key = problem.key.copy()
+    inputs = problem_of(workload)
+    assert digest(inputs) == digest(unpack(*pack(inputs))) == expected
+    key = inputs.key.copy()
     key[-1, -1, -1, -1] = np.nextafter(key[-1, -1, -1, -1], np.inf)
-    others = [problem.with_(key=key), problem.with_(scale=0.5), problem_of(workload.with_(causal=True))]
-    assert len({digest(one) for one in (problem, *others)}) == 4
+    others = [inputs.with_(key=key), inputs.with_(scale=0.5), problem_of(workload.with_(causal=True))]
+    assert len({digest(one) for one in (inputs, *others)}) == 4
 
 
 ARRAY = np.zeros((2, 3, 5, 8), np.float32)
