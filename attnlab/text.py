@@ -1,8 +1,8 @@
 """How numbers are written, in tables, sentences and figures; and text from outside, made safe to show.
 
 What a backend raises, a library prints or a file holds is data. It may carry terminal escapes, characters that turn the
-direction of writing, thousands of letters, or the path of a home folder: shown, it is one line, bounded, without control
-characters or a home's path.
+direction of writing, thousands of letters, or the path of a home folder. It is shown in one line, bounded, without
+control characters and without that path.
 """
 
 from __future__ import annotations
