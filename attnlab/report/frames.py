@@ -309,8 +309,8 @@ def comparison(found: Comparison) -> pd.DataFrame:
     for one in found.to_json()["contenders"]:
         value, low, high = one["ratio"], one["ratio_low"], one["ratio_high"]
         spans = (value and 1 / value, low and 1 / high, low and 1 / low)
-        paid = pay_off(found.results, one["name"])
-        told = {"pays_off": paid.calls if paid else None, "pays_off_against": paid.against if paid else None}
+        against, calls = pay_off(found.results, one["name"]) or (None, None)
+        told = {"pays_off": calls, "pays_off_against": against}
         rows.append({**one, **told, **dict(zip(_ends("speedup"), spans, strict=True))})
     return _frame(rows, [*rows[0]])
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from attnlab.stats.groups import grouped
 from attnlab.stats.ranking import (
@@ -130,11 +131,6 @@ class Cell:
         if self.ranking is None:
             return frozenset()
         return self.ranking.names_of(one for one in self.ranking.standings if one.contender in self.won.first)
-
-    @cached_property
-    def near(self) -> frozenset[str]:
-        """The fastest, and those known to be hardly slower, under every name of a kernel."""
-        return self.ranking.names_of(self.ranking.near) if self.ranking else frozenset()
 
     def behind(self, name: str) -> float:
         """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
@@ -291,7 +287,8 @@ def choose(found: Sequence[Cell], names: Sequence[str]) -> Choice | None:
     Of several such the one that needs the least memory at the largest workload, and of those that need about as much
     the first of `names`. None where nothing was measured.
     """
-    counts = Counter(name for one in found for name in one.near)
+    near = (one.ranking.names_of(one.ranking.near) for one in found if one.ranking)
+    counts = Counter(chain.from_iterable(near))
     best = [name for name in names if name in counts and counts[name] == max(counts.values())]
     if not best:
         return None

@@ -68,11 +68,8 @@ def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> 
 
 def _zeros(lengths: Sequence[int], ratios: Sequence[float]) -> list[float]:
     """The lengths at which `ratios`, which begin below 1 and end above it, pass 1 upwards."""
-    found = []
-    for (n0, y0), (n1, y1) in itertools.pairwise(zip(lengths, map(math.log, ratios), strict=True)):
-        if y0 <= 0 < y1:
-            found.append(float(n0 * (n1 / n0) ** (-y0 / (y1 - y0))))
-    return found
+    places = itertools.pairwise(zip(lengths, map(math.log, ratios), strict=True))
+    return [n0 * (n1 / n0) ** (-y0 / (y1 - y0)) for (n0, y0), (n1, y1) in places if y0 <= 0 < y1]
 
 
 # -- of all contenders of a group --------------------------------------------------------------------

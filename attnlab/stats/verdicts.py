@@ -234,20 +234,11 @@ def _chance(found: Verdict, margin: float) -> float:
 # -- what getting ready costs ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class PayOff:
-    """After `calls` calls `contender` has taken less time in all than `against`: the fastest that needs less set-up."""
+def pay_off(results: Collection[Result], contender: str) -> tuple[str, int] | None:
+    """The fastest that needs less set-up than `contender`, and after how many calls this one has taken less in all.
 
-    contender: str
-    against: str
-    calls: int
-
-
-def pay_off(results: Collection[Result], contender: str) -> PayOff | None:
-    """When the set-up of `contender` has paid off, by the medians of its calls and of those of the other results.
-
-    calls = (S − S')/(t' − t), where S is a set-up, t a call, and S', t' are those of the fastest with S' < S. None
-    where the contender is not decidedly faster than that one, or none needs less, or it pays off with the first call.
+    calls = (S − S')/(t' − t), where S is a set-up, t the median of the calls, and S', t' are those of the fastest with
+    S' < S. None where the contender is not decidedly faster than that one, or none needs less, or one call is enough.
     """
     times = {name: one.median for name, one in latencies(results).items()}
     setups = {one.contender: one.setup_seconds for one in results if one.setup_seconds is not None}
@@ -255,9 +246,8 @@ def pay_off(results: Collection[Result], contender: str) -> PayOff | None:
         return None
     leaner = [name for name in times if setups.get(name, math.inf) < setups[contender]]
     against = min(leaner, key=times.__getitem__, default=contender)
-    verdict = verdicts_against(results, against).get(contender)
-    saved = times[against] - times[contender]
+    verdict, saved = verdicts_against(results, against).get(contender), times[against] - times[contender]
     if verdict is None or verdict.kind is not Kind.FASTER or saved <= 0:
         return None
     calls = math.ceil((setups[contender] - setups[against]) / saved)
-    return PayOff(contender, against, calls) if calls > 1 else None
+    return (against, calls) if calls > 1 else None
