@@ -20,6 +20,8 @@ from attnlab.workload.vocabulary import round_to
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11: workers run in 3.10 too
 
+#: bytes of NaN before and after each array
+_PAGE = 4096
 #: packages with kernels of their own on its arrays
 _EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
 #: how the profiler names a call of what TorchDynamo and Inductor have compiled
@@ -61,7 +63,7 @@ class Torch(HostLibrary):
         torch = self.module
         if array.dtype == np.bool_:
             return torch.from_numpy(np.array(array, order="C")).to(device=self.device)
-        copied = torch.from_numpy(np.array(round_to(array, dtype), order="C"))
+        copied = torch.from_numpy(between_nan(round_to(array, dtype)))
         return copied.to(device=self.device, dtype=getattr(torch, dtype)).contiguous()
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
@@ -207,6 +209,18 @@ class Torch(HostLibrary):
             found["cudnn"] = str(torch.backends.cudnn.version())
         loaded = {name: sys.modules[name] for name in _EXTENSIONS if name in sys.modules}
         return found | {name: str(getattr(one, "__version__", "unknown")) for name, one in loaded.items()}
+
+
+def between_nan(array: NDArray[Any]) -> NDArray[Any]:
+    """A copy between two pages of NaN, at a multiple of 64 bytes: a kernel that reads past the end is visibly wrong.
+
+    FlexAttention compiled for AVX2 by PyTorch 2.13 does so.
+    """
+    memory = np.full(array.nbytes + 2 * _PAGE + 64, 0xFF, np.uint8)
+    start = _PAGE + -(memory.ctypes.data + _PAGE) % 64
+    found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    return found
 
 
 def _leaves(arrays: Arrays) -> Arrays:

@@ -68,7 +68,7 @@ class Conductor:
         self._measured: dict[Workload, set[str]] = defaultdict(set)
         self._settled: dict[Workload, set[str]] = defaultdict(set)
         self._hung: dict[str, list[int]] = defaultdict(list)
-        self._watch: Watch | None = Watch()
+        self._watch: Watch | None = None
 
     def __enter__(self) -> Conductor:
         started = monotonic()
@@ -80,6 +80,7 @@ class Conductor:
                 with contextlib.suppress(Failed):  # told by the contender that is forked from it
                     nursery.wait()
         self.account["importing"] += monotonic() - started
+        self._watch = Watch()  # what a nursery takes to import is not another program's
         return self
 
     def __exit__(self, *_: object) -> None:

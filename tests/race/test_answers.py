@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnlab.correctness.reference import refer
+from attnlab.libraries.torch_library import between_nan
 from attnlab.race.admission import rungs, too_large, too_long
 from attnlab.race.answers import Drawn, answer_pages, astray, judge, sampled_rows
 from attnlab.race.pages import Form, Pages
@@ -96,6 +99,17 @@ def test_arrays_lie_between_pages_of_nan() -> None:
     pages.fill_nan()
     assert np.isnan(other.arrays[0]).all() and np.isnan(other.arrays[1]).all()
     pages.close()
+
+
+def test_arrays_of_pytorch_lie_between_nan_too() -> None:
+    """Aligned as PyTorch aligns its own."""
+    found = between_nan(np.ones((3, 5), np.float32))
+    assert found.ctypes.data % 64 == 0 and (found == 1).all()
+    around = ctypes.c_float
+    assert all(
+        math.isnan(around.from_address(found.ctypes.data + at).value)
+        for at in (-4096, -4, found.nbytes, 4096)
+    )
 
 
 def test_answers_have_pages_in_their_carriers() -> None:

@@ -25,7 +25,11 @@ from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=1, queries=8, keys=8, head_dim=4)
 KERNEL = """
-from attnlab.implementations.numpy_vectorized import attend as right
+import numpy as np
+def right(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
 LIBRARY, FACTOR = "numpy", 1
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) * FACTOR
@@ -201,7 +205,7 @@ def test_a_gate_of_two_commits_answers_by_its_exit_status(
         "--visits",
         "4",
         "--seconds",
-        "1",
+        "0.01",
         "-q",
     ]
     summary = tmp_path / "summary.md"

@@ -16,7 +16,11 @@ from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
 HONEST = """
-from attnlab.implementations.numpy_vectorized import attend as right
+import numpy as np
+def right(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
 LIBRARY = "numpy"
 calls = []
 def attend(query, key, value, *, causal, scale):
@@ -36,14 +40,21 @@ MISTAKES = {
 }
 PAST_THE_END = """
 import numpy as np
-from attnlab.implementations.numpy_vectorized import attend as right
+def right(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
 LIBRARY = "numpy"
 def attend(query, key, value, *, causal, scale):
     whole = np.lib.stride_tricks.as_strided(value, (value.size + 16,), (value.itemsize,))
     return right(query, key, value, causal=causal, scale=scale) + 0 * whole[-1]
 """
 WITH_SETTING = """
-from attnlab.implementations.numpy_vectorized import attend as right
+import numpy as np
+def right(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
 SETTINGS = {"more": ("0", "1", "2"), "format": ("own", "half")}
 LIBRARY = "numpy"
 def configure(*, more, format):
