@@ -116,9 +116,6 @@ class Library(Protocol):
     def free_bytes(self) -> int:
         """Bytes of memory that can still be taken on the device."""
 
-    def trim(self) -> None:
-        """Give back device memory that is kept but not in use: other contenders want it."""
-
     def attest(self, call: Call) -> str:
         """What computes `call`, which has run before: kernels where the library tells, or else its BLAS."""
 
@@ -192,8 +189,6 @@ class Import(NamedTuple):
 
 #: what was begun in this process, the last one last
 imports_begun: list[Import] = []
-#: told of each before it begins
-import_listeners: list[Callable[[Import], None]] = []
 _OURS = ("attnlab", "implementations")
 
 
@@ -222,5 +217,3 @@ def _package(module: str) -> str:
 def begin_import(module: str, mend: str) -> None:
     """Note that `module` is imported next."""
     imports_begun.append(Import(module, mend))
-    for tell in import_listeners:
-        tell(imports_begun[-1])

@@ -78,10 +78,6 @@ class CuPy(NumPyNames):
     def free_bytes(self) -> int:
         return int(self.namespace.cuda.runtime.memGetInfo()[0])
 
-    def trim(self) -> None:
-        self._flush = None
-        self.namespace.get_default_memory_pool().free_all_blocks()
-
     def attest(self, call: Call) -> str:
         """The library of its matrix products: CuPy does not tell which kernels a call ran."""
         cuda = self.namespace.cuda

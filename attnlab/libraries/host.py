@@ -253,9 +253,6 @@ class HostLibrary:
     def free_bytes(self) -> int:
         return free_bytes()
 
-    def trim(self) -> None:
-        """Nothing is kept that is not in use."""
-
     def attest(self, call: Call) -> str:
         from threadpoolctl import threadpool_info
 

@@ -174,11 +174,6 @@ class Torch(HostLibrary):
             return int(self.module.cuda.mem_get_info()[0])
         return super().free_bytes()
 
-    def trim(self) -> None:
-        if self.device == "cuda":
-            self._flush = None
-            self.module.cuda.empty_cache()
-
     def attest(self, call: Call) -> str:
         """Kernels by the profiler's record of one call: the fused operator where there is one."""
         with recorded(self.device) as record:

@@ -95,7 +95,7 @@ class PeakMemory(Instrument):
     def _peak(library: Library, call: Call) -> tuple[int, str]:
         on_device = library.peak_bytes(call)
         if on_device is not None:
-            return on_device, getattr(library, "peak_method", "device allocator")
+            return on_device, "device allocator"
         memray = tracer()
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
             trace = Path(folder) / "trace.bin"

@@ -25,7 +25,7 @@ HIDING: list[dict[str, Any]] = [
     {"mask": "random(0.4)", "bias": "normal"},
     {"causal": "top_left", "d_model": 32},
 ]
-NAMES = ["numpy_vectorized", "torch_eager", "torch_sdpa", "onnxruntime", "onnxruntime_contrib", "array_api"]
+NAMES = ["numpy_vectorized", "torch_sdpa", "onnxruntime"]
 
 
 def told(form: str | None, fields: dict[str, Any]) -> dict[str, Any]:

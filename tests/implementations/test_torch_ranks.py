@@ -12,12 +12,10 @@ import psutil
 import pytest
 
 from attnlab import system
-from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.questions import questions
-from attnlab.processes import Failed, Process
 from attnlab.workload.workload import Workload
 
 distributed = pytest.importorskip("torch.distributed")
@@ -78,21 +76,19 @@ def test_what_a_ring_cannot_cut_is_declined() -> None:
     assert "needs value_dim = head_dim" in str(declines(WORKLOAD.with_(value_dim=4)))
 
 
-def test_ranks_are_stopped_and_ended_with_their_worker() -> None:
-    """A rank that is killed ends the call and not the worker: the next workload has new ranks."""
-    worker = Process("attnlab.race.worker:work", environment=os.environ)
-    contender = Contender.parse("torch_ring[processes=2]")
-    worker.ask("load", seconds=120, contender=contender, folders=[])
-    assert worker.ask("trial", seconds=120, workload=WORKLOAD) > 0
-    worker.stop()
-    ranks = [psutil.Process(number) for number in system.started_by(worker.number)]
-    assert len(ranks) == 2 and {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
-    worker.go_on()
+def test_a_rank_that_is_killed_ends_the_call_and_the_next_one_has_new_ranks() -> None:
+    """The ranks are children of this process, and in its group: they are stopped and ended with it."""
+    from attnlab.libraries.torch_ranks import team
+
+    backend, before = ring("2"), team(2)
+    call = backend.bind(WORKLOAD)
+    expected = backend.named(WORKLOAD, call())["output"]
+    ranks = [psutil.Process(number) for number in system.started_by(os.getpid())]
+    ranks = [one for one in ranks if any("torch_ranks" in word for word in one.cmdline())]
+    assert len(ranks) == 2 and {os.getpgid(one.pid) for one in ranks} == {os.getpgid(0)}
     ranks[1].kill()
-    with pytest.raises(Failed, match=r"rank 1 of 2|rank 0 of 2"):
-        worker.ask("trial", seconds=60, workload=WORKLOAD)
-    assert worker.ask("trial", seconds=120, workload=WORKLOAD) > 0
-    ranks = [psutil.Process(number) for number in system.started_by(worker.number)]
-    worker.end()
+    with pytest.raises(RuntimeError, match=r"rank 1 of 2|rank 0 of 2"):
+        call()
     gone, alive = psutil.wait_procs(ranks, timeout=30)
-    assert len(gone) == 2 and not alive
+    assert before.ended and len(gone) == 2 and not alive
+    np.testing.assert_array_equal(backend.named(WORKLOAD, backend.bind(WORKLOAD)())["output"], expected)
