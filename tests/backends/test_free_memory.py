@@ -55,11 +55,3 @@ def test_a_container_that_shows_its_group_as_the_root_is_limited(machine: Path) 
     (machine / "membership").write_text("0::/docker/1234\n")
     group(machine / "groups", memory_max=300, memory_current=250, memory_stat="inactive_file 40\nanon 200\n")
     assert memory.free_bytes() == 90, "files that can be dropped are free"
-
-
-def test_version_1_has_a_tree_for_memory(machine: Path) -> None:
-    """And other trees, which say nothing of it."""
-    (machine / "membership").write_text("5:cpu,cpuacct:/other\n9:memory:/job\n")
-    used = {"memory_limit_in_bytes": 700, "memory_usage_in_bytes": 400}
-    group(machine / "groups/memory/job", **used, memory_stat="inactive_file 1\ntotal_inactive_file 50\n")
-    assert memory.free_bytes() == 350
