@@ -9,7 +9,7 @@ belongs to `attnlab.lab`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from attnlab.errors import NotStored
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
-from attnlab.workload.result import Ceiling, Invariance, Measurement, Result, merged
+from attnlab.workload.result import Ceiling, Invariance, Result, merged
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -115,39 +115,21 @@ class Run(Record):
 
         Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
         ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value``
-        (median of the samples), ``least``, ``greatest``, ``samples`` (their number). `samples` gives the raw ones.
+        (median of the samples), ``least``, ``greatest``, ``samples`` (their number).
         """
         import pandas as pd
 
         rows = []
-        for result, one in self._measurements():
-            told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
-            if one is not None:
-                told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
-                told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
-            rows.append({**_answer(result), **told})
+        for result in self.results:
+            answer = {name: getattr(result, name) for name in _ANSWER} | {"outcome": str(result.outcome)}
+            error = None if result.accuracy is None else result.accuracy.relative_error
+            for one in result.measurements or (None,):
+                told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
+                if one is not None:
+                    told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
+                    told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
+                rows.append({**result.workload.to_dict(), **answer, "relative_error": error, **told})
         return pd.DataFrame(rows)
-
-    def samples(self) -> pd.DataFrame:
-        """A tidy table of every raw sample, with what was noted beside it (round, page faults, ...)."""
-        import pandas as pd
-
-        parts = []
-        for result, one in self._measurements():
-            if one is not None:
-                told = {**_answer(result), "quantity": one.quantity, "unit": one.unit}
-                noted = pd.DataFrame({"value": one.samples, **one.columns})
-                parts.append(noted.assign(**{name: [value] * len(noted) for name, value in told.items()}))
-        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
-
-    def _measurements(self) -> Iterator[tuple[Result, Measurement | None]]:
-        return ((result, one) for result in self.results for one in result.measurements or (None,))
-
-
-def _answer(result: Result) -> dict[str, Any]:
-    told = {name: getattr(result, name) for name in _ANSWER} | {"outcome": str(result.outcome)}
-    error = None if result.accuracy is None else result.accuracy.relative_error
-    return {**result.workload.to_dict(), **told, "relative_error": error}
 
 
 def read_run(folder: Path | str) -> Run:
