@@ -137,7 +137,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, in which NaN and infinity are words; with the verdict, for who reads it elsewhere."""
+        """Plain data for JSON, in which NaN and infinity are words; with the verdict, for readers elsewhere."""
         plain: dict[str, Any] = finite(msgspec.to_builtins(self))
         checks = [{"role": role, **row} for role, row in plain.pop("checks")]
         return {**plain, "verdict": str(self.verdict), "checks": checks}

@@ -145,30 +145,60 @@ def observe(
     """
     number_format = dtype or str(q.dtype)
     attend = backend if callable(backend) else black_box(backend, dtype=dtype, device=device, folders=folders)
-    problem = Inputs.of(
-        *(round_to(array, number_format) if array.dtype.kind == "f" else array for array in (q, k, k)),
-        causal=causal,
-        mask=mask,
-        window=window,
-        key_lengths=key_lengths,
-        scale=scale,
-        dtype=number_format,
-    )
+    told = {
+        "causal": causal,
+        "mask": mask,
+        "window": window,
+        "key_lengths": key_lengths,
+        "dtype": number_format,
+    }
+    arrays = (round_to(array, number_format) if array.dtype.kind == "f" else array for array in (q, k, k))
+    problem = Inputs.of(*arrays, scale=scale, **told)
     q, k, factor = problem.query, problem.key, problem.scale
     for name, array in (("q", q), ("k", k)):
         _finite(name, array)
     seen, plain, probed, idle = _seen(problem)
-    (dim, keys), longest_key = (q.shape[-1], k.shape[2]), _longest(k)
+    keys = k.shape[2]
     # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
     # below ln(n)/u, inside the range of every format
-    bound, room = abs(scale) * _longest(q) * longest_key, (1 + math.log(keys)) / unit_roundoff(number_format)
+    bound, room = abs(scale) * _longest(q) * _longest(k), (1 + math.log(keys)) / unit_roundoff(number_format)
     colder = max(0, math.ceil(math.log2(room / bound))) if bound else 0
     winner = _finite("the output", attend(q, k, k, scale=factor * 2.0**colder, **plain))
     largest = factor * _row_dots(q, winner)
+    probe, against_probe = _probe(attend, q, k, factor, largest, number_format, probed, idle)
+    excess, energy = against_probe(1)
+    excess_2, excess_3 = (against_probe(times)[0] for times in (2, 3))
+    # the limits on the next three are exact, and only rounding can step over them
+    square = np.clip(np.exp(excess_2 - 2 * excess), 1 / seen, 1.0)
+    cube = np.exp(excess_3 - 3 * excess)
+    return Observables(
+        log_partition=probe + excess,
+        mean_energy=probe + energy,
+        entropy=np.clip(excess - energy, 0.0, np.log(seen)),
+        participation=square,
+        jacobian_norm_squared=np.maximum(square - 2 * cube + square**2, 0.0),
+        largest_logit=largest,
+    )
 
+
+def _probe(
+    attend: Attend,
+    q: NDArray[Any],
+    k: NDArray[Any],
+    factor: float,
+    largest: Array,
+    number_format: str,
+    probed: Mapping[str, Any],
+    idle: int,
+) -> tuple[Array, Callable[[int], tuple[Array, Array]]]:
+    """The probe's logit t of each row, which is the row's largest as far as it can be written; and a question.
+
+    The question: with the scale, and with it t, so many times as large, ln Z − t; and ⟨s⟩ − t at the plain scale.
+    """
+    dim, keys = q.shape[-1], k.shape[2]
     wide = _ALIGNMENT * math.ceil((dim + 2) / _ALIGNMENT)
     # logit = scale · strength · length: a length like that of the keys asks for a strength like the queries'
-    length = 2.0 ** round(math.log2(longest_key or 1.0))
+    length = 2.0 ** round(math.log2(_longest(k) or 1.0))
     strength = largest / (factor * length) if factor else np.zeros_like(largest)
     strength = _finite("the probe", round_to(strength, number_format))
     # an idle query before all others sees the probe alone
@@ -183,7 +213,6 @@ def observe(
     probe = factor * length * strength.astype(np.float64)
 
     def against_probe(times: int) -> tuple[Array, Array]:
-        """ln Z − t and ⟨s⟩, with the scale and with it the probe's logit t `times` as large; ⟨s⟩ at the plain scale."""
         answer = attend(wide_q, wide_k, flags, scale=factor * times, **probed)
         output = _finite("the output", answer)[..., idle:, :].astype(np.float64)
         rest, alone = output[..., dim], output[..., dim + 1]
@@ -195,19 +224,7 @@ def observe(
         energy = factor * _row_dots(wide_q[..., idle:, :dim], output[..., :dim] / rest[..., None])
         return np.log(rest) - np.log(alone) + math.log(height), energy - probe
 
-    excess, energy = against_probe(1)
-    excess_2, excess_3 = (against_probe(times)[0] for times in (2, 3))
-    # the limits on the next three are exact, and only rounding can step over them
-    square = np.clip(np.exp(excess_2 - 2 * excess), 1 / seen, 1.0)
-    cube = np.exp(excess_3 - 3 * excess)
-    return Observables(
-        log_partition=probe + excess,
-        mean_energy=probe + energy,
-        entropy=np.clip(excess - energy, 0.0, np.log(seen)),
-        participation=square,
-        jacobian_norm_squared=np.maximum(square - 2 * cube + square**2, 0.0),
-        largest_logit=largest,
-    )
+    return probe, against_probe
 
 
 def _seen(problem: Inputs) -> tuple[NDArray[Any], Mapping[str, Any], Mapping[str, Any], int]:
