@@ -57,18 +57,7 @@ REMOVED = {
     "report --summary": "type: attnlab show RUN --format md",
 }
 #: libraries of the backends that come with attnlab, as their packages are called
-_LIBRARIES = (
-    "torch",
-    "numpy",
-    "numba",
-    "jax",
-    "onnxruntime",
-    "openvino",
-    "keras",
-    "mlx",
-    "xformers",
-    "flash-attn",
-)
+_LIBRARIES = ("torch", "numpy", "numba", "jax", "onnxruntime", "openvino", "keras", "mlx")
 
 
 class _Group(click.Group):

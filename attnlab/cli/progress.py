@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attnlab.race.disturbance import Notice
 from attnlab.runs.execute import Progress
@@ -69,30 +69,17 @@ def progress(*, quiet: bool = False) -> Iterator[Progress]:
         BarColumn,
         MofNCompleteColumn,
         TextColumn,
-        TimeElapsedColumn,
         TimeRemainingColumn,
     )
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn(
-            "{task.fields[now]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)
-        ),
+    text = TextColumn("{task.description}", markup=False)
+    now = TextColumn(
+        "{task.fields[now]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)
     )
-    # the speed counts every workload since the start
-    with Bar(
-        *columns,
-        console=Console(stderr=True),
-        auto_refresh=False,
-        transient=True,
-        expand=True,
-        speed_estimate_period=float("inf"),
-    ) as bar:
+    columns = (text, BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), now)
+    # nothing refreshes by itself, and the speed counts every workload since the start
+    how: dict[str, Any] = {"auto_refresh": False, "transient": True, "speed_estimate_period": float("inf")}
+    with Bar(*columns, console=Console(stderr=True), expand=True, **how) as bar:
         yield _Drawn(bar)

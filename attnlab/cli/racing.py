@@ -195,12 +195,8 @@ def plan_of(
 
     typed = read_options(given, grid=True)
     chosen: dict[str, Any] = read_plan(file) if file else {}
-    limits: dict[str, Any] = {}
-    if seconds is not None:
-        limits["workload_seconds"] = seconds
-    if visits is not None:
-        limits |= {"visits": visits, "most_visits": visits}
-    if limits:
+    asked = {"workload_seconds": seconds, "visits": visits, "most_visits": visits}
+    if limits := {name: value for name, value in asked.items() if value is not None}:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
     beside = {name: given.get(name) for name in ("preset", "baseline", "experiments", "afresh")}
     beside |= {"contenders": backends, "folders": folders or None}

@@ -41,24 +41,13 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
 @options.chosen_backends("What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GRID)
 @options.folders
-@click.option(
-    "--margin", "slower", callback=_percent, default="3%", help="A smaller slowdown is no regression."
-)
+@click.option("--margin", "slower", callback=_percent, default="3%", help="A smaller slowdown is allowed.")
 @click.option("--memory-margin", "memory", callback=_percent, default="5%", help="The same for peak memory.")
 @click.option("--setup-margin", "setup", callback=_percent, default="50%", help="The same for set-up.")
-@click.option(
-    "--unseen",
-    callback=_percent,
-    default="5%",
-    help="No verdict when a slowdown this large could not be ruled out.",
-)
-@click.option(
-    "--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is no regression."
-)
+@click.option("--unseen", callback=_percent, default="5%", help="No verdict if a larger one could be missed.")
+@click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
-@click.option(
-    "--visits", type=options.VISITS, metavar="N", default=8, help="Visits to each workload, at most."
-)
+@click.option("--visits", type=options.VISITS, metavar="N", default=8, help="To each workload, at most.")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet
@@ -95,10 +84,7 @@ def gate(
     plan = plan_of(**given)
     raced = plan.contenders or tuple(sorted({*known(plan.folders)} - {*known()}))
     if not raced:
-        none = f"there is no backend file in {', '.join(plan.folders)}; " if plan.folders else ""
-        raise ValueError(
-            f"{none}name what is to be raced: --backends A,B, or --implementations DIR with backend files"
-        )
+        raise ValueError("name what is raced: --backends A,B, or --implementations DIR with backend files")
     if visits < regression.LEAST_VISITS:
         raise ValueError(f"--visits must be at least {regression.LEAST_VISITS} for a gate, got {visits}")
     limits = replace(
