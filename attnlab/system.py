@@ -174,12 +174,6 @@ def adopt_orphans(on: bool = True) -> bool:
     return sys.platform == "linux" and not ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(on))
 
 
-def trim_heap() -> None:
-    """Give what the heap keeps and does not use back to the system, where the C library can (glibc)."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def limit_files() -> bool:
     """Let a backend that prints without end be ended (SIGXFSZ), and not the disk; whether that could be done."""
     return _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from attnlab.text import bytes_text, seconds_text
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN, ITEM_BYTES, carrier
+from attnlab.workload.vocabulary import GIVEN
 from attnlab.workload.workload import Workload
 
 #: of the memory that is free, this share may be planned with
@@ -86,11 +86,6 @@ def _fits(part: Part, shape: Shape) -> bool:
     except ValueError:
         return False
     return True
-
-
-def drawn_bytes(workload: Workload) -> int:
-    """What the inputs take as NumPy arrays: bfloat16 travels in float32."""
-    return workload.input_bytes // ITEM_BYTES[workload.dtype] * carrier(workload.dtype).itemsize
 
 
 def too_large(workload: Workload, memory: Mapping[str, float] | None, free: int) -> str | None:

@@ -20,7 +20,7 @@ plan = attnlab.Plan.grid(
     ceilings=False,
     experiments=("none",),
     control=False,
-    limits=Limits(workload_seconds=1.0, processes=3, most_processes=3),
+    limits=Limits(workload_seconds=1.0, visits=3, most_visits=3),
 )
 run = attnlab.run(plan, "my-run")
 print(
