@@ -137,6 +137,7 @@ def _wheel(folder: Path, version: str) -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.thorough
 def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each in an environment that is made once and kept; one that cannot be made leaves nothing behind."""
     wheels, folder = tmp_path / "wheels", tmp_path / "backends"
@@ -189,6 +190,7 @@ def test_a_package_of_the_repository_is_that_of_the_commit(commit: Commit) -> No
     assert outcomes(found) == ["measured", "wrong"], found
 
 
+@pytest.mark.thorough
 def test_a_gate_of_two_commits_answers_by_its_exit_status(
     commit: Commit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
