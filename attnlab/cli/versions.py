@@ -41,10 +41,27 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
 @options.chosen_backends("What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GRID)
 @options.folders
-@click.option("--margin", "slower", callback=_percent, default="3%", help="A smaller slowdown is allowed.")
-@click.option("--memory-margin", "memory", callback=_percent, default="5%", help="The same for peak memory.")
-@click.option("--setup-margin", "setup", callback=_percent, default="50%", help="The same for set-up.")
-@click.option("--unseen", callback=_percent, default="5%", help="No verdict if a larger one could be missed.")
+@click.option(
+    "--margin", "slower", callback=_percent, metavar="%", default="3%", help="A smaller slowdown is allowed."
+)
+@click.option(
+    "--memory-margin",
+    "memory",
+    callback=_percent,
+    metavar="%",
+    default="5%",
+    help="The same for peak memory.",
+)
+@click.option(
+    "--setup-margin", "setup", callback=_percent, metavar="%", default="50%", help="The same for set-up."
+)
+@click.option(
+    "--unseen",
+    callback=_percent,
+    metavar="%",
+    default="5%",
+    help="No verdict if a larger one could be missed.",
+)
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
 @click.option("--visits", type=options.VISITS, metavar="N", default=8, help="To each workload, at most.")
