@@ -28,14 +28,15 @@ class _Lines(Progress):
     """A line for each stage, and each notice, for logs."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._started, self._told = time.monotonic(), set[str]()
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         seconds = time.monotonic() - self._started
         print(f"[{done}/{total}] {text} ({seconds:.0f} s so far)", file=sys.stderr, flush=True)
 
     def detail(self, text: str) -> None:
-        if isinstance(text, Notice):
+        if isinstance(text, Notice) and text not in self._told:
+            self._told.add(text)
             print(text, file=sys.stderr, flush=True)
 
 

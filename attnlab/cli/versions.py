@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
     return part
 
 
+_margin = partial(click.option, callback=_percent, metavar="%")
+
+
 @click.command(
     cls=options.Command,
     common=("backends", "lengths", "heads", "folders", "slower", "unseen", "summary", "as_json"),
@@ -41,27 +45,10 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
 @options.chosen_backends("What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GRID)
 @options.folders
-@click.option(
-    "--margin", "slower", callback=_percent, metavar="%", default="3%", help="A smaller slowdown is allowed."
-)
-@click.option(
-    "--memory-margin",
-    "memory",
-    callback=_percent,
-    metavar="%",
-    default="5%",
-    help="The same for peak memory.",
-)
-@click.option(
-    "--setup-margin", "setup", callback=_percent, metavar="%", default="50%", help="The same for set-up."
-)
-@click.option(
-    "--unseen",
-    callback=_percent,
-    metavar="%",
-    default="5%",
-    help="No verdict if a larger one could be missed.",
-)
+@_margin("--margin", "slower", default="3%", help="A smaller slowdown is no regression.")
+@_margin("--memory-margin", "memory", default="5%", help="The same for peak memory.")
+@_margin("--setup-margin", "setup", default="50%", help="The same for set-up.")
+@_margin("--unseen", default="5%", help="No verdict if a larger slowdown could be missed.")
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
 @click.option("--visits", type=options.VISITS, metavar="N", default=8, help="To each workload, at most.")
