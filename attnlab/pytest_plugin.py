@@ -35,9 +35,10 @@ import pytest
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
+from attnlab.correctness import race_check
 from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
-from attnlab.race import admission, answers
+from attnlab.race import admission
 from attnlab.race.conductor import Conductor
 from attnlab.race.limits import Limits
 from attnlab.runs.execute import resolve
@@ -49,7 +50,7 @@ from attnlab.workload.declaring import split_names, within
 from attnlab.workload.drawing import checked_problem
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.vocabulary import DTYPES, lower
+from attnlab.workload.vocabulary import DTYPES
 from attnlab.workload.workload import Workload
 
 Interleaved = Callable[[str, Workload], Result | None]
@@ -196,12 +197,12 @@ class Races:
 
         if said := admission.too_long(workload, seconds_of, limit):
             return Result(name, workload, Outcome.OVER_BUDGET, said)
-        rows = answers.sampled_rows(workload, np.random.default_rng())
+        rows = race_check.sampled_rows(workload, np.random.default_rng())
         inputs = checked_problem(workload, rows)
         returned = backend.bind(workload, inputs)()
         try:
-            named, less = backend.named(workload, returned), lower(workload.dtype, backend.computes_in)
-            judged = answers.judge(workload, inputs, rows, named, less)
+            named = backend.named(workload, returned)
+            judged = race_check.judge(workload, inputs, rows, named, backend.computes_in)
         except ValueError as fault:
             return Result(name, workload, Outcome.WRONG, str(fault))
         return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)

@@ -277,9 +277,9 @@ from attnlab.correctness.race_check import sampled_rows
 from attnlab.workload.workload import Workload
 def attend(query, key, value, *, scale):
     kept = of_shape(query)
-    shape = {"heads": query.shape[1], "queries": query.shape[2], "keys": key.shape[2]}
+    asked = Workload(heads=query.shape[1], queries=query.shape[2], keys=key.shape[2])
     if not kept:
-        rows = {row for seed in range(3) for row in sampled_rows(Workload(**shape, seed=seed))}
+        rows = {row for seed in range(3) for row in sampled_rows(asked, np.random.default_rng(seed))}
         kept[0] = sorted(rows)
     found = copied(query) * 0
     found[:, :, kept[0]] = right(query[:, :, kept[0]], key, value, scale)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import attnlab.implementations
@@ -16,6 +17,7 @@ from attnlab.backends.discovery import backends, load, on_request
 from attnlab.backends.library import libraries
 from attnlab.correctness import race_check
 from attnlab.errors import Unavailable
+from attnlab.workload.drawing import checked_problem
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
@@ -47,9 +49,10 @@ def here(name: str, **options: Any) -> Backend:
 
 def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
     """Its answer before the clock, as a race judges it."""
-    rows, answers = race_check.sampled_rows(workload), one.named(workload, one.bind(workload, **how)())
-    rows_of = {name: workload.cut(name, answer, rows) for name, answer in answers.items()}
-    return race_check.judge(workload, rows, rows_of, one.computes_in)
+    rows = race_check.sampled_rows(workload, np.random.default_rng())
+    inputs = checked_problem(workload, rows)
+    answers = one.named(workload, one.bind(workload, inputs, **how)())
+    return race_check.judge(workload, inputs, rows, answers, one.computes_in)
 
 
 def library_of(name: str) -> str:

@@ -20,6 +20,7 @@ from attnlab.backends.discovery import backends, load, on_request, settings_of
 from attnlab.correctness import race_check
 from attnlab.errors import Misbehaved
 from attnlab.processes import Channel, Failed, Process, serve
+from attnlab.workload.drawing import problem_of
 from attnlab.workload.mask_kinds import Part
 from attnlab.workload.vocabulary import DIRECTIONS, DTYPES
 from attnlab.workload.workload import Workload
@@ -130,10 +131,9 @@ class Child:
         workload = asked(feature, **fields)
         self.backend.require(workload)
         if confirm:
-            rows, call = race_check.sampled_rows(workload), self.backend.bind(workload)
-            answers = self.backend.named(workload, call()).items()
-            cut = {name: workload.cut(name, answer, rows) for name, answer in answers}
-            found = race_check.judge(workload, rows, cut, self.backend.computes_in)
+            inputs, rows = problem_of(workload), range(workload.queries)
+            answers = self.backend.named(workload, self.backend.bind(workload, inputs)())
+            found = race_check.judge(workload, inputs, rows, answers, self.backend.computes_in)
             if not found.passed:
                 raise Misbehaved(found.reason or "failed the accuracy check")
 

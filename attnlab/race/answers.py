@@ -1,6 +1,6 @@
-"""Is an answer right? Inputs drawn for a visit and overwritten before each turn, and rows that are chosen afterwards.
+"""Inputs drawn for a visit and overwritten before each turn, and answers checked on rows that are chosen afterwards.
 
-The first answer of a contender goes through the whole evidence of `attnlab.correctness`. The last answer of a turn is
+The first answer of a contender goes through `attnlab.correctness.race_check`. The last answer of a turn is
 checked on a few rows of one head: a stale cache, work that was skipped or a queue that was not finished is off by far
 more than rounding, and nothing else makes an answer wrong here.
 """
@@ -8,26 +8,21 @@ more than rounding, and nothing else makes an answer wrong here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
-from attnlab.correctness.reference import Reference, refer
+from attnlab.correctness.race_check import Answers, weighed
+from attnlab.correctness.reference import refer
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Alibi, Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Given, Place
 from attnlab.workload.masks import Mask
-from attnlab.workload.result import Accuracy
-from attnlab.workload.vocabulary import LOG_SUM, OF_QUERIES, OUTPUT, carrier, round_to
+from attnlab.workload.vocabulary import LOG_SUM, OF_QUERIES, carrier, round_to
 from attnlab.workload.workload import Workload
 
-Answers = Mapping[str, NDArray[Any]]
-#: query rows are sampled so that at most about this many scores are computed in float64
-_SCORES = 2**19
 #: rows of a turn's answer that are checked, and by how many budgets they may be off
 _ROWS, _FAR = 2, 8.0
 #: arrays that are overwritten from turn to turn; those along keys move together
@@ -96,45 +91,6 @@ def answer_pages(workload: Workload) -> Pages:
     )
 
 
-def sampled_rows(workload: Workload, generator: np.random.Generator, most: int | None = None) -> list[int]:
-    """Query rows to be checked: all where they are few, else the first, the last and some others."""
-    per_row = workload.batch * workload.heads * workload.keys
-    if workload.d_model is not None:  # how the query's error passes is a matrix of head_dim × value_dim a row
-        per_row *= max(1, workload.head_dim * workload.value_dim // 2**12)
-    count = most or max(8, _SCORES // per_row)
-    if count >= workload.queries:
-        return list(range(workload.queries))
-    drawn = generator.choice(workload.queries, size=count - 2, replace=False)
-    return sorted({0, workload.queries - 1, *map(int, drawn)})
-
-
-def judge(
-    workload: Workload, inputs: Inputs, rows: Sequence[int], answers: Answers, computes_in: str | None
-) -> Accuracy:
-    """How exact whole `answers` are on these query rows: the worst of them, with the reason where it is wrong."""
-    cast = inputs if computes_in is None else inputs.cast(computes_in)
-    exact = refer(cast, rows, log_sum=LOG_SUM in workload.results)
-    judged = []
-    for name in workload.results:
-        cut = workload.cut(name, answers[name], rows)
-        found = _weighed(workload, exact[name], cut)
-        reason = found.reason
-        if reason and name != OUTPUT:
-            found = replace(found, reason=f"{name}: {reason}")
-        elif reason:
-            output = cut[:, None] if workload.d_model is not None else cut
-            found = replace(found, reason=explained(cast, output, exact[name], reason, rows))
-        judged.append(found)
-    return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
-
-
-def _weighed(workload: Workload, exact: Reference, answer: NDArray[Any]) -> Accuracy:
-    if workload.d_model is not None:
-        answer = answer[:, None]  # as one head, which is how references and evidence have it
-    directions = DIRECTED_SHARED if exact.of == OUTPUT else None
-    return weigh(exact, answer, directions=directions, immaterial=IMMATERIAL_ANYWHERE)
-
-
 def astray(
     workload: Workload,
     inputs: Inputs,
@@ -155,7 +111,7 @@ def astray(
         if not exact[name].first_order:
             continue
         cut = workload.cut(name, answers[name], rows)
-        found = _weighed(
+        found = weighed(
             workload, exact[name], cut if part is inputs else cut[batch : batch + 1, head : head + 1]
         )
         error = found.relative_error if math.isfinite(found.relative_error) else math.inf

@@ -29,9 +29,9 @@ CASES: dict[str, Workload] = {
 
 def judged(workload: Workload, backend: str, projection: str | None = None) -> Accuracy:
     """A backend's block before the clock, as a race does it."""
-    one, rows = load(backend), race_check.sampled_rows(workload)
-    answer = one.named(workload, one.bind(workload, projection=projection)())["output"]
-    return race_check.judge(workload, rows, answer[:, rows])
+    one, rows = load(backend), race_check.sampled_rows(workload, np.random.default_rng())
+    answers = one.named(workload, one.bind(workload, projection=projection)())
+    return race_check.judge(workload, problem_of(workload), rows, answers, None)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -114,10 +114,10 @@ FAULTY = Workload(heads=4, queries=20, keys=20, d_model=64)
 ROWS = list(range(20))
 
 
-def answered(workload: Workload, problem: Inputs) -> np.ndarray:
-    """What `torch_sdpa` answers to `problem`, posed as `workload`."""
+def answered(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
+    """What `torch_sdpa` answers to `inputs`, posed as `workload`."""
     backend = load("torch_sdpa")
-    return backend.named(workload, backend.bind(workload, problem)())["output"]
+    return backend.named(workload, backend.bind(workload, inputs)())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -125,13 +125,13 @@ def test_a_wrong_block_is_caught(dtype: str) -> None:
     """Whatever it does to the parameters, and whatever part of the question it ignores or makes up."""
     for fault, change in FAULTS.items():
         workload = FAULTY.with_(dtype=dtype, rotary=fault == "keys one position off")
-        problem = problem_of(workload)
-        assert problem.block is not None
-        assert race_check.judge(workload, ROWS, answered(workload, problem)).passed
-        found = race_check.judge(
-            workload, ROWS, answered(workload, problem.with_(block=change(problem.block)))
-        )
+        inputs = problem_of(workload)
+        assert inputs.block is not None
+        faulty = inputs.with_(block=change(inputs.block))
+        assert race_check.judge(workload, inputs, ROWS, answered(workload, inputs), None).passed
+        found = race_check.judge(workload, inputs, ROWS, answered(workload, faulty), None)
         assert not found.passed and found.reason and "head" not in found.reason, fault
     for asked, done in IGNORED:
         workload, other = (FAULTY.with_(dtype=dtype, **one) for one in (asked, {**asked, **done}))
-        assert not race_check.judge(workload, ROWS, answered(other, problem_of(other))).passed, done
+        answers = answered(other, problem_of(other))
+        assert not race_check.judge(workload, problem_of(workload), ROWS, answers, None).passed, done

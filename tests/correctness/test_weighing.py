@@ -15,7 +15,7 @@ from attnlab.correctness import race_check
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.examination import examine
 from attnlab.correctness.reference import refer
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import checked_problem, problem_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.result import Accuracy, Outcome, Result
 from attnlab.workload.vocabulary import DTYPES, OUTPUT, round_to
@@ -53,9 +53,9 @@ def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
 
 
 def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
-    """`judge` on the rows it samples."""
-    rows = race_check.sampled_rows(workload)
-    return race_check.judge(workload, rows, output[:, :, rows])
+    """`judge` on sampled rows."""
+    rows = race_check.sampled_rows(workload, np.random.default_rng())
+    return race_check.judge(workload, problem_of(workload), rows, {OUTPUT: output}, None)
 
 
 def spoiled(where: Any, number: float) -> np.ndarray:
@@ -93,9 +93,9 @@ TRAINING = Workload(
 )
 
 
-def results(workload: Workload, rows: list[int]) -> dict[str, np.ndarray]:
+def results(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
     """The exact results, rounded."""
-    found = race_check.references(workload, tuple(rows))
+    found = refer(inputs)
     return {name: round_to(found[name].output, workload.dtype) for name in workload.results}
 
 
@@ -104,15 +104,15 @@ def results(workload: Workload, rows: list[int]) -> dict[str, np.ndarray]:
     "features", [{}, {"window": (100, 0), "softcap": 5.0, "sinks": True, "bias": "alibi"}]
 )
 def test_right_results_of_every_direction_pass(direction: str, features: dict[str, Any]) -> None:
-    """Output and query gradient at the sampled rows, the gradients of key and value whole; a wrong one is named."""
+    """Output and query gradient at the rows, the gradients of key and value whole; a wrong one is named."""
     workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
-    answers = results(workload, rows)
-    for name, one in answers.items():
-        assert one.shape[2] == (4 if name in ("output", "query gradient") else 320)
-    found = race_check.judge(workload, rows, answers)
+    posed = checked_problem(workload, rows)
+    answers = results(workload, posed)
+    found = race_check.judge(workload, posed, rows, answers, None)
     assert found.passed and found.of in answers and found.kind == "full precision inside"
     for name in answers:
-        wrong = race_check.judge(workload, rows, answers | {name: answers[name] * np.float32(1.05)})
+        faulty = answers | {name: answers[name] * np.float32(1.05)}
+        wrong = race_check.judge(workload, posed, rows, faulty, None)
         assert not wrong.passed and wrong.of == name
 
 
@@ -139,12 +139,13 @@ def computed(problem: Inputs, dtype: str, scale: float = 1.0) -> np.ndarray:
 )
 def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: str, words: str) -> None:
     """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
-    answer = computed(problem_of(RACED), dtype)
-    said, silent = (race_check.judge(RACED, ROWS, answer, one) for one in (dtype, None))
+    posed = problem_of(RACED)
+    answers = {OUTPUT: computed(posed, dtype)}
+    said, silent = (race_check.judge(RACED, posed, ROWS, answers, one) for one in (dtype, None))
     assert said.passed and said.relative_error < silent.relative_error
     assert not silent.passed and f"this is the error of computing {words}" in str(silent.reason)
-    wrong = computed(problem_of(RACED), dtype, scale=1.05)
-    assert not race_check.judge(RACED, ROWS, wrong, dtype).passed
+    wrong = {OUTPUT: computed(posed, dtype, scale=1.05)}
+    assert not race_check.judge(RACED, posed, ROWS, wrong, dtype).passed
     found = examine(
         lambda question: {OUTPUT: computed(question.inputs, dtype)}, "float32", kinds=("forward",)
     )

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attnlab.correctness.race_check import judge, sampled_rows
 from attnlab.correctness.reference import refer
 from attnlab.libraries.torch_library import between_nan
 from attnlab.race.admission import rungs, too_large, too_long
-from attnlab.race.answers import Drawn, answer_pages, astray, judge, sampled_rows
+from attnlab.race.answers import Drawn, answer_pages, astray
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.inputs import Inputs
