@@ -19,9 +19,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from attnlab.environment import cache_folder
 from attnlab.errors import Unavailable
 from attnlab.processes import Interpreter, without_own
-from attnlab.remembered import cache_folder
 from attnlab.text import bytes_text, one_line
 
 #: the first version and the one after the last that attnlab's workers run in

@@ -39,18 +39,16 @@ from attnlab.correctness import race_check
 from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
 from attnlab.race import admission
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.runs.execute import resolve
-from attnlab.runs.plan import Plan
-from attnlab.runs.presets import Part, only_part
+from attnlab.runs.plan import Part, Plan, only_part
 from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.text import ratio_text, seconds_text
-from attnlab.workload.declaring import split_names, within
 from attnlab.workload.drawing import checked_problem
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.vocabulary import DTYPES, split_names, within
 from attnlab.workload.workload import Workload
 
 Interleaved = Callable[[str, Workload], Result | None]

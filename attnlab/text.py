@@ -1,4 +1,4 @@
-"""How numbers are written, in tables, sentences and figures; and text from outside, made safe to show.
+"""How numbers are written, text from outside made safe to show, and plain data made into dataclasses.
 
 What a backend raises, a library prints or a file holds is data. It may carry terminal escapes, characters that turn the
 direction of writing, thousands of letters, or the path of a home folder. It is shown in one line, bounded, without
@@ -7,12 +7,17 @@ control characters and without that path.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
 
 #: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
 MOST, _SHOWN = 400, 150
@@ -126,3 +131,62 @@ def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
             return f"{number_text(value / unit)} {name}"
     name, unit = units[-1]
     return f"{number_text(value / unit)} {name}"
+
+
+T = TypeVar("T")
+#: names less alike than this (`difflib.SequenceMatcher.ratio`) are no slips of one another: two letters that changed
+#: places in a name of five are this alike, names that only begin with the same ``torch_`` are less
+_ALIKE = 0.8
+#: letters of a part of a name that tell which is meant
+_TELLING = 3
+
+
+def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_only: bool = True) -> T:
+    """`data` as a `kind`, a dataclass; what is in it already as a dataclass stays as it is.
+
+    Not `strict`, numbers may be written as text, as "nan" and "inf" have to be in JSON. Not `known_only`, keys that
+    there is no field for are passed over.
+
+    Raises ValueError, beginning with `where`, for an unknown key, which near names are suggested for, a missing one,
+    a value of a wrong type, and what the dataclass itself refuses.
+    """
+    if known_only:
+        _refuse_unknown(data, kind, where)
+    try:
+        return msgspec.convert(data, kind, strict=strict)
+    except msgspec.ValidationError as fault:
+        raise ValueError(f"{where}: {fault}") from None
+
+
+def _refuse_unknown(data: Any, kind: Any, where: str) -> None:
+    """msgspec passes over keys that a dataclass has no field for: here they are a mistake."""
+    if not (is_dataclass(kind) and isinstance(data, Mapping)):
+        return
+    known = get_type_hints(kind)
+    for name, value in data.items():
+        if name not in known:
+            raise ValueError(f"{where}: unknown key {name!r}; {suggestion(str(name), known)}")
+        _refuse_unknown(value, known[name], f"{where}: {name}")
+
+
+def finite(value: Any, *, named: bool = True) -> Any:
+    """Plain data as JSON has it, without NaN and infinity: `named` they become "nan" and "inf", otherwise None."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value) if named else None
+    if isinstance(value, Mapping):
+        return {str(name): finite(one, named=named) for name, one in value.items()}
+    return [finite(one, named=named) for one in value] if isinstance(value, list | tuple) else value
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """``did you mean A or B?``, where `name` is likely a slip of one of the `known`, or a part of it.
+
+    Three at most, the likest first. Where there is none: `otherwise`, or all that there are.
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=_ALIKE)
+    if not near and len(name) >= _TELLING:
+        near = difflib.get_close_matches(name, [one for one in names if name in one], n=3, cutoff=0.0)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return otherwise or f"there are: {', '.join(names)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits
 from attnlab.stats.verdicts import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload

@@ -13,8 +13,8 @@ from common import attnlab, command_line, publish, say, table, yes
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.workload.workload import Workload
 
 LINEAR = ("numpy_blocked", "torch_sdpa")

@@ -23,8 +23,8 @@ from scipy.stats import ttest_1samp
 import attnlab
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import unasked
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.workload.workload import Workload
 
 #: what is promised: so much is added at most to a call of so many seconds, and so much by `attnlab.fastest`

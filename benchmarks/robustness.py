@@ -28,9 +28,9 @@ from random_damage import Figures, fuzz, soak
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import unasked
 from attnlab.environment import environment
+from attnlab.race.admission import Limits
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
 from attnlab.workload.workload import Workload

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from attnlab.workload.declaring import declaration
 from attnlab.workload.mask_kinds import OPEN, Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.vocabulary import GIVEN, declaration
 from attnlab.workload.workload import Workload
 
 #: what each field that has names may be called

@@ -1,25 +1,188 @@
-"""One implementation of attention: what it declines, and its calls, ready for a clock."""
+"""One implementation of attention: what it declines, and its calls, ready for a clock.
+
+A call is put together of keywords, `prepare`, stored keys and the block around it. What costs time and belongs to the
+work is within the call; all else is done before, once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.calling import UNKNOWN_GRADIENTS, Calling, laid_out
+from attnlab.backends.block import BlockCall, Core, Held
 from attnlab.backends.contract import Definition, defined
-from attnlab.backends.keywords import in_form, not_in_form, unsupported
-from attnlab.backends.library import Library, array_type, open_library
-from attnlab.backends.storage import not_stored
+from attnlab.backends.keywords import given, in_form, not_in_form, unsupported
+from attnlab.backends.library import Arrays, Call, Library, array_type, open_library
+from attnlab.backends.storage import STORED, not_stored
 from attnlab.errors import Declined, Refusal
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
-from attnlab.workload.vocabulary import LOG_SUM, OUTPUT
+from attnlab.workload.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
 from attnlab.workload.workload import Workload
+
+_NAMES = ("query", "key", "value")
+UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
+
+
+@dataclass(frozen=True)
+class Calling:
+    """One backend, asked for `workload` on the arrays of `problem`, which its `library` has.
+
+    Once a call is made, `held` are the arrays that it reads, as far as its answer changes with them in a known way, and
+    `again` makes the call anew where other numbers in them have to be prepared.
+    """
+
+    backend: Definition
+    workload: Workload
+    problem: Inputs
+    library: Library
+    held: list[Held] = field(default_factory=list)
+    again: list[Callable[[], Call]] = field(default_factory=list)
+
+    def call(self, arrays: Arrays, upstream: Any, projection: str) -> Call:
+        """A call without arguments, on query, key and value and the output's gradient, if it is there already."""
+        if self.problem.block is not None:
+            return self._block_call(projection)
+        if OUTPUT in self.workload.results:  # what a way back alone was made of stays
+            names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
+            self.held.extend(
+                ((one,), partial(self._laid_out, name)) for name, one in zip(names, arrays, strict=False)
+            )
+        return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
+
+    def _laid_out(self, name: str, problem: Inputs) -> Arrays:
+        return (laid_out(self.library, getattr(problem, name), self.workload.dtype, self.workload.layout),)
+
+    def _forward(self, arrays: Arrays) -> Call:
+        """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
+        workload, attend = self.workload, self._attending()
+        if workload.storage == CONTIGUOUS:
+            return self._on_prepared(attend, arrays)
+        query, *of_keys = arrays
+        storage = STORED[workload.storage]
+        stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+
+        def laid(name: str, problem: Inputs) -> Arrays:
+            return stored.laid(getattr(problem, name))
+
+        self.held.extend(zip(stored.arrays, (partial(laid, name) for name in _NAMES[1:]), strict=True))
+        if storage.keyword in self.backend.options:  # read as it lies
+            told = {storage.keyword: self.library.numbers(stored.numbers)}
+            return self._on_prepared(self._attending(told), (query, *stored.lying))
+        self._prepared((query, *stored.read()))  # what is compiled is compiled now
+
+        def gathering(query: Any) -> Any:
+            return attend(*self._prepared((query, *stored.read())))
+
+        return self._completed(gathering, (query,))
+
+    def _on_prepared(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        def made() -> Call:
+            return self._completed(attend, self._prepared(arrays))
+
+        if self.backend.prepare:
+            self.again.append(made)
+        return made()
+
+    def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+        """A call that returns once its result is computed."""
+        call, completed = partial(attend, *arrays), self.library.completed
+        return call if completed is None else lambda: completed(call())
+
+    def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
+        """The gradients that are asked for, with the output where that is timed too."""
+        workload, attend = self.workload, self._attending()
+        if upstream is None:
+            if self.problem.output_gradient is None:
+                raise ValueError(f"{workload.label} asks for gradients: the problem needs an output_gradient")
+            (upstream,) = self._laid_out("output_gradient", self.problem)
+            self.held.append(((upstream,), partial(self._laid_out, "output_gradient")))
+        asked = [at for at, name in enumerate(GRADIENTS) if name in workload.results]
+
+        def of_leaves(*leaves: Any) -> Any:
+            whole = list(arrays)
+            for at, leaf in zip(asked, leaves, strict=True):
+                whole[at] = leaf
+            return attend(*self._prepared(tuple(whole)))
+
+        plain = len(asked) == len(arrays) and not self.backend.prepare
+        of = self.library.training_call if OUTPUT in workload.results else self.library.backward_call
+        call = of(attend if plain else of_leaves, tuple(arrays[at] for at in asked), upstream)
+        return call if len(workload.results) > 1 else lambda: call()[0]
+
+    def _block_call(self, projection: str) -> Call:
+        block, dtype, library = self.problem.block, self.workload.dtype, self.library
+        assert block is not None
+        if self.backend.block is None:
+            call = BlockCall(library, block, dtype, self._core, projection)
+            self.held.extend(call.held)
+            return call
+        parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
+        options = given(self.problem, self.backend.options, library, dtype, self.backend.mask_form)
+        computed = self.backend.block(parameters, block.heads, **options)
+        x = library.from_numpy(block.x, dtype)
+        memory = None if block.memory is None else library.from_numpy(block.memory, dtype)
+        return lambda: computed(x, memory)
+
+    def _core(self, *arrays: Any) -> Core:
+        """`attend` for query, key and value of a block that lie as `arrays` do.
+
+        What it does with `prepare` is done now where that leaves the arrays as they are, else in every call.
+        """
+        inner = Calling(self.backend, self.workload.core, self.problem, self.library)
+        attend = inner._attending()
+        if all(map(operator.is_, inner._prepared(arrays), arrays)):
+            return attend
+        return lambda query, key, value: attend(*inner._prepared((query, key, value)))
+
+    def _prepared(self, arrays: Arrays) -> Arrays:
+        prepare = self.backend.prepare
+        return prepare(self.workload, *arrays) if prepare else arrays
+
+    def _attending(self, told: Mapping[str, Any] = {}) -> Callable[..., Any]:
+        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords and those that are `told`.
+
+        With zeros, and -inf for ln Z, where a query sees no key. Raises Declined for gradients of such a query: by an
+        array of a caller's own, of which the workload knows nothing.
+        """
+        backend, workload, library = self.backend, self.workload, self.library
+        own = given(self.problem, backend.options, library, workload.dtype, backend.mask_form)
+        options = {**own, **told}
+        with_log_sum = LOG_SUM in workload.results
+        attend = backend.attend_with_log_sum if with_log_sum else backend.attend
+        assert attend is not None, "declined before"
+        zeros = backend.zeros_empty_rows(workload.device)
+        empty = None if zeros else self.problem.mask.empty_rows(self.problem.shape)
+        if empty is None:
+            return partial(attend, **options)
+        if workload.backward:
+            raise Declined(UNKNOWN_GRADIENTS)
+        rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
+        if not with_log_sum:
+            return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
+
+        def filled(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
+            output, log_sum = attend(query, key, value, **options)
+            if self.problem.sinks is None:
+                log_sum = library.fill(log_sum, rows[..., 0], -math.inf)
+            return library.fill(output, rows, 0.0), log_sum
+
+        return filled
+
+
+def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
+    """`array` in the library, (batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
+    if layout == "bhsd":
+        return library.from_numpy(array, dtype)
+    return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
 
 
 class Backend(Definition):

@@ -101,7 +101,7 @@ def block(
     memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
     kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
     rotary : turn query and key by their positions.
-    projection : how x is projected: "fused" or "loop" (`attnlab.backends.calling`).
+    projection : how x is projected: "fused" or "loop" (`attnlab.backends.backend`).
     device, folders, rest : as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.

@@ -22,8 +22,8 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import SETTING, chosen, load
 from attnlab.backends.keywords import FORMS
 from attnlab.backends.library import huge_page_variables, thread_variables
-from attnlab.plain import suggestion
 from attnlab.processes import without_own
+from attnlab.text import suggestion
 from attnlab.workload.inputs import PROJECTIONS
 
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
@@ -109,7 +109,7 @@ class Contender:
     `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
     the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
     tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backends.calling`), None for as it comes, `mask` the form in which a mask is handed over, None for as the
+    (`attnlab.backends.backend`), None for as it comes, `mask` the form in which a mask is handed over, None for as the
     backend's keywords say. `deterministic` is declined by a library that has no such mode, and whoever then gives other
     bits in a second call is wrong. `python`, `requirements` and `ref` say where it runs, None or
     nothing for here (`attnlab.backends.side`).

@@ -22,7 +22,7 @@ import msgspec
 from attnlab.backends.backend import Backend
 from attnlab.backends.library import imports_begun, libraries
 from attnlab.errors import Unavailable
-from attnlab.plain import suggestion
+from attnlab.text import suggestion
 
 _HOME = "attnlab.implementations"
 #: what a file's `SETTINGS` have to be

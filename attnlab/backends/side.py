@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab.backends.contender import Contender
+from attnlab.environment import cache_folder
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole, own_code
 from attnlab.processes import Interpreter
-from attnlab.remembered import cache_folder
 
 #: the name of the working tree as it is, changes that are not committed included
 WORKING_TREE = "."

@@ -33,7 +33,7 @@ def backends(
     from attnlab.correctness.support import listed as found_here
     from attnlab.correctness.support import support
     from attnlab.report import fill, show
-    from attnlab.report.support import support_text
+    from attnlab.report.experiments_page import support_text
 
     for name in names:
         require(name, folders)

@@ -12,9 +12,8 @@ from typing import Any
 import click
 
 from attnlab.text import one_line, without_home
-from attnlab.workload.declaring import MOST, declaration, split_names
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.workload.vocabulary import DEVICES
+from attnlab.workload.vocabulary import DEVICES, MOST, declaration, split_names
 from attnlab.workload.workload import Workload
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -68,7 +67,7 @@ def backends(context: click.Context) -> Iterable[str]:
 
 def presets(context: click.Context) -> Iterable[str]:
     """Names of presets and of their parts."""
-    from attnlab.runs.presets import presets as known
+    from attnlab.runs.plan import presets as known
 
     return [name for one in known().values() for name in (one.name, *(part.path for part in one.parts))]
 
@@ -154,7 +153,7 @@ def read_workload(
 
     And the words that say it on a command line. Raises ValueError, naming the option that is wrong.
     """
-    from attnlab.runs.presets import only_workload
+    from attnlab.runs.plan import only_workload
 
     said = read_options(texts, grid=False)
     try:

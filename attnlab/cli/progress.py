@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from attnlab.race.disturbance import Notice
+from attnlab.race.instruments import Notice
 from attnlab.runs.execute import Progress
 from attnlab.text import one_line
 

@@ -144,7 +144,7 @@ def _part(plan: Plan, shard: str) -> Plan:
 
 def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, slurm: Sequence[str]) -> int:
     """Start what is missing of the shards, see it through, and print what failed."""
-    from attnlab.runs.cluster import carry_out, missing
+    from attnlab.runs.execute import carry_out, missing
 
     if out is None:
         raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
@@ -170,7 +170,7 @@ def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, s
 def _list_presets(asked: str | None) -> int:
     """Print all presets, or those asked for with the cost at each length."""
     from attnlab.report import fill, show
-    from attnlab.runs.presets import chosen_parts, presets
+    from attnlab.runs.plan import chosen_parts, presets
 
     parts = [] if asked is None else list(chosen_parts(asked))
     names = presets() if asked is None else dict.fromkeys(part.preset for part in parts)
@@ -189,7 +189,7 @@ def plan_of(
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
     from attnlab.lab import chosen_experiments
-    from attnlab.race.limits import Limits
+    from attnlab.race.admission import Limits
     from attnlab.runs.plan import Plan, read_plan
     from attnlab.workload.grid import by_option, read_options
 

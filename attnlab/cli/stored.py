@@ -77,7 +77,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     workload, contender, run and machine; a result without measurements has one row too. Exits with 1 where a run could
     not be read; the others are written all the same.
     """
-    from attnlab.runs.collect import collect as join
+    from attnlab.runs.store import collect as join
 
     skipped: list[str] = []
     runs, rows = join(folders, out, skipped=skipped.append)

@@ -13,8 +13,8 @@ import msgspec
 
 from attnlab.cli import options
 from attnlab.cli.racing import plan_of
-from attnlab.plain import finite
 from attnlab.system import without_garbage_collection
+from attnlab.text import finite
 
 #: what is raced where nothing is said
 _GRID = {"lengths": "128,512,1024", "heads": "8"}

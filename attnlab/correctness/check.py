@@ -17,8 +17,8 @@ from attnlab.correctness.examination import Answers, Examined, examine
 from attnlab.correctness.invariance import same_bits, with_other_threads
 from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question, forget
 from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.plain import suggestion
 from attnlab.processes import Failed, Interpreter, Process
+from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
 from attnlab.workload.result import Invariance
 from attnlab.workload.vocabulary import DTYPES, LOG_SUM, lower

@@ -25,8 +25,7 @@ from attnlab.figures import (
     powers_of_two,
     smooth,
 )
-from attnlab.lab.experiment import Array, Chart
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Array, Chart, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

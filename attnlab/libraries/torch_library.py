@@ -1,4 +1,7 @@
-"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients; and Keras on its arrays."""
+"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients.
+
+Beside it PyTorch in several processes, and Keras on its arrays.
+"""
 
 from __future__ import annotations
 
@@ -306,4 +309,32 @@ class Keras(Torch):
         return {**super().versions(), "keras": self._keras.__version__}
 
 
-LIBRARIES = (Torch, Keras)
+class TorchRanks(Torch):
+    """PyTorch in several processes (`attnlab.libraries.torch_ranks`), on the CPU of a Linux machine."""
+
+    #: why no block is made around its attention
+    no_projections = "only the attention is cut over processes, not its projections"
+
+    name = "torch_ranks"
+    before_fork = None
+    arrays_of = "torch"
+
+    @classmethod
+    def open_on(cls, device: str) -> Self:
+        """It on `device`. Raises Unavailable for any device but the CPU, and where processes cannot be connected."""
+        if device != "cpu":
+            raise Unavailable(f"attnlab runs ranks on the CPU only, not on {device}")
+        found = cls(device)
+        if not found.module.distributed.is_available() or not hasattr(os, "memfd_create"):
+            raise Unavailable("ranks need Linux and a PyTorch with torch.distributed")
+        return found
+
+    def peak_bytes(self, call: Call) -> int | None:
+        """Raises RuntimeError: the memory is that of other processes."""
+        raise RuntimeError("the memory of the ranks is not measured")
+
+    def attest(self, call: Call) -> str:
+        return "unknown: the ranks are not profiled"
+
+
+LIBRARIES = (Torch, TorchRanks, Keras)

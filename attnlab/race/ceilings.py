@@ -16,10 +16,10 @@ import numpy as np
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.library import Library, libraries, open_library, products
+from attnlab.environment import Remembered
 from attnlab.libraries.host import is_there
 from attnlab.processes import Failed, call
-from attnlab.race.disturbance import Watch
-from attnlab.remembered import Remembered
+from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling
 
 _BUDGET_SECONDS = 0.4

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from attnlab.backends.contender import parse_all
 from attnlab.errors import Unavailable
-from attnlab.plain import suggestion
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.system import hidden
-from attnlab.text import first_lines, interval_text, ratio_text
-from attnlab.workload.declaring import within
+from attnlab.text import first_lines, interval_text, ratio_text, suggestion
 from attnlab.workload.grid import choices, workloads
 from attnlab.workload.result import Outcome, Result
+from attnlab.workload.vocabulary import within
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:

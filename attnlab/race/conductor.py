@@ -23,9 +23,8 @@ from attnlab.backends.discovery import before_fork
 from attnlab.backends.side import side_of
 from attnlab.errors import Unavailable
 from attnlab.processes import Failed, Interpreter, Process
-from attnlab.race.disturbance import NOTABLE, Notice, Watch
-from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits
+from attnlab.race.instruments import NOTABLE, PEAK_MEMORY, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
 from attnlab.stats.verdicts import Kind, verdicts_against

@@ -25,10 +25,8 @@ from attnlab.correctness import race_check
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
-from attnlab.race.admission import too_large, too_long
-from attnlab.race.disturbance import NOTABLE, Watch, disturbed, steal_seconds, waited
-from attnlab.race.instruments import INSTRUMENTS, Readings
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits, too_large, too_long
+from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
 from attnlab.workload.drawing import problem_of

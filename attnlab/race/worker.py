@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from attnlab import system
-from attnlab.backends.backend import Backend
-from attnlab.backends.calling import Calling
+from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
 from attnlab.backends.library import Library, half_installed

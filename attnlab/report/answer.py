@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attnlab.report.frames import NOT_BELIEVED, Frames, mapping, pool_threads
 from attnlab.stats.analysis import Analysis, Cell, Choice, choose, largest_with_peaks
 from attnlab.stats.ranking import Sure
-from attnlab.stats.replication import speeds
+from attnlab.stats.verdicts import speeds
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 

@@ -16,8 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell
-from attnlab.stats.crossover import find_crossovers
-from attnlab.stats.growth import slopes
+from attnlab.stats.crossover import find_crossovers, slopes
 from attnlab.stats.ranking import Lead, is_second_entry
 from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result

@@ -23,9 +23,9 @@ import msgspec
 
 from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_huge_pages, with_setting
 from attnlab.backends.side import side_of
+from attnlab.race.admission import Limits
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.stats.ranking import is_second_entry
 from attnlab.stats.verdicts import MARGIN, Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result

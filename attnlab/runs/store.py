@@ -4,12 +4,14 @@
 visit to a workload, on the disk before `Run.append` returns. A kill can cut off the last line, and a disk or an editor
 may damage any: damaged lines are skipped and reported by number, all others are read. ``numerics.json`` beside them
 belongs to `attnlab.lab`.
+
+`collect` writes many stored runs to one Parquet file: tidy rows for pandas, DuckDB or Polars.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -20,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import filelock
 import msgspec
 
-from attnlab.errors import NotStored
+from attnlab.environment import fingerprint
+from attnlab.errors import NotStored, Unavailable
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
@@ -29,6 +32,7 @@ from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 #: of the files, and the last version that reads the format before
 FORMAT, FORMER_VERSION = 2, "attnlab 0.3.1"
@@ -260,3 +264,59 @@ def held(folder: Path) -> AbstractContextManager[Any]:
         ) from None
     except OSError as fault:
         raise ValueError(f"{folder} cannot be written to: {fault.strerror}") from None
+
+
+#: told of each run beside its rows, from its environment
+_ENVIRONMENT = ("cpu", "system", "python", "attnlab")
+
+
+def collect(
+    folders: Iterable[Path], out: Path, *, skipped: Callable[[str], None] = lambda text: None
+) -> tuple[int, int]:
+    """Write the measurements of all runs in and below `folders` to `out`; return how many runs and rows it holds.
+
+    A run that was found twice is written once. `skipped` hears of each run that cannot be read, in one line. Raises
+    ValueError where no run can be read, NotStored where `out` cannot be written, Unavailable without pyarrow.
+    """
+    import pandas as pd
+
+    try:
+        import pyarrow  # noqa: F401 (pandas writes with it)
+    except ImportError:
+        raise Unavailable("collect needs pyarrow: pip install 'attnlab[collect]'") from None
+    frames: dict[str, pd.DataFrame] = {}
+    for run in _runs(folders, skipped):
+        frames.setdefault(run.id or str(run.folder.resolve()), rows_of(run))
+    if not frames:
+        raise ValueError("none of the folders holds a run that can be read")
+    rows = pd.concat(frames.values(), ignore_index=True).convert_dtypes()
+    try:
+        rows.to_parquet(out, index=False)
+    except OSError as fault:
+        raise NotStored(f"{out} cannot be written: {fault.strerror}; name another file with -o") from None
+    return len(frames), len(rows)
+
+
+def rows_of(run: Run) -> pd.DataFrame:
+    """`Run.frame` with the run's name, id, start, machine and software in front of each row."""
+    rows = run.frame()
+    told = {"run": run.folder.resolve().name, "run_id": run.id, "started": run.started}
+    told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
+    told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
+    for at, (name, value) in enumerate(told.items()):
+        rows.insert(at, name, value)
+    pairs = [name for name in ("window", "key_lengths") if name in rows]  # tuples have no column type
+    rows[pairs] = rows[pairs].map(lambda one: None if one is None else str(one))
+    return rows
+
+
+def _runs(folders: Iterable[Path], skipped: Callable[[str], None]) -> Iterator[Run]:
+    for folder in folders:
+        files = sorted(folder.rglob(RUN_FILE))
+        if not files:
+            skipped(f"{folder} holds no run: there is no {RUN_FILE} in it or below it")
+        for file in files:
+            try:
+                yield read_run(file.parent)
+            except ValueError as fault:
+                skipped(str(fault))

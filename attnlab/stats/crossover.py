@@ -1,9 +1,13 @@
-"""The length at which two contenders' curves meet, with an interval; none where neither overtakes the other.
+"""What changes with length: how a contender's time grows, and where two contenders change places.
 
-ln(ratio) is interpolated against ln(n) by straight lines. The curves of the ratio and of both ends of its interval are
-followed from a length where one contender is decidedly faster to one where the other is. Straight lines place a
-crossover between two lengths only about: the interval is widened on both sides by `_DOUBT` of the distance between the
-lengths beside it.
+Growth is the slope of ln(time) against ln(length), with its interval. A slope of 2 is quadratic growth. Where a
+constant cost or a cache bends the line, the interval is wide: it comes from how far the measured lengths lie from the
+line.
+
+A crossover is the length at which two curves meet. There is none where neither overtakes the other. ln(ratio) is
+interpolated against ln(n) by straight lines. The curves of the ratio and of both ends of its interval are followed from
+a length where one contender is decidedly faster to one where the other is. Straight lines place a crossover between two
+lengths only about: the interval is widened on both sides by `_DOUBT` of the distance between the lengths beside it.
 """
 
 from __future__ import annotations
@@ -15,7 +19,45 @@ from dataclasses import dataclass
 
 from attnlab.stats.analysis import Analysis, Cell, Group
 from attnlab.stats.ranking import decidable
-from attnlab.stats.verdicts import Kind, Verdict
+from attnlab.stats.verdicts import ALPHA, Kind, Verdict, quantile
+
+#: two points determine a line, and nothing is left to tell how sure it is
+LEAST_LENGTHS = 3
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope from length `first` to `last`, with its 95 % interval."""
+
+    slope: float
+    low: float
+    high: float
+    first: int
+    last: int
+
+
+def slope_of(seconds: Mapping[int, float]) -> Slope | None:
+    """Ordinary least squares of ln(seconds) on ln(length); None for fewer than three lengths."""
+    from scipy.stats import linregress
+
+    lengths = sorted(seconds)
+    if len(lengths) < LEAST_LENGTHS:
+        return None
+    line = linregress([math.log(n) for n in lengths], [math.log(seconds[n]) for n in lengths])
+    half = quantile(len(lengths) - 2, ALPHA) * line.stderr
+    return Slope(line.slope, line.slope - half, line.slope + half, lengths[0], lengths[-1])
+
+
+def slopes(group: Group) -> dict[tuple[str, int], Slope]:
+    """By contender and head count, where enough lengths were measured."""
+    times: dict[tuple[str, int], dict[int, float]] = {}
+    for (heads, length), cell in sorted(group.cells.items()):
+        for name, result in cell.measured.items():
+            if result.latency is not None:
+                times.setdefault((name, heads), {})[length] = result.latency.median
+    found = {at: slope_of(some) for at, some in times.items()}
+    return {at: one for at, one in found.items() if one is not None}
+
 
 #: how well straight lines place a crossover, in parts of ln(n) between two lengths: for overheads and costs of a pair
 #: that differ up to fiftyfold, with lengths that double, they err by less

@@ -1,17 +1,37 @@
-"""How query, key and value are distributed: standard normal, and in the shapes that break implementations.
+"""Where query, key and value come from: standard normal, shapes that break implementations, a file of a model's.
 
 A distribution turns three standard normal arrays into query, key and value. Value keeps zero mean: with a value mean
 of 1 a wrong scale hardly moves the output. A distribution that is one more row of the table is known to options, plan
 files and reports.
+
+Inputs that a model computed lie by layers in one safetensors file, which is named as a distribution is:
+``qkv.safetensors/layer3@1f3a9c02b7d4e655``, the layer and the digest of the whole file (64 bits of its SHA-256, in
+hexadecimal digits) behind its path. Both may be left out when it is typed. A workload always has the digest, so that
+equal workloads have equal inputs, and a file that changed since is refused.
+
+Tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key``, ``LAYER.value`` (batch, kv_heads, keys,
+dim), and where there are such ``LAYER.mask`` (booleans), ``LAYER.bias``, ``LAYER.sinks``; without ``LAYER.`` in a file
+of a single layer. Scale, soft cap and masks that have a text are said beside the file, as of other workloads.
+A safetensors file holds numbers: reading it runs nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
+
+from attnlab.errors import FieldError, Unavailable
+from attnlab.workload.inputs import Inputs, floating, of_four_axes
 
 Array = NDArray[np.float64]
 Three = tuple[Array, Array, Array]
@@ -74,3 +94,115 @@ DISTRIBUTIONS: dict[str, Distribution] = {
     "above_1000": _offset_logits(1200.0),
     "below_minus_50000": _offset_logits(-52000.0),
 }
+
+
+SUFFIX = ".safetensors"
+#: what stands in a path of a file, so that it can be shown and typed as it is
+_TEXT = re.compile(
+    rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
+)
+
+
+@dataclass(frozen=True)
+class Captured:
+    """One layer of a file, by name; `digest` is empty where it was not told."""
+
+    file: str
+    layer: str = ""
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Captured:
+        """Raises FieldError for what is no such text."""
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            wanted = f"FILE{SUFFIX}/LAYER, its path of letters, digits and ./_-+~,=: alone"
+            raise FieldError("distribution", f"of a file is written {wanted}, got {text!r}")
+        return cls(found["file"], found["layer"] or "", found["digest"] or "")
+
+    @property
+    def text(self) -> str:
+        """As a workload has it."""
+        layer, digest = self.layer and f"/{self.layer}", self.digest and f"@{self.digest}"
+        return self.file + layer + digest
+
+    @property
+    def brief(self) -> str:
+        """As a label has it: without folders, and with as much of the digest as tells two files apart."""
+        return replace(self, file=Path(self.file).name, digest=self.digest[:8]).text
+
+    def inputs(self) -> Inputs:
+        """What the file holds of this layer. Raises ValueError, in one line, where it changed or holds no inputs."""
+        if self.digest not in ("", now := digest_of(self.file)):
+            hint = "leave out what follows @ to take it"
+            raise ValueError(f"{self.file} has changed: it was {self.digest}, it is {now}; {hint}")
+        return _inputs(self.file, self.layer, now)
+
+
+def is_captured(distribution: str) -> bool:
+    """Whether the name of a distribution is that of a file."""
+    return _TEXT.fullmatch(distribution) is not None
+
+
+def named(text: str) -> tuple[Captured, ...]:
+    """The layers that `text` names, with the digest that the file has: all of them where none is named.
+
+    Raises ValueError, in one line, for a missing file, one that is none, and an unknown layer.
+    """
+    asked = Captured.parse(text)
+    names = (name.rpartition(".") for name in _tensors(asked.file, digest_of(asked.file)))
+    there = sorted((layer for layer, _, name in names if name == "query"), key=lambda one: (len(one), one))
+    if not there:
+        raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
+    if asked.layer and asked.layer not in there:
+        held = ", ".join(filter(None, there)) or "one layer, unnamed"
+        raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}")
+    digest = asked.digest or digest_of(asked.file)
+    return tuple(Captured(asked.file, layer, digest) for layer in ([asked.layer] if asked.layer else there))
+
+
+def digest_of(file: str) -> str:
+    """The first 64 bits of a file's SHA-256; ValueError where it cannot be read."""
+    try:
+        found = Path(file).stat()
+        return _digest(file, found.st_size, found.st_mtime_ns)
+    except OSError as fault:
+        raise ValueError(f"the file of inputs {file} cannot be read: {fault.strerror}") from None
+
+
+@lru_cache(maxsize=64)
+def _digest(file: str, size: int, changed: int) -> str:
+    with Path(file).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
+
+
+@lru_cache(maxsize=8)
+def _tensors(file: str, digest: str, prefix: str | None = None) -> dict[str, Any]:
+    """The tensors whose names begin with `prefix`; without a `prefix` the names alone, each with None."""
+    if importlib.util.find_spec("safetensors") is None:
+        raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "np") as opened:
+            names = [name for name in opened.keys() if name.startswith(prefix or "")]  # noqa: SIM118
+            return {name: None if prefix is None else opened.get_tensor(name) for name in names}
+    except SafetensorError as fault:
+        raise ValueError(f"{file} is no safetensors file: {fault}") from None
+
+
+@lru_cache(maxsize=4)
+def _inputs(file: str, layer: str, digest: str) -> Inputs:
+    """One layer of a file. Raises ValueError, in one line, where its arrays do not fit each other."""
+    prefix = f"{layer}." if layer else ""
+    tensors = _tensors(file, digest, prefix)
+    arrays: dict[str, Any] = {
+        name: tensors.get(prefix + name) for name in ("query", "key", "value", "mask", "bias", "sinks")
+    }
+    try:
+        for name in ("query", "key", "value"):
+            floating(name, arrays[name])
+        found = Inputs.of(**arrays)
+    except ValueError as fault:
+        raise ValueError(f"{file} holds no inputs{f' of {layer}' if layer else ''}: {fault}") from None
+    return found if found.bias is None else found.with_(bias=of_four_axes(np.asarray(found.bias)))

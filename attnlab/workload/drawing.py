@@ -1,7 +1,7 @@
 """A workload's arrays: equal workloads give bit-equal inputs, in every process and for every library.
 
 They are drawn, standard normal or in a shape that breaks implementations (`attnlab.workload.distributions`), or read
-from a file of inputs that a model computed (`attnlab.workload.captured`).
+from a file of inputs that a model computed (`attnlab.workload.distributions`).
 """
 
 from __future__ import annotations

@@ -16,9 +16,8 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from attnlab.errors import FieldError
-from attnlab.workload.captured import SUFFIX, Captured, named
-from attnlab.workload.declaring import declaration, option
-from attnlab.workload.vocabulary import GIVEN
+from attnlab.workload.distributions import SUFFIX, Captured, named
+from attnlab.workload.vocabulary import GIVEN, declaration, option
 from attnlab.workload.workload import Workload
 
 Field = dataclasses.Field[Any]
@@ -144,7 +143,7 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
     """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
 
     Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.workload.captured`) one for each of its layers, with its sizes and conditions where nothing is said.
+    (`attnlab.workload.distributions`) one for each of its layers, with its sizes and conditions where nothing is said.
     Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)

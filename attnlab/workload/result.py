@@ -17,8 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
-from attnlab.plain import decode, finite
-from attnlab.text import one_line, quantity_text
+from attnlab.text import decode, finite, one_line, quantity_text
 from attnlab.workload.workload import Workload
 
 

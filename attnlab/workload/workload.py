@@ -2,7 +2,7 @@
 
 A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
 FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
-pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.workload.declaring`).
+pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.workload.vocabulary`).
 """
 
 from __future__ import annotations
@@ -16,16 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
-from attnlab.workload.captured import Captured, is_captured
-from attnlab.workload.declaring import (
-    MOST_SEED,
-    declaration,
-    declared,
-    in_label,
-    option,
-    spoken,
-)
-from attnlab.workload.distributions import DISTRIBUTIONS
+from attnlab.workload.distributions import DISTRIBUTIONS, Captured, is_captured
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
 from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
 from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
@@ -37,9 +28,15 @@ from attnlab.workload.vocabulary import (
     GIVEN,
     ITEM_BYTES,
     LOG_SUM,
+    MOST_SEED,
     OF_QUERIES,
     OUTPUT,
     STORAGES,
+    declaration,
+    declared,
+    in_label,
+    option,
+    spoken,
 )
 
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim")
@@ -222,7 +219,7 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises FieldError where its digest is not told: `attnlab.workload.captured.named` finds it.
+        Raises FieldError where its digest is not told: `attnlab.workload.distributions.named` finds it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None

@@ -11,7 +11,7 @@
 import matplotlib.pyplot as plt
 
 import attnlab
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits
 
 plan = attnlab.Plan.grid(
     lengths=(64, 256, 1024),

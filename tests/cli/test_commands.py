@@ -19,7 +19,7 @@ from typed import status
 from attnlab.cli import GROUPS, HOMES, app, options
 from attnlab.cli.options import read_workload
 from attnlab.cli.racing import compare
-from attnlab.runs.presets import presets
+from attnlab.runs.plan import presets
 from attnlab.workload.grid import choices
 from attnlab.workload.workload import Workload
 

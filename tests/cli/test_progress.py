@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from attnlab.cli.progress import progress
-from attnlab.race.disturbance import Notice
+from attnlab.race.instruments import Notice
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, quiet: bool = False, **variables: str) -> str:

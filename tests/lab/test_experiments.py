@@ -18,10 +18,8 @@ from attnlab.backends.contender import in_this_process
 from attnlab.errors import Unavailable
 from attnlab.figures import save
 from attnlab.lab import EXPERIMENTS, Finding, chapter, experiments, read_chapter, run_chapter, run_experiment
-from attnlab.lab.catalogue import experiment
-from attnlab.lab.claims import claims
-from attnlab.lab.experiment import Experiment, Subject, run
-from attnlab.lab.finding import Row, pick
+from attnlab.lab.catalogue import claims, experiment
+from attnlab.lab.experiment import Experiment, Row, Subject, pick, run
 from attnlab.lab.observables import black_box
 from attnlab.report import experiments_page
 

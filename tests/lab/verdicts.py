@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from attnlab.lab.claims import Claim, ClaimVerdict, Role, Test
-from attnlab.lab.finding import Finding, Row
+from attnlab.lab.catalogue import Claim, ClaimVerdict, Role, Test
+from attnlab.lab.experiment import Finding, Row
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 _BY_VERDICT = {

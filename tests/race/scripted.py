@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.correctness.reference import refer
 from attnlab.processes import Failed
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import Readings
-from attnlab.race.limits import Limits
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.vocabulary import LOG_SUM

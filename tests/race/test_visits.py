@@ -13,7 +13,7 @@ from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
 from attnlab.processes import Failed
 from attnlab.race.conductor import Conductor
-from attnlab.race.disturbance import disturbed, waited
+from attnlab.race.instruments import disturbed, waited
 from attnlab.stats.verdicts import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.lab import CHAPTER_FILE
-from attnlab.lab.finding import Finding
+from attnlab.lab.experiment import Finding
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 from attnlab.workload.result import Accuracy, Ceiling, Measurement, Outcome, Result

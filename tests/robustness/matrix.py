@@ -12,8 +12,8 @@ from unittest import mock
 import psutil
 
 from attnlab.backends.contender import parse_all
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
-from attnlab.race.limits import Limits
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 

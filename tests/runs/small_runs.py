@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 from attnlab.workload.result import Measurement, Outcome, Result

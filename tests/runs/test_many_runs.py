@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 from small_runs import record
 
-from attnlab.runs.cluster import carry_out, missing
-from attnlab.runs.collect import collect
-from attnlab.runs.store import RUN_FILE, Run, read_run
+from attnlab.runs.execute import carry_out, missing
+from attnlab.runs.store import RUN_FILE, Run, collect, read_run
 
 #: stands for attnlab: copies a complete run to where it is told to, but not the second shard
 FAKE = """

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from attnlab.race.limits import Limits
+from attnlab.race.admission import Limits
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan, read_plan
 

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from attnlab.runs.plan import Plan
-from attnlab.runs.presets import Part, presets
+from attnlab.runs.plan import Part, Plan, presets
 from attnlab.workload.masks import Mask
 
 EVERY = [part for preset in presets().values() for part in preset.parts]

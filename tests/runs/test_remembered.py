@@ -13,11 +13,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from attnlab import remembered
+from attnlab import environment
+from attnlab.environment import Remembered
 from attnlab.processes import Failed
 from attnlab.race import ceilings
-from attnlab.race.disturbance import Watch
-from attnlab.remembered import Remembered
+from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling
 
 FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
@@ -48,9 +48,9 @@ def damaged(folder: Path, old: str, new: str) -> None:
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
     "version": lambda patch, folder: (folder / "x-2.dist-info").mkdir() or patch.syspath_prepend(folder),
-    "boot": lambda patch, folder: patch.setattr(remembered, "_BOOT", folder / "cache" / "remembered.json"),
+    "boot": lambda patch, folder: patch.setattr(environment, "_BOOT", folder / "cache" / "remembered.json"),
     "setting": lambda patch, folder: patch.setenv("OPENBLAS_CORETYPE", "another than here"),
-    "a month later": lambda patch, folder: patch.setattr(remembered, "_LONGEST", timedelta(0)),
+    "a month later": lambda patch, folder: patch.setattr(environment, "_LONGEST", timedelta(0)),
     "cut off": lambda patch, folder: damaged(folder, "{", ""),
     "too deep": lambda patch, folder: damaged(folder, "{", "[" * 100_000),
     "no letters": lambda patch, folder: damaged(folder, "{", "\udcff"),

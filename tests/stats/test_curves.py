@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.stats.crossover import crossovers
-from attnlab.stats.growth import slope_of
+from attnlab.stats.crossover import crossovers, slope_of
 from attnlab.stats.verdicts import Kind, Verdict
 
 

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from attnlab.stats.analysis import analyse, rate
-from attnlab.stats.groups import grouped
+from attnlab.stats.analysis import analyse, grouped, rate
 from attnlab.stats.ranking import Sure, implementation_of, rank, winner
-from attnlab.stats.replication import combined, speeds
+from attnlab.stats.verdicts import combined, speeds
 from attnlab.workload.result import Ceiling, Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from attnlab.lab.experiment import Array, Chart, Experiment, Subject, mean_over_clusters, measured, of
+from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
 from attnlab.lab.experiments.heads import joined, split
-from attnlab.lab.finding import Row
 from attnlab.lab.observables import read_logits
 from attnlab.lab.theory import initial_logit_variance
 

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness.error_budget import CLASSES
-from attnlab.lab.experiment import Chart, Experiment, Subject, generator, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
 from attnlab.lab.theory import ErrorBudget, classify, precision_classes
 from attnlab.workload.vocabulary import round_to
 

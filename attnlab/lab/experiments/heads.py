@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import Workload

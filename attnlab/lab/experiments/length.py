@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from attnlab.lab import theory
-from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)
 SLOPE = 0.5

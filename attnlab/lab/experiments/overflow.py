@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.theory import float_format, overflow_threshold, underflow_threshold
 from attnlab.workload.vocabulary import DTYPES, carrier, round_to
 

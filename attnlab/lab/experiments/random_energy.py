@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.theory import critical_beta, random_energy
 
 LENGTHS = (64, 1024, 16384)

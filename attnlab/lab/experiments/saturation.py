@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attnlab.lab.experiment import Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.theory import attention_under_random_inputs, freezing_head_dim
 
 #: keys a row, head dimensions, heads and queries a head; a slow backend gets the second line. Below d_k = 4 a few

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnlab.lab import theory
-from attnlab.lab.experiment import Array, Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.observables import (
     Attend,
     Observables,

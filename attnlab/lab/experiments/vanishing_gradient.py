@@ -21,13 +21,14 @@ from attnlab.lab.experiment import (
     Array,
     Chart,
     Experiment,
+    Row,
     Subject,
+    Where,
     generator,
     mean_over_clusters,
     measured,
     of,
 )
-from attnlab.lab.finding import Row, Where
 from attnlab.lab.theory import attention_under_random_inputs
 from attnlab.workload.inputs import Inputs
 

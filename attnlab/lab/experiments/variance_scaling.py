@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Array, Chart, Experiment, Subject, measured, of
-from attnlab.lab.finding import Row
+from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.observables import read_logits
 from attnlab.lab.theory import dot_product_moments
 
