@@ -25,7 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.backends.discovery import on_request
-from attnlab.backends.keywords import flag_and_array, given_nothing
+from attnlab.backends.keywords import given_nothing, told
 from attnlab.environment import environment
 from attnlab.errors import Unavailable
 from attnlab.runs.store import Run, read_run
@@ -248,11 +248,11 @@ def _kind_of(one: Workload) -> str:
     further = (one.d_model, one.softcap, one.storage, one.sinks)
     if further != (None, None, CONTIGUOUS, False) or one.direction not in ("forward", "training"):
         return ""
-    causal, array = flag_and_array(one)
-    if array:
+    flags = told(one, ("causal",)) if one.bias == "none" else None
+    if flags is None:
         return ""
     queries, group = "one" if one.queries == 1 else "several", one.heads // one.kv_heads
-    mask = "causal" if causal else "no mask"
+    mask = "causal" if flags else "no mask"
     return (
         f"{one.device}, {one.dtype}, {one.direction}, {mask}, head_dim {one.head_dim}, value_dim {one.value_dim}, "
         f"heads per key head {group}, queries {queries}"

@@ -137,7 +137,7 @@ def gradients(
     output_gradient : (batch, heads, n_q, value_dim).
 
     Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
-    cannot be differentiated: NumPy cannot. What the exact gradients are, `attnlab.theory.exact_gradients` says.
+    cannot be differentiated: NumPy cannot. `attnlab.correctness.reference.refer` gives the exact ones.
     """
     problem = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
     found = answer(name, problem, direction="training", device=device, folders=folders)

@@ -157,17 +157,6 @@ def given_nothing(options: Collection[str]) -> dict[str, Any]:
     return {name: _RESTING.get(name) for name in options}
 
 
-def flag_and_array(workload: Workload) -> tuple[bool, str]:
-    """What a backend with the keywords ``causal`` and ``attn_mask`` will be given, told before there are arrays.
-
-    (causal, what is in attn_mask): "" where it is None, "booleans" or "numbers".
-    """
-    if workload.bias != "none":
-        return False, "numbers"
-    flags = told(workload, ("causal",))
-    return (False, "booleans") if flags is None else (bool(flags), "")
-
-
 def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
     """The keywords of `options` that say the whole mask of `workload`, with their values; None where they cannot."""
     return None if workload.mask == GIVEN else _told(workload.masked, workload.shape, options)

@@ -191,34 +191,31 @@ def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dic
         raise
 
 
+@dataclass
 class _BlackBox:
     """A backend in its own process, which is started again where it has ended, as `examine` asks it."""
 
-    def __init__(
-        self,
-        contender: Contender,
-        folders: Sequence[str],
-        device: str,
-        deadline: float,
-        on_event: Callable[[str], None],
-    ) -> None:
-        self._contender, self._folders, self._device = contender, folders, device
-        self._deadline, self._on_event = deadline, on_event
-        self._process: Process | None = None
-        self._says: dict[str, Any] = {}
-        #: processor seconds that the backend took so far: a busy machine does not make it slow
-        self._seconds = 0.0
-        #: the dtype of the arrays and that in which the backend is asked, and those in which nothing is asked
-        self._dtype = self._asked_in = ""
-        self._spared = frozenset[str]()
-        #: the dtype of the question that was asked last
-        self._last = ""
+    contender: Contender
+    folders: Sequence[str]
+    device: str
+    deadline: float
+    on_event: Callable[[str], None]
+    _process: Process | None = None
+    _says: dict[str, Any] = field(default_factory=dict)
+    #: processor seconds that the backend took so far: a busy machine does not make it slow
+    _seconds: float = 0.0
+    #: the dtype of the arrays and that in which the backend is asked, and those in which nothing is asked
+    _dtype: str = ""
+    _asked_in: str = ""
+    _spared: Collection[str] = ()
+    #: the dtype of the question that was asked last
+    _last: str = ""
 
     @property
     def process(self) -> Process:
         """That of the backend, started if need be. Raises Failed."""
         if self._process is None or not self._process.alive:
-            self._process, self._says = _started(self._contender, self._folders)
+            self._process, self._says = _started(self.contender, self.folders)
         return self._process
 
     def end(self) -> None:
@@ -235,7 +232,7 @@ class _BlackBox:
         except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
             return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
         less = lower(dtype, self._says["computes_in"])
-        self._dtype, self._asked_in, self._spared = dtype, less or dtype, frozenset(spared)
+        self._dtype, self._asked_in, self._spared = dtype, less or dtype, spared
         clock: dict[str, Any] = {} if everything else {"clock": lambda: self._seconds, "daily": True}
         try:
             # right answers are small products: a second thread here would only spin
@@ -260,15 +257,15 @@ class _BlackBox:
         if lowered:
             inputs = inputs.cast(self._dtype)
         self._last = question.dtype
-        self._on_event(f"{self._contender.name}: {question.text}")
+        self.on_event(f"{self.contender.name}: {question.text}")
         plain, arrays = pack(inputs)
         try:
             wait = self.process.begin(
                 "answer",
-                seconds=self._deadline,
+                seconds=self.deadline,
                 plain=plain,
                 arrays=list(arrays),
-                device=self._device,
+                device=self.device,
                 direction=question.direction,
                 layouts=question.layouts,
             )

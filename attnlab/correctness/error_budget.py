@@ -71,7 +71,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.exact_attention import at_rows, finite, takes_inputs, turned, visible_extremes
+from attnlab.correctness.exact_attention import at_rows, finite, turned, visible_extremes
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, one_of, real
 from attnlab.correctness.roundings import (
     RoundedRows,
@@ -180,7 +180,6 @@ class ErrorBudget:
 _ARRAYS = ("output", "worst_case", "tilt")
 
 
-@takes_inputs
 def error_budget(
     inputs: Inputs,
     *,
@@ -191,9 +190,8 @@ def error_budget(
 ) -> ErrorBudget:
     """The exact output of `inputs` and the error that rounding output, weights and scores to its dtype predicts.
 
-    Also as `error_budget(q, k, v, dtype=..., **keywords of Inputs.of, **keywords of this)`. The arrays hold the inputs
-    *as cast*: bfloat16 values in float32 arrays. `ErrorBudget.restricted_to` gives the budget of an implementation
-    that rounds less.
+    The arrays hold the inputs *as cast*: bfloat16 values in float32 arrays. `ErrorBudget.restricted_to` gives the
+    budget of an implementation that rounds less.
 
     rows : indexes of the query rows to judge; None for all.
     worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
@@ -234,12 +232,10 @@ def add_output(found: ErrorBudget, at: RoundedRows, extremes: tuple[Array, Array
     found.exponent_error = max(found.exponent_error, at.exponent_error)
 
 
-@takes_inputs
 def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
     """The three budgets of attention in the inputs' dtype, tightest first, from one pass over them.
 
-    Also as `precision_classes(q, k, v, dtype=..., **keywords of Inputs.of, **options)`. `options` as for
-    `error_budget`. Any `worst_case` bound is that of scores rounded.
+    options : as for `error_budget`. Any `worst_case` bound is that of scores rounded.
 
     The classes differ where the inner precision is far above the dtype: float16 and bfloat16. In float32 and
     float64 the inner term dominates and nearly any correct implementation is "full precision inside".
@@ -266,24 +262,6 @@ def classify(
         if error <= slack * budget.relative * (1 + deviations * budget.relative_scatter):
             return name
     return None
-
-
-@takes_inputs
-def log_sum_budget(inputs: Inputs, rows: ArrayLike | None = None) -> tuple[ErrorBudget, NDArray[np.bool_]]:
-    """ln Z and its budget, (batch, heads, rows, 1), as `error_budget`'s: any unfused form, scores and weights stored.
-
-    And where it is -inf: there the budget's output is 0, and nothing may be off.
-
-    rows : indexes of the query rows, None for all.
-
-    Raises ValueError as `error_budget` does.
-    """
-    asked = at_rows(finite(inputs), rows)
-    found = ErrorBudget.empty((*asked.output_shape[:3], 1))
-    empty = np.zeros(found.output.shape, bool)
-    for at in rounded_rows(asked, Roundings.of(inputs.dtype, any_unfused=True)):
-        add_log_sum(found, empty, at)
-    return found, empty
 
 
 def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], at: RoundedRows) -> None:

@@ -5,11 +5,10 @@ what is done to a block costs some dozen calls however little is in it.
 """
 
 import functools
-import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,36 +22,6 @@ from attnlab.workload.masks import Mask
 _BLOCK = 1 << 20
 # Elements up to which heads and batches share a block: it still lies in cache.
 _SHARED = 1 << 16
-
-_KEYWORDS = {
-    name for name, one in inspect.signature(Inputs.of).parameters.items() if one.kind is one.KEYWORD_ONLY
-}
-Found = TypeVar("Found")
-_ARRAYS = ("q", "k", "v", "output_gradient")
-
-
-def takes_inputs(function: Callable[..., Found]) -> Callable[..., Found]:
-    """Lets `function(inputs, **options)` be called with arrays too: `(q, k, v, causal=True, **options)`.
-
-    A fourth array is the gradient of the output; keywords that `Inputs.of` takes go there, the others to the function.
-    """
-
-    @functools.wraps(function)
-    def call(*given: Any, **options: Any) -> Found:
-        if given and isinstance(given[0], Inputs):
-            return function(*given, **options)
-        arrays = dict(zip(_ARRAYS, given, strict=False))
-        arrays |= {name: options.pop(name) for name in _ARRAYS if name in options}
-        query, key, value = (_floating(arrays.pop(name)) for name in _ARRAYS[:3])
-        asked = arrays | {name: options.pop(name) for name in _KEYWORDS & options.keys()}
-        return function(Inputs.of(query, key, value, **asked), **options)
-
-    return call
-
-
-def _floating(given: ArrayLike) -> NDArray[Any]:
-    found = np.asarray(given)
-    return found if found.dtype.kind == "f" else found.astype(np.float64)
 
 
 def finite(inputs: Inputs) -> Inputs:
@@ -266,24 +235,6 @@ def visible_extremes(part: Rows) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
-class LogSums(NamedTuple):
-    """Exact, in float64, of some query rows: ln Z, (batch, heads, rows, 1), -inf for an empty sum; and the output."""
-
-    log_sum: Array
-    output: Array
-
-
-def log_sums(inputs: Inputs, rows: ArrayLike | None = None) -> LogSums:
-    """ln Z and output of `inputs` at the query rows `rows`, all if None. ValueError for inputs that are not finite."""
-    asked = at_rows(finite(inputs), rows)
-    found = LogSums(np.empty((*asked.output_shape[:3], 1)), np.empty(asked.output_shape))
-    for part in blocks(asked):
-        soft = softmax_rows(part)
-        found.log_sum[part.at] = np.where(soft.partition > 0, soft.log_partition, -np.inf)
-        found.output[part.at] = soft.output
-    return found
-
-
 Three = tuple[Array, Array, Array]
 
 
@@ -362,26 +313,3 @@ def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
         raise ValueError("the inputs must have an output_gradient, got None; Inputs.of takes it")
     rows = np.flatnonzero(finite(inputs).output_gradient.any(axis=(0, 1, 3)))  # type: ignore[union-attr]
     return rows if rows.size else np.zeros(1, np.intp)
-
-
-@takes_inputs
-def exact_gradients(inputs: Inputs) -> Three:
-    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂o is the inputs' output gradient, each in its input's shape, float64.
-
-    Also as `exact_gradients(q, k, v, output_gradient, **keywords of Inputs.of)`. Formulas in the module's docstring.
-
-    Raises ValueError for shapes that do not fit and for NaN or infinity.
-    """
-    rows = pulled_rows(inputs)
-    asked = at_rows(inputs, rows)
-    keys = inputs.shape.keys
-    query = np.zeros(inputs.query.shape)
-    wider = asked.without_sinks()
-    key, value = np.zeros(wider.key.shape), np.zeros(wider.value.shape)
-    assert asked.output_gradient is not None
-    for part in blocks(asked):
-        found = backward_rows(part, asked.output_gradient).gradients
-        query[(*part.at[:2], rows[part.at[2]])] = found[0]
-        key[part.at_keys] += part.onto_keys(found[1])
-        value[part.at_keys] += part.onto_keys(found[2])
-    return query, key[:, :, :keys], value[:, :, :keys]

@@ -1,6 +1,6 @@
 """The error that a correct backward pass may have, derived from its roundings and not chosen.
 
-Names as in `exact_gradients`, roundings as in `error_budget`: c u is the rms of one
+Names as in `exact_attention`, roundings as in `error_budget`: c u is the rms of one
 rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
 
     output   ∂L/∂q, ∂L/∂k, ∂L/∂v once
@@ -70,7 +70,6 @@ from attnlab.correctness.exact_attention import (
     cap_curvature,
     chosen_rows,
     pulled_rows,
-    takes_inputs,
     turned,
 )
 from attnlab.correctness.numbers import ONE_MANTISSA, Array
@@ -107,20 +106,11 @@ _LAST = 2
 _SAMPLED = 16
 
 
-class GradientBudgets(NamedTuple):
-    """One budget a gradient; `output` of each is the exact gradient, in the shape of q, k or v."""
-
-    query: ErrorBudget
-    key: ErrorBudget
-    value: ErrorBudget
-
-
-@takes_inputs
-def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> GradientBudgets:
+def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[ErrorBudget, ...]:
     """The exact gradients of `inputs` and the error that roundings to its dtype predict.
 
-    Also as `gradient_budgets(q, k, v, output_gradient, dtype=..., **keywords of Inputs.of, **keywords of this)`. The
-    arrays hold values of the dtype as cast.
+    Those of query, key and value; `output` of each is the exact gradient, in the shape of its input. The arrays hold
+    values of the dtype as cast.
     rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
 
     Each budget has the variances of all sources. No worst case is known: it is 0 where nothing can be off, as for a key
@@ -153,7 +143,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> Gradie
             found.add(own, place, output=onto(back.gradients[one]), tilt=onto(back.tilts[one]))
             found.exponent_error = max(found.exponent_error, at.exponent_error)
     first = np.s_[:, :, :keys]  # without that of a sink
-    return GradientBudgets(
+    return (
         _stored(query.cut(np.s_[:, :, np.searchsorted(either, wanted)]), over_keys, roundings),
         *(_stored(one.cut(first), over_queries, roundings) for one in (key, value)),
     )

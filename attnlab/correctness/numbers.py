@@ -6,6 +6,7 @@ u is the unit roundoff, half the distance from 1 to the next number: 2^-24 for f
 
 import math
 import operator
+from functools import cache
 from typing import Any, NamedTuple, SupportsIndex
 
 import ml_dtypes
@@ -85,38 +86,22 @@ ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
 
 
 class FloatFormat(NamedTuple):
-    """A binary format: p bits of significand with the hidden one, and its exponents."""
+    """A binary format: p bits of significand with the hidden one, its u = 2^−p, and its extreme numbers."""
 
     precision: int
-    least_exponent: int  # of the smallest normal number
-    greatest_exponent: int  # of the largest number
-
-    @property
-    def unit_roundoff(self) -> float:
-        """2^−p."""
-        return math.ldexp(1.0, -self.precision)
-
-    @property
-    def largest(self) -> float:
-        """The largest finite number."""
-        return math.ldexp(2 - math.ldexp(1.0, 1 - self.precision), self.greatest_exponent)
-
-    @property
-    def smallest_normal(self) -> float:
-        """The smallest number with the full precision."""
-        return math.ldexp(1.0, self.least_exponent)
-
-    @property
-    def smallest_subnormal(self) -> float:
-        """The smallest positive number; below it the spacing is itself."""
-        return math.ldexp(1.0, self.least_exponent - self.precision + 1)
+    unit_roundoff: float
+    largest: float
+    smallest_normal: float  # with the full precision
+    smallest_subnormal: float  # below it the spacing is itself
 
 
+@cache
 def float_format(dtype: str) -> FloatFormat:
     """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
     form = FORMATS[one_of("dtype", dtype, DTYPES)]
     found = ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
-    return FloatFormat(found.nmant + 1, int(found.minexp), int(found.maxexp) - 1)
+    extremes = (float(one) for one in (found.max, found.smallest_normal, found.smallest_subnormal))
+    return FloatFormat(found.nmant + 1, 2.0 ** -(found.nmant + 1), *extremes)
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -138,5 +123,4 @@ def underflow_threshold(dtype: str) -> float:
     float16 25 ln 2 = 17.33, bfloat16 92.9, float32 104.0, float64 745.1, where subnormals are kept (flushed
     to zero, it is −ln of the smallest normal). Raises ValueError for an unknown dtype.
     """
-    found = float_format(dtype)
-    return (found.precision - found.least_exponent) * math.log(2)
+    return math.log(2) - math.log(float_format(dtype).smallest_subnormal)

@@ -23,10 +23,7 @@ from numpy.typing import ArrayLike
 from attnlab.correctness.error_budget import ErrorBudget as ErrorBudget
 from attnlab.correctness.error_budget import classify as classify
 from attnlab.correctness.error_budget import error_budget as error_budget
-from attnlab.correctness.error_budget import log_sum_budget as log_sum_budget
 from attnlab.correctness.error_budget import precision_classes as precision_classes
-from attnlab.correctness.exact_attention import exact_gradients as exact_gradients
-from attnlab.correctness.exact_attention import log_sums as log_sums
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES as GRADIENT_CLASSES
 from attnlab.correctness.gradient_budget import gradient_budgets as gradient_budgets
 from attnlab.correctness.numbers import ROUNDING_RMS as ROUNDING_RMS

@@ -34,10 +34,11 @@ def error(out):
 
 # %%
 from attnlab.lab.theory import classify, precision_classes
+from attnlab.workload.inputs import Inputs
 
 inputs = [x.astype("bfloat16").astype(np.float32) for x in (q, k, v)]
 truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in inputs))
-budgets = precision_classes(*inputs, dtype="bfloat16", score_roundings=1)
+budgets = precision_classes(Inputs.of(*inputs, dtype="bfloat16"), score_roundings=1)
 for name, budget in budgets.items():
     print(f"{name:22} predicted error {budget.relative:.2e}")
 

@@ -14,6 +14,7 @@ from mutants.rounding import RIGHT
 
 from attnlab.correctness.reference import refer
 from attnlab.lab import theory
+from attnlab.workload.inputs import Inputs
 
 HALVES = ("float16", "bfloat16")
 
@@ -47,24 +48,7 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
         np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
 
 
-def test_arrays_and_their_problem_are_one() -> None:
-    """The public functions take either; a row that sees no key has the output 0 without error."""
-    problem = drawn("bfloat16", causal="bottom_right", softcap=2.0)
-    arrays = (problem.query, problem.key, problem.value)
-    options = {"causal": "bottom_right", "softcap": 2.0, "scale": 0.4, "dtype": "bfloat16"}
-    for name, expected in theory.precision_classes(problem, worst_case=True).items():
-        found = theory.precision_classes(*arrays, **options, worst_case=True)[name]
-        np.testing.assert_array_equal(found.rms, expected.rms)
-        np.testing.assert_array_equal(found.worst_case, expected.worst_case)
-    upstream = problem.output_gradient
-    for mine, theirs, exact in zip(
-        theory.gradient_budgets(*arrays, upstream, **options),
-        theory.gradient_budgets(problem),
-        theory.exact_gradients(*arrays, upstream, **options),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(mine.rms, theirs.rms)
-        np.testing.assert_allclose(mine.output, exact, atol=1e-12)
+def test_a_row_that_sees_no_key_has_the_output_0_without_error() -> None:
     empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]), worst_case=True)
     for zero in (empty.output, empty.rms, empty.worst_case):
         assert (zero[:, :, 7] == 0).all()
@@ -152,7 +136,7 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     total = sum((p[..., j, None] for j in range(n)), np.zeros(1, np.float32))
     o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32)) / total
-    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    budget = theory.error_budget(Inputs.of(q, k, v, dtype="float32")).restricted_to("output", "inner")
     ratio = np.linalg.norm(o - budget.output) / np.linalg.norm(budget.output) / budget.relative
     slack = 3 * budget.relative_scatter
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
@@ -172,22 +156,21 @@ def test_keys_whose_neighbours_are_alike_have_the_error_of_their_own_partial_sum
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     p = (p / p.sum(axis=-1, keepdims=True)).astype(np.float32)
     o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32))
-    budget = theory.error_budget(q, k, v, dtype="float32").restricted_to("output", "inner")
+    budget = theory.error_budget(Inputs.of(q, k, v, dtype="float32")).restricted_to("output", "inner")
     far = np.abs(o - budget.output) / budget.rms
     assert far.max() < 6
     assert np.sqrt((far**2).mean()) > 0.5
     mixed = rng.permutation(n)
-    assert (
-        budget.relative > 3 * theory.error_budget(q, k[:, :, mixed], v[:, :, mixed], dtype="float32").relative
-    )
+    shuffled = Inputs.of(q, k[:, :, mixed], v[:, :, mixed], dtype="float32")
+    assert budget.relative > 3 * theory.error_budget(shuffled).relative
 
 
 # -- what is refused
 
 X = np.zeros((1, 2, 3, 4))
 BAD: list[dict[str, Any]] = [
-    *({"q": one} for one in (X[0], X[..., :3], X[:, :, :0], X[:, :1])),
-    *({"v": np.full_like(X, one)} for one in (math.nan, math.inf)),
+    *({"query": one} for one in (X[0], X[..., :3], X[:, :, :0], X[:, :1])),
+    *({"value": np.full_like(X, one)} for one in (math.nan, math.inf)),
     *({name: one} for name, one in (("dtype", "float8"), ("score_roundings", -1), ("scale", math.nan))),
     *({"rows": rows} for rows in ([3], [], [0.5])),
     *({"mask": mask} for mask in (np.ones((3, 3)), np.ones((2, 3), dtype=bool))),
@@ -198,5 +181,9 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("change", BAD)
 def test_bad_input_is_refused_in_one_line(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must") as caught:
-        theory.error_budget(**{"q": X, "k": X, "v": X, "dtype": "float32", **change})
+        options = {name: change[name] for name in ("rows", "score_roundings") if name in change}
+        asked = {name: one for name, one in change.items() if name not in options}
+        theory.error_budget(
+            Inputs.of(**{"query": X, "key": X, "value": X, "dtype": "float32", **asked}), **options
+        )
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.examination import Answers, examine
 from attnlab.correctness.questions import Question
-from attnlab.lab.theory import log_sums
+from attnlab.correctness.reference import refer
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.masks import EVERYTHING
 from attnlab.workload.vocabulary import DTYPES, LOG_SUM, OUTPUT, round_to
@@ -21,10 +21,16 @@ Change = Callable[[Array, Inputs], Array]
 FAULTS: dict[str, Change] = {
     "to base 2": lambda z, p: z / np.log(2),
     "0 where nothing is seen": lambda z, p: np.where(np.isneginf(z), 0.0, z),
-    "sinks are forgotten": lambda z, p: log_sums(p.with_(sinks=None)).log_sum,
-    "masked keys are counted": lambda z, p: log_sums(p.with_(mask=EVERYTHING)).log_sum,
+    "sinks are forgotten": lambda z, p: exact(p.with_(sinks=None))[1],
+    "masked keys are counted": lambda z, p: exact(p.with_(mask=EVERYTHING))[1],
     "a hundredth more": lambda z, p: z + 1e-2,
 }
+
+
+def exact(inputs: Inputs) -> tuple[Array, Array]:
+    """Output and ln Z."""
+    found = refer(inputs, log_sum=True)
+    return found[OUTPUT].output, np.where(found[LOG_SUM].infinite, -np.inf, found[LOG_SUM].output)
 
 
 def asked(change: Change) -> Callable[[Question], Answers]:
@@ -32,10 +38,10 @@ def asked(change: Change) -> Callable[[Question], Answers]:
 
     def ask(question: Question) -> Answers:
         inputs = question.inputs
-        found = log_sums(inputs)
+        output, log_sum = exact(inputs)
         narrow = np.float64 if inputs.dtype == "float64" else np.float32
-        z = change(found.log_sum, inputs)[..., 0].astype(narrow)
-        return {OUTPUT: round_to(found.output, inputs.dtype), LOG_SUM: z}
+        z = change(log_sum, inputs)[..., 0].astype(narrow)
+        return {OUTPUT: round_to(output, inputs.dtype), LOG_SUM: z}
 
     return ask
 

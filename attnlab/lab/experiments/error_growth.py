@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from attnlab.correctness.error_budget import CLASSES
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
 from attnlab.lab.theory import ErrorBudget, classify, precision_classes
+from attnlab.workload.inputs import Inputs
 from attnlab.workload.vocabulary import round_to
 
 #: what is varied, and what the others are meanwhile
@@ -76,8 +77,8 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
     ]
     # where the scale is a power of two it rounds nothing, and scores are rounded once
     roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
-    asked: dict[str, Any] = {"scale": scale, "score_roundings": roundings}
-    return Point(dtype, arrays, scale, precision_classes(*arrays, dtype=dtype, **asked))
+    asked = Inputs.of(*arrays, dtype=dtype, scale=scale)
+    return Point(dtype, arrays, scale, precision_classes(asked, score_roundings=roundings))
 
 
 def measure(one: Subject) -> Iterator[Row]:
