@@ -83,11 +83,6 @@ def commit_of(top: Path, ref: str) -> str:
         raise Unavailable(f"{ref!r} is no commit, branch or tag of {top}") from None
 
 
-def uncommitted() -> list[str]:
-    """The files of the repository that differ from its last commit; those that git does not know are left out."""
-    return _git("diff", "--name-only", "HEAD").splitlines()
-
-
 @functools.cache
 def checkout(top: Path, commit: str) -> Path:
     """A folder that holds the files of that commit of the repository at `top`; the repository stays as it is."""
@@ -148,7 +143,7 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
             "`attnlab compare` of a contender with itself tests the machine"
         )
     if head[0] == "ref" and WORKING_TREE not in (base[1], head[1]) and _state(head[1]) == _state("HEAD"):
-        changed = uncommitted()
+        changed = _git("diff", "--name-only", "HEAD").splitlines()  # none that git does not know
         if changed:
             raise ValueError(
                 f"files of the working tree differ from {head[1]}, as {changed[0]}: commit, or name the tree as it "

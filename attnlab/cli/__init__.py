@@ -12,18 +12,18 @@ GROUPS = {
     "Measure": {
         "compare": ("racing", "Race backends on one workload; the first is the baseline."),
         "run": ("racing", "Measure a plan and write its report."),
-        "gate": ("versions", "Race two versions: did it become slower, bigger or wrong?"),
+        "gate": ("racing", "Race two versions: did it become slower, bigger or wrong?"),
     },
     "Check and understand": {
-        "backends": ("backends", "List the backends: which can run here, which cannot, and why."),
-        "check": ("backends", "Check answers and gradients of backends against float64."),
-        "numerics": ("laboratory", "Run numerical experiments and write their page."),
-        "diagnose": ("laboratory", "Say what attention does in a trained model, head by head."),
+        "backends": ("checking", "List the backends: which can run here, which cannot, and why."),
+        "check": ("checking", "Check answers and gradients of backends against float64."),
+        "numerics": ("checking", "Run numerical experiments and write their page."),
+        "diagnose": ("checking", "Say what attention does in a trained model, head by head."),
     },
     "Read what is stored": {
         "show": ("stored", "Print the verdict and the table of a stored run."),
         "report": ("stored", "Write the report of a stored run again."),
-        "diff": ("versions", "Show two stored runs side by side."),
+        "diff": ("stored", "Show two stored runs side by side."),
         "collect": ("stored", "Write the results of many runs into one table."),
     },
 }

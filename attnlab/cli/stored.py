@@ -1,15 +1,16 @@
-"""``attnlab show``, ``report`` and ``collect``: what is stored, printed, reported again, or joined."""
+"""``attnlab show``, ``report``, ``diff`` and ``collect``: stored runs, printed, reported again, compared, joined."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from attnlab.cli import options
 from attnlab.system import without_garbage_collection
-from attnlab.text import one_line
+from attnlab.text import finite, one_line
 
 
 @click.command()
@@ -85,3 +86,30 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
         click.echo(f"attnlab: skipped: {one_line(fault)}", err=True)
     click.echo(f"{out}: {rows} rows of {runs} runs")
     return int(bool(skipped))
+
+
+@click.command()
+@click.argument("first", metavar="RUN", type=options.PATH)
+@click.argument("second", metavar="RUN", type=options.PATH)
+@click.option(
+    "--anyway", is_flag=True, help="Show runs of different conditions too; nothing is called changed then."
+)
+@options.as_json
+@without_garbage_collection(last=True)
+def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
+    """Show two stored runs side by side.
+
+    They are of one machine and one plan, as of two versions of a library. Their seconds did not race, so that their
+    ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
+    the intervals of that ratio are disjoint in the two runs.
+    """
+    from attnlab.report import differences, fill, show
+    from attnlab.runs import diff as two
+    from attnlab.runs.store import read_run
+
+    found = two.diff(read_run(first), read_run(second), anyway=anyway)
+    if as_json:
+        click.echo(json.dumps(finite(asdict(found))))
+        return 0
+    show(fill("diff.md.j2", found=found, rows=differences(found)))
+    return 0

@@ -145,15 +145,9 @@ def observe(
     """
     number_format = dtype or str(q.dtype)
     attend = backend if callable(backend) else black_box(backend, dtype=dtype, device=device, folders=folders)
-    told = {
-        "causal": causal,
-        "mask": mask,
-        "window": window,
-        "key_lengths": key_lengths,
-        "dtype": number_format,
-    }
+    told = {"causal": causal, "mask": mask, "window": window, "key_lengths": key_lengths}
     arrays = (round_to(array, number_format) if array.dtype.kind == "f" else array for array in (q, k, k))
-    problem = Inputs.of(*arrays, scale=scale, **told)
+    problem = Inputs.of(*arrays, scale=scale, dtype=number_format, **told)
     q, k, factor = problem.query, problem.key, problem.scale
     for name, array in (("q", q), ("k", k)):
         _finite(name, array)

@@ -96,10 +96,6 @@ _TOLD = ("layerType", "primitiveType")
 _FRAME = ("Input", "Output", "Const", None)
 
 
-def _value(told: Any) -> Any:
-    return getattr(told, "value", told)
-
-
 class OpenVino(NumPy):
     """See `attnlab.backends.library.Library`."""
 
@@ -131,10 +127,9 @@ class OpenVino(NumPy):
         found = []
         for compiled in (request.get_compiled_model() for request in REQUESTS.used_by(call)):
             for node in compiled.get_runtime_model().get_ops():
+                about = node.get_rt_info()
                 told = {
-                    name: str(_value(node.get_rt_info()[name]))
-                    for name in _TOLD
-                    if name in node.get_rt_info()
+                    name: str(getattr(about[name], "value", about[name])) for name in _TOLD if name in about
                 }
                 if told.get("layerType") not in _FRAME:
                     found.append(f"{told.get('layerType')} {told.get('primitiveType')}")

@@ -138,11 +138,7 @@ def compare(
         one.require(places)
     if limits is None:
         within("seconds", 1.0 if seconds is None else seconds)
-        limits = Limits(
-            workload_seconds=seconds or SECONDS,
-            visits=min(VISITS, visits),
-            most_visits=visits,
-        )
+        limits = Limits(workload_seconds=seconds or SECONDS, visits=min(VISITS, visits), most_visits=visits)
     ran_with: dict[str, dict[str, str]] = {}
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))

@@ -119,7 +119,7 @@ class Frames:
             }
             for one in self.run.results
             if one.latency
-            for at, took in one.latency.by_round().items()
+            for at, took in one.latency.by_round.items()
         )
         return _frame(rows, ("group", "heads", "n", "contender", "round", "visit", "seconds", "disturbed"))
 

@@ -126,7 +126,7 @@ def _side(cell: Cell, name: str, baseline: str, comparisons: int) -> Side:
         return Side()
     mine, base = (cell.measured[one].latency if one in cell.measured else None for one in (name, baseline))
     verdict = None
-    if name != baseline and mine and base and not base.by_round().keys().isdisjoint(mine.by_round()):
+    if name != baseline and mine and base and not base.by_round.keys().isdisjoint(mine.by_round):
         verdict = compare(base, mine, comparisons=comparisons, margin=cell.margin)
     seconds = mine.median if mine else None
     return Side(str(result.outcome), result.reason, seconds, result.peak_bytes, result.kernel, verdict)

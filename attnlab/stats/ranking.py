@@ -124,7 +124,7 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
             contender=name,
             implementation=implementation_of(results[name]),
             seconds=medians[name],
-            rounds=len(set(times[name].by_round()) - times[name].disturbed_rounds),
+            rounds=len(set(times[name].by_round) - times[name].disturbed_rounds),
             against_best=against_best.get(name),
             against_baseline=against_baseline.get(name),
         )

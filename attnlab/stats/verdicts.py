@@ -106,7 +106,7 @@ def compare(
     the baseline: the error rate is shared among them. Fewer than two visits with undisturbed rounds have no interval,
     and the verdict is undecided. Raises ValueError where the two share no round.
     """
-    shared = baseline.by_round().keys() & contender.by_round().keys()
+    shared = baseline.by_round.keys() & contender.by_round.keys()
     if not shared:
         raise ValueError("the two share no round")
     visits = log_ratios(baseline, contender)
@@ -125,7 +125,7 @@ def compare(
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
     """By visit, ln(contender / baseline) of every round that both took part in undisturbed."""
     left_out = baseline.disturbed_rounds | contender.disturbed_rounds
-    base, other, numbers = baseline.by_round(), contender.by_round(), baseline.visits
+    base, other, numbers = baseline.by_round, contender.by_round, baseline.visits
     found: dict[int, list[float]] = {}
     for index in sorted(base):
         if index in other and index not in left_out:
@@ -216,7 +216,7 @@ def verdicts_against(
     found = {
         name: compare(base, latency, comparisons=left, margin=margin)
         for name, latency in times.items()
-        if not base.by_round().keys().isdisjoint(latency.by_round())
+        if not base.by_round.keys().isdisjoint(latency.by_round)
     }
     for name in sorted(found, key=lambda name: _chance(found[name], margin)):
         found[name] = _at_level(found[name], LOOK_ALPHA / left, margin)
@@ -282,7 +282,7 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
     turns: where all fast visits come before all slow ones, or after, the machine may have changed its own speed once.
     """
     by_visit: dict[int, list[float]] = {}
-    for index, sample in latency.by_round().items():
+    for index, sample in latency.by_round.items():
         if index not in latency.disturbed_rounds:
             by_visit.setdefault(latency.visits[index], []).append(math.log(sample))
     timed = [statistics.median(logs) for _, logs in sorted(by_visit.items())]

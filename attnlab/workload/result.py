@@ -68,19 +68,16 @@ class Measurement:
         left_out = self.disturbed_rounds
         if not left_out:
             return self.samples
-        return [one for index, one in self.by_round().items() if index not in left_out]
+        return [one for index, one in self.by_round.items() if index not in left_out]
 
     @property
     def least(self) -> float:
         """Smallest sample, in the base unit."""
         return min(self.samples)
 
+    @cached_property
     def by_round(self) -> Mapping[int, float]:
         """Samples by the round they were taken in."""
-        return self._by_round
-
-    @cached_property
-    def _by_round(self) -> dict[int, float]:
         return dict(zip(map(int, self.columns["round"]), self.samples, strict=True))
 
     @cached_property
@@ -276,7 +273,7 @@ def _impossible(one: Measurement) -> str | None:
     for name in _COUNTS:
         if not all(map(math.isfinite, one.columns.get(name, ()))):
             return f"a column {name} of no numbers"
-    if one.quantity == "latency" and len(one.by_round()) < len(one.samples):
+    if one.quantity == "latency" and len(one.by_round) < len(one.samples):
         return "one round twice"
     return None
 

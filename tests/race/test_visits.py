@@ -50,7 +50,7 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
     found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(0.15)}, limits=limits))
     slow, quick = found[B].latency, found[A].latency
     assert slow is not None and quick is not None
-    assert len(quick.samples) == 12 and list(slow.by_round()) == [0, 4, 8]
+    assert len(quick.samples) == 12 and list(slow.by_round) == [0, 4, 8]
     assert set(slow.columns["iterations"]) == {1.0} and set(slow.columns["opening_s"]) == {0.0}
 
 
