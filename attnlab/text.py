@@ -17,8 +17,6 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import msgspec
-
 #: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
 MOST, _SHOWN = 400, 150
 #: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
@@ -150,6 +148,8 @@ def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_o
     Raises ValueError, beginning with `where`, for an unknown key, which near names are suggested for, a missing one,
     a value of a wrong type, and what the dataclass itself refuses.
     """
+    import msgspec  # the list of commands does without it
+
     if known_only:
         _refuse_unknown(data, kind, where)
     try:
