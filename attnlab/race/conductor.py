@@ -24,7 +24,7 @@ from attnlab.backends.side import side_of
 from attnlab.errors import Unavailable
 from attnlab.processes import Failed, Interpreter, Process
 from attnlab.race.admission import Limits
-from attnlab.race.instruments import NOTABLE, PEAK_MEMORY, Notice, Watch
+from attnlab.race.instruments import INSTRUMENTS, NOTABLE, PEAK_MEMORY, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
 from attnlab.stats.verdicts import Kind, verdicts_against
@@ -89,12 +89,12 @@ class Conductor:
         self._nurseries.clear()
 
     def visit(
-        self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, memory: bool = False
+        self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, once: bool = False
     ) -> list[Result]:
         """One visit: a result for each contender, or each of those called `names`, that is not settled there.
 
-        number : of the visit, unique among those to this workload; with 0 all contenders are asked anew. Empty where
-        the machine was suspended.
+        number : of the visit, unique among those to this workload; with 0 all contenders are asked anew.
+        once : ask also the instruments that need one visit only. Empty where the machine was suspended.
         """
         if number == 0:
             self._settled[workload], self._measured[workload] = set(), set()
@@ -108,7 +108,7 @@ class Conductor:
             number,
             self.limits,
             first={one.name for one in racing} - measured,
-            instruments=(PEAK_MEMORY.quantity,) if memory else (),
+            instruments=[one for one in INSTRUMENTS if once and (self.memory or one != PEAK_MEMORY.quantity)],
             account=self.account,
             on_event=self._on_event,
             clock=self._clock,
@@ -147,8 +147,7 @@ class Conductor:
         """
         started, limits, so_far = monotonic(), self.limits, list[Result]()
         for number in range(max(limits.visits, limits.most_visits)):
-            memory = self.memory and number == min(1, limits.visits - 1)
-            found = self.visit(workload, names, number=number, memory=memory)
+            found = self.visit(workload, names, number=number, once=number == min(1, limits.visits - 1))
             yield found
             so_far += found
             done, still = number + 1, sum(one.outcome is Outcome.MEASURED for one in found)

@@ -232,9 +232,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
                 continue
             total = max(done + len(lap) - at, LEAST_VISITS * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
-            found = conductor.visit(
-                workload, number=number, memory=plan.memory and number == min(1, limits.visits - 1)
-            )
+            found = conductor.visit(workload, number=number, once=number == min(1, limits.visits - 1))
             record.append(found)
             progress.finished(found)
             done, took[workload] = done + 1, time.monotonic() - started

@@ -13,6 +13,7 @@ Positions are counted from the first query and the first key (top-left), unless 
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from attnlab.errors import FieldError
 Positions = NDArray[np.intp]
 #: pairs of a mask that are drawn one by one
 _MOST_DRAWN = 2**30
+#: times that a part is drawn whose kind refuses what was drawn
+_DRAWS = 20
 ALIGNMENTS = ("top_left", "bottom_right")
 #: an open side of a window, as it is written
 OPEN = -1
@@ -125,7 +128,10 @@ class Part(ABC):
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
-        """One that fits `shape`, each field drawn by its type; None for a kind with a field of another type."""
+        """One that fits `shape`, each field drawn by its type, again where the kind refuses what was drawn.
+
+        None for a kind with a field of another type, and for one that refuses everything.
+        """
         draws: dict[str, Callable[[], Any]] = {
             "int": lambda: int(rng.integers(0, shape.keys + 1)),
             "float": lambda: round(float(rng.uniform(0.1, 0.9)), 3),
@@ -133,7 +139,12 @@ class Part(ABC):
             "tuple[int, ...]": lambda: tuple(map(int, rng.integers(0, shape.keys + 1, size=shape.batch))),
         }
         types = [str(one.type) for one in fields(cls)]  # type: ignore[arg-type]
-        return cls(*(draws[one]() for one in types)) if set(types) <= set(draws) else None
+        if not set(types) <= set(draws):
+            return None
+        for _ in range(_DRAWS):
+            with contextlib.suppress(FieldError):
+                return cls(*(draws[one]() for one in types))
+        return None
 
 
 class _Band(Part):

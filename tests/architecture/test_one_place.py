@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from attnlab.backends.discovery import load
 from attnlab.correctness.reference import refer
 from attnlab.correctness.support import features
+from attnlab.errors import FieldError
 from attnlab.workload.drawing import problem_of
 from attnlab.workload.mask_kinds import Part, Place
 from attnlab.workload.vocabulary import GRADIENTS
@@ -28,6 +29,10 @@ def dilated() -> Iterator[None]:
         kind: ClassVar[str] = "dilated"
         step: int
 
+        def __post_init__(self) -> None:
+            if self.step < 1:
+                raise FieldError("mask", f"dilated takes a step of at least 1, got {self.step}")
+
         def visible(self, place: Place) -> NDArray[np.bool_]:
             back = place.diagonal("top_left") - place.columns
             return np.asarray((back >= 0) & (back % (self.step + 1) == 0))
@@ -41,6 +46,8 @@ def test_a_mask_is_one_class(dilated: None) -> None:
     workload = Workload(mask="dilated(2) & window(5,0)", **asked)
     assert "dilated(2)" in workload.label and Workload.from_dict(workload.to_dict()) == workload
     assert "mask dilated" in features(), "a row of the support matrix"
+    drawn = [Part.kinds["dilated"].drawn(np.random.default_rng(seed), workload.shape) for seed in range(50)]
+    assert None not in drawn, "random questions ask for it, however often it refuses what was drawn"
     seen = [[i >= j and (i - j) % 3 == 0 and i - j <= 5 for j in range(9)] for i in range(7)]
     assert workload.pairs == 2 * int(np.sum(seen))
     backend = load("torch_eager")

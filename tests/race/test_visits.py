@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
+from attnlab.backends.library import Call, Library
 from attnlab.processes import Failed
 from attnlab.race.conductor import Conductor
-from attnlab.race.instruments import disturbed, waited
+from attnlab.race.instruments import INSTRUMENTS, Instrument, Readings, disturbed, waited
 from attnlab.stats.verdicts import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 
@@ -151,6 +152,24 @@ def test_what_takes_long_is_asked_once() -> None:
     with conducted(scripts) as conductor:
         conductor.remember([found[0], declined])
         assert [one.contender for one in conductor.visit(SMALL, number=7)] == [A]
+
+
+def test_an_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that needs a single visit is asked in one, with memory or without it."""
+
+    class Faults(Instrument):
+        quantity, unit = "faults", "1"
+
+        def measure(self, library: Library, call: Call) -> Readings:
+            raise NotImplementedError("a scripted worker reads it")
+
+    monkeypatch.setitem(INSTRUMENTS, "faults", Faults())
+    for memory in (True, False):
+        with conducted({A: Scripted()}, memory=memory) as conductor:
+            (found,) = conductor.race(SMALL)
+        faults = found.measurement("faults")
+        assert faults is not None and len(faults.samples) == 1
+        assert (found.peak_bytes is not None) == memory
 
 
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
