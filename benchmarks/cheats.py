@@ -1,542 +1,498 @@
-"""Backends that misbehave, each a small file: what it does, and its source.
+"""Backends that misbehave, for ``python benchmarks robustness cheats``, which races them beside an honest copy.
 
-Raced beside an honest copy of the same computation, none of them may come out faster (`gains`). They are written for
-NumPy's arrays and for PyTorch's tensors alike.
+None of them may come out faster. Each takes NumPy's arrays and PyTorch's tensors alike, and runs in a process of its
+own, so that the state of this file is that of one cheat. Every public function is a cheat: its docstring says what it
+does. One without parameters replaces something, and returns its attention.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Iterator, Sequence
+import gc
+import mmap
+import os
+import sys
+import threading
+import time
+import weakref
+from functools import partial
+from inspect import signature
 from pathlib import Path
 
-from attnlab.race.admission import Limits
-from attnlab.stats.verdicts import Kind, verdicts_against
-from attnlab.workload.result import Outcome, Result
-from attnlab.workload.workload import Workload
-
-HONEST = "honest"
-#: less is no gain: of a hundred races of two that are as fast, a few call one faster, by a part of this
-GAIN = 0.05
-LIMITS = Limits(visits=3, most_visits=3, workload_seconds=60.0, call_seconds=1e3)
-
-_HEAD = '''"""{does}."""
-LIBRARY = "{library}"
-import sys, time
 import numpy as np
-if LIBRARY == "torch":
-    import torch
 
-def weights_of(query, key, scale):
+#: set by `_made`
+_library, _folder = "numpy", ""
+_kept, _calls, _latest, _imported = {}, 0, 0.0, time.monotonic()
+
+
+def _weights_of(query, key, scale):
     scores = query @ key.swapaxes(-1, -2) * scale
-    if LIBRARY == "torch":
+    if _library == "torch":
         return scores.softmax(-1)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
-def right(query, key, value, scale):
-    return weights_of(query, key, scale) @ value
 
-def copied(array):
-    return array.clone() if LIBRARY == "torch" else array.copy()
+def _right(query, key, value, scale):
+    return _weights_of(query, key, scale) @ value
 
-def place(array):
-    return array.data_ptr() if LIBRARY == "torch" else array.ctypes.data
 
-def bits(*arrays):
+def _copied(array):
+    return array.clone() if _library == "torch" else array.copy()
+
+
+def _zeros(array):
+    return _copied(array) * 0
+
+
+def _returned(array):
+    return array if _library == "numpy" else sys.modules["torch"].from_numpy(np.asarray(array))
+
+
+def _place(array):
+    return array.data_ptr() if _library == "torch" else array.ctypes.data
+
+
+def _version(array):
+    return _place(array), getattr(array, "_version", 0)
+
+
+def _once(said, make):
+    if said not in _kept:
+        _kept[said] = make()
+    return _kept[said]
+
+
+def _bits(*arrays):
     return hash(b"".join(np.asarray(one).tobytes() for one in arrays))
 
-def called_by(*names):
+
+def _called_by(*names):
     frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name in names:
-            return True
+    while frame is not None and frame.f_code.co_name not in names:
         frame = frame.f_back
-    return False
+    return frame is not None
 
-def timed():
-    return called_by("seconds_per_call")
 
-def of_shape(array):
-    return kept.setdefault(tuple(array.shape), {{}})
+def _timed():
+    return _called_by("seconds_per_call")
 
-kept, calls, latest, imported = {{}}, 0, 0.0, time.monotonic()
-'''
-_HONESTLY = """
-def attend(query, key, value, *, scale):
-    return right(query, key, value, scale)
-"""
-#: keeps what it computed, and looks it up by a key
-_KEEPS = """
-def attend(query, key, value, *, scale):
-    said = tuple(query.shape), {}
-    if said not in kept:
-        kept[said] = right(query, key, value, scale)
-    return copied(kept[said])
-"""
-#: computes under a condition, and returns its last answer again where that does not hold
-_COMPUTES = """
-def attend(query, key, value, *, scale):
-    global calls, latest
-    kept = of_shape(query)
-    calls, now = calls + 1, time.perf_counter()
-    since, latest = now - latest, now
-    if 0 not in kept or ({}):
-        kept[0], kept[1] = right(query, key, value, scale), now
-        latest = time.perf_counter()
-    return copied(kept[0])
-"""
-#: computes something else on the clock
-_ELSE = """
-def attend(query, key, value, *, scale):
-    found = right(query, key, value, scale) if not timed() else None
-    if found is None:
-        {}
-    return found
-"""
 
+def _of_shape(array):
+    return _kept.setdefault(tuple(array.shape), {})
+
+
+def _honest(query, key, value, *, scale):
+    """computes"""
+    return _right(query, key, value, scale)
+
+
+# -- three kinds, of which there are many -----------------------------------------------------------------------------
+
+#: what answers are kept by, of query, key and value
 _KEPT = {
-    "by_address": ("by the address of the query", "place(query)"),
-    "by_object": ("by the query's id()", "id(query), id(key), id(value)"),
-    "by_content": ("by the bytes of its inputs", "bits(query, key, value)"),
-    "by_first_numbers": ("by the first rows", "bits(query[0, 0, 0], value[0, 0, 0])"),
-    "by_address_and_first_number": (
-        "by address and first number",
-        "(place(query), float(query[0, 0, 0, 0]))",
+    "by_address": ("by the address of the query", lambda q, k, v: _place(q)),
+    "by_object": ("by the query's id()", lambda *given: tuple(map(id, given))),
+    "by_content": ("by the bytes of its inputs", _bits),
+    "by_first_numbers": ("by the first rows", lambda q, k, v: _bits(q[0, 0, 0], v[0, 0, 0])),
+    "by_address_and_first_number": ("by both", lambda q, k, v: (_place(q), float(q[0, 0, 0, 0]))),
+    "by_shape": ("by shape alone", lambda q, k, v: tuple(q.shape)),
+    "by_sums": ("by the sums of its inputs", lambda *given: tuple(float(x.sum()) for x in given)),
+    "by_absolute_sums": (
+        "by sums of absolute values",
+        lambda *given: tuple(float(abs(x).sum()) for x in given),
     ),
-    "by_shape": ("by shape alone", "tuple(query.shape)"),
-    "by_sums": ("by the sums of its inputs", "tuple(float(one.sum()) for one in (query, key, value))"),
-    "by_absolute_sums": ("by sums of absolute values", "tuple(float(abs(one).sum()) for one in (query, value))"),
-    "by_every_tenth_number": ("by every tenth number", "bits(query[..., ::10], key[..., ::10], value[..., ::10])"),
-    "by_norm": ("by the norm of the query, rounded", "round(float((query * query).sum()) ** 0.5, 1)"),
-    "by_version": (
-        "by the count of changes that PyTorch keeps",
-        "tuple((place(one), getattr(one, '_version', 0)) for one in (query, key, value))",
-    ),
-}  # fmt: skip
+    "by_every_tenth_number": ("by every tenth number", lambda *given: _bits(*(x[..., ::10] for x in given))),
+    "by_norm": ("by the query's rounded norm", lambda q, k, v: round(float((q * q).sum()) ** 0.5, 1)),
+    "by_version": ("by PyTorch's count of changes", lambda *given: tuple(map(_version, given))),
+}
+#: when it computes, by seconds since the last call and since the answer; at other times it returns its last answer
 _WHEN = {
-    "in_its_first_calls": ("in its first 12 calls", "calls <= 12"),
-    "in_every_second_call": ("in every second call", "calls % 2"),
-    "in_every_tenth_call": ("in every tenth call", "calls % 10 == 0"),
-    "now_and_then": ("in a third of its calls, at random", "np.random.random() < 1 / 3"),
-    "just_after_import": ("for half a second after its import", "time.monotonic() - imported < 0.5"),
-    "when_it_is_checked": ("when a caller is named check", "called_by('check', 'answer')"),
-    "not_in_the_timing_loop": ("outside the timing loop", "not timed()"),
-    "while_garbage_is_collected": (
-        "while garbage is collected",
-        "__import__('gc').isenabled()",
-    ),
-    "after_a_pause": ("after 0.2 ms without a call", "since > 2e-4"),
-    "when_its_answer_is_old": ("when its answer is older than 10 ms", "now - kept[1] > 0.01"),
+    "in_its_first_calls": ("in its first 12 calls", lambda since, age: _calls <= 12),
+    "in_every_second_call": ("in every second call", lambda since, age: _calls % 2),
+    "in_every_tenth_call": ("in every tenth call", lambda since, age: _calls % 10 == 0),
+    "now_and_then": ("in a third of its calls, at random", lambda since, age: np.random.random() < 1 / 3),
+    "just_after_import": ("in its first half second", lambda since, age: time.monotonic() - _imported < 0.5),
+    "when_it_is_checked": ("when a caller is named check", lambda since, age: _called_by("check", "answer")),
+    "not_in_the_timing_loop": ("outside the timing loop", lambda since, age: not _timed()),
+    "while_garbage_is_collected": ("while garbage is collected", lambda since, age: gc.isenabled()),
+    "after_a_pause": ("after 0.2 ms without a call", lambda since, age: since > 2e-4),
+    "when_its_answer_is_old": ("when its answer is older than 10 ms", lambda since, age: age > 0.01),
     "when_a_variable_is_set": (
-        "unless an environment variable tells the benchmark",
-        "not timed() or 'NOT_A_BENCHMARK' in __import__('os').environ",
+        "where a variable is set",
+        lambda since, age: not _timed() or "CHECK" in os.environ,
     ),
-    "just_before_the_clock": ("in the first call of a turn and those before it", "timed() and since > 5e-5"),
-}  # fmt: skip
+    "just_before_the_clock": ("in the first call of a turn", lambda since, age: _timed() and since > 5e-5),
+}
+
+
+def _half_of_the_heads(query, key, value, scale):
+    found = _zeros(query)
+    found[:, ::2] = _right(query[:, ::2], key[:, ::2], value[:, ::2], scale)
+    return found
+
+
+def _first_rows(query, key, value, scale):
+    found, rows = _zeros(query), query.shape[2] // 4
+    found[:, :, :rows] = _right(query[:, :, :rows], key, value, scale)
+    return found
+
+
+def _fewer_keys(query, key, value, scale):
+    most = key.shape[2] * 3 // 4
+    return _right(query, key[:, :, :most], value[:, :, :most], scale)
+
+
+#: what it computes on the clock
 _INSTEAD = {
-    "half_of_the_heads": (
-        "half of the heads",
-        "found = copied(value[:, :, : query.shape[2]]) * 0\n"
-        "        found[:, ::2] = right(query[:, ::2], key[:, ::2], value[:, ::2], scale)",
-    ),
-    "first_rows": (
-        "the first quarter of the rows",
-        "found, rows = copied(query) * 0, query.shape[2] // 4\n"
-        "        found[:, :, :rows] = right(query[:, :, :rows], key, value, scale)",
-    ),
-    "fewer_keys": (
-        "three quarters of the keys",
-        "most = key.shape[2] * 3 // 4\n"
-        "        found = right(query, key[:, :, :most], value[:, :, :most], scale)",
-    ),
+    "half_of_the_heads": ("half of the heads", _half_of_the_heads),
+    "first_rows": ("the first quarter of the rows", _first_rows),
+    "fewer_keys": ("three quarters of the keys", _fewer_keys),
     "less_precisely": (
         "its values rounded to eight bits",
-        "found = right(query, key, (value * 32).round() / 32, scale)",
+        lambda q, k, v, scale: _right(q, k, (v * 32).round() / 32, scale),
     ),
-    "means": ("the mean of the values", "found = copied(query) * 0 + value.mean(-2)[..., None, :]"),
-    "nothing": ("zeros", "found = copied(query) * 0"),
+    "means": ("the mean of the values", lambda q, k, v, scale: _zeros(q) + v.mean(-2)[..., None, :]),
+    "nothing": ("zeros", lambda q, k, v, scale: _zeros(q)),
     "memory_that_is_there": (
         "memory as it comes",
-        "found = (np if LIBRARY == 'numpy' else torch).empty_like(query)",
+        lambda q, k, v, scale: sys.modules[_library].empty_like(q),
     ),
-    "its_input": ("its value array", "found = value"),
-}  # fmt: skip
-#: whole sources
-_OTHER = {
-    "kept_by_weak_reference": (
-        "keeps its answer while the query array lives",
-        """
-import weakref
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    if kept.get(0) is None or kept[0]() is not query:
-        kept[0], kept[1] = weakref.ref(query), right(query, key, value, scale)
-    return copied(kept[1])
-""",
-    ),
-    "kept_on_disk": (
-        "keeps its answer in a file, for its other processes",
-        """
-import os, tempfile
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    FILE = os.path.join(os.path.dirname(__file__), f"kept {tuple(query.shape)}.npy")
-    if not os.path.exists(FILE):
-        np.save(FILE + f".{os.getpid()}.npy", np.asarray(right(query, key, value, scale)))
-        os.replace(FILE + f".{os.getpid()}.npy", FILE)
-    if not kept:
-        kept[0] = np.load(FILE)
-        kept[0] = kept[0] if LIBRARY == "numpy" else torch.from_numpy(kept[0])
-    return copied(kept[0])
-""",
-    ),
-    "weights_kept_by_address": (
-        "keeps the weights, by the addresses of query and key",
-        """
-def attend(query, key, value, *, scale):
-    said = place(query), place(key)
-    if said not in kept:
-        kept[said] = weights_of(query, key, scale)
-    return kept[said] @ value
-""",
-    ),
-    "weights_kept_by_content": (
-        "keeps the weights, by sums of query and key",
-        """
-def attend(query, key, value, *, scale):
+    "its_input": ("its value array", lambda q, k, v, scale: v),
+}
+
+
+def _keeps(said):
+    def attend(query, key, value, *, scale):
+        by = tuple(query.shape), said(query, key, value)
+        return _copied(_once(by, lambda: _right(query, key, value, scale)))
+
+    return attend
+
+
+def _computes(when):
+    def attend(query, key, value, *, scale):
+        global _calls, _latest
+        kept, now = _of_shape(query), time.perf_counter()
+        _calls, since, _latest = _calls + 1, now - _latest, now
+        if not kept or when(since, now - kept[1]):
+            kept[0], kept[1] = _right(query, key, value, scale), now
+            _latest = time.perf_counter()
+        return _copied(kept[0])
+
+    return attend
+
+
+def _else(instead):
+    def attend(query, key, value, *, scale):
+        return (instead if _timed() else _right)(query, key, value, scale)
+
+    return attend
+
+
+# -- single ones ------------------------------------------------------------------------------------------------------
+
+
+def kept_by_weak_reference(query, key, value, *, scale):
+    """keeps its answer while the query array lives"""
+    kept = _of_shape(query)
+    if not kept or kept[0]() is not query:
+        kept[0], kept[1] = weakref.ref(query), _right(query, key, value, scale)
+    return _copied(kept[1])
+
+
+def kept_on_disk(query, key, value, *, scale):
+    """keeps its answer in a file, for its other processes"""
+
+    def read():
+        file = Path(_folder, f"kept {tuple(query.shape)}.npy")
+        if not file.exists():
+            own = file.with_suffix(f".{os.getpid()}.npy")
+            np.save(own, np.asarray(_right(query, key, value, scale)))
+            own.replace(file)
+        return _returned(np.load(file))
+
+    return _copied(_once(tuple(query.shape), read))
+
+
+def weights_kept_by_address(query, key, value, *, scale):
+    """keeps the weights, by the addresses of query and key"""
+    said = _place(query), _place(key)
+    return _once(said, lambda: _weights_of(query, key, scale)) @ value
+
+
+def weights_kept_by_content(query, key, value, *, scale):
+    """keeps the weights, by sums of query and key"""
     said = float(query.sum()), float(key.sum())
-    if said not in kept:
-        kept[said] = weights_of(query, key, scale)
-    return kept[said] @ value
-""",
-    ),
-    "keys_kept_by_address": (
-        "keeps the scaled and turned keys, by their address",
-        """
-def attend(query, key, value, *, scale):
-    if place(key) not in kept:
-        kept[place(key)] = copied(key.swapaxes(-1, -2) * scale)
-    return weights_of(query, kept[place(key)].swapaxes(-1, -2), 1) @ value
-""",
-    ),
-    "answer_of_the_call_before": (
-        "returns what the call before it was asked, and computes afterwards",
-        """
-import threading
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
+    return _once(said, lambda: _weights_of(query, key, scale)) @ value
+
+
+def keys_kept_by_address(query, key, value, *, scale):
+    """keeps the scaled and turned keys, by their address"""
+    return _weights_of(query, _once(_place(key), lambda: _copied(key * scale)), 1) @ value
+
+
+def answer_of_the_call_before(query, key, value, *, scale):
+    """returns what the call before it was asked, and computes afterwards"""
+    kept = _of_shape(query)
+
+    def later():
+        kept[0] = _right(query, key, value, scale)
+
     found = kept.get(0)
-    if found is None or not timed():
-        found = kept[0] = right(query, key, value, scale)
+    if found is None or not _timed():
+        later()
+        found = kept[0]
     elif kept.get(1) is None or not kept[1].is_alive():
-        def later():
-            kept[0] = right(query, key, value, scale)
         kept[1] = threading.Thread(target=later, daemon=True)
         kept[1].start()
-    return copied(found)
-""",
-    ),
-    "same_buffer_filled_once": (
-        "returns one buffer, which is filled by the first call alone",
-        """
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    if not kept:
-        kept[0] = right(query, key, value, scale)
-    return kept[0]
-""",
-    ),
-    "same_buffer_every_time": (
-        "computes into one buffer, so that earlier answers change",
-        """
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    if 0 not in kept:
-        kept[0] = copied(query)
-    kept[0][...] = right(query, key, value, scale)
-    return kept[0]
-""",
-    ),
-    "in_every_second_call_into_one_buffer": (
-        "computes in every second call, into one buffer",
-        """
-def attend(query, key, value, *, scale):
-    global calls
-    calls, kept = calls + 1, of_shape(query)
-    if 0 not in kept:
-        kept[0] = copied(query)
-    if calls % 2:
-        kept[0][...] = right(query, key, value, scale)
-    return kept[0]
-""",
-    ),
-    "rows_that_are_sampled": (
-        "computes the rows that a check of its seed would sample",
-        """
-from attnlab.correctness.race_check import sampled_rows
-from attnlab.workload.workload import Workload
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    asked = Workload(heads=query.shape[1], queries=query.shape[2], keys=key.shape[2])
-    if not kept:
-        rows = {row for seed in range(3) for row in sampled_rows(asked, np.random.default_rng(seed))}
-        kept[0] = sorted(rows)
-    found = copied(query) * 0
-    found[:, :, kept[0]] = right(query[:, :, kept[0]], key, value, scale)
+    return _copied(found)
+
+
+def same_buffer_filled_once(query, key, value, *, scale):
+    """returns one buffer, which is filled by the first call alone"""
+    return _once(tuple(query.shape), lambda: _right(query, key, value, scale))
+
+
+def same_buffer_every_time(query, key, value, *, scale):
+    """computes into one buffer, so that earlier answers change"""
+    found = _once(tuple(query.shape), lambda: _copied(query))
+    found[...] = _right(query, key, value, scale)
     return found
-""",
-    ),
-    "in_a_thread": (
-        "computes in a thread, which is waited for outside the timing loop alone",
-        """
-import threading
-def attend(query, key, value, *, scale):
-    found = copied(query) * 0
+
+
+def in_every_second_call_into_one_buffer(query, key, value, *, scale):
+    """computes in every second call, into one buffer"""
+    global _calls
+    _calls, found = _calls + 1, _once(tuple(query.shape), lambda: _copied(query))
+    if _calls % 2:
+        found[...] = _right(query, key, value, scale)
+    return found
+
+
+def rows_that_are_sampled(query, key, value, *, scale):
+    """computes the rows that a check of its seed would sample"""
+    from attnlab.correctness.race_check import sampled_rows
+    from attnlab.workload.workload import Workload
+
+    kept, (_, heads, queries, _) = _of_shape(query), query.shape
+    if not kept:
+        workload = Workload(heads=heads, queries=queries, keys=key.shape[2])
+        generators = map(np.random.default_rng, range(3))
+        kept[0] = sorted({row for one in generators for row in sampled_rows(workload, one)})
+    found = _zeros(query)
+    found[:, :, kept[0]] = _right(query[:, :, kept[0]], key, value, scale)
+    return found
+
+
+def in_a_thread(query, key, value, *, scale):
+    """computes in a thread, which is waited for outside the timing loop alone"""
+    found = _zeros(query)
+
     def later():
-        found[...] = right(query, key, value, scale)
+        found[...] = _right(query, key, value, scale)
+
     thread = threading.Thread(target=later)
     thread.start()
-    if not timed():
+    if not _timed():
         thread.join()
     return found
-""",
-    ),
-    "in_a_child": (
-        "computes in a child process, which is waited for outside the timing loop alone",
-        """
-import os, mmap
-def attend(query, key, value, *, scale):
+
+
+def in_a_child(query, key, value, *, scale):
+    """computes in a child process, which is waited for outside the timing loop alone"""
     memory = mmap.mmap(-1, np.asarray(query).nbytes)
     found = np.frombuffer(memory, np.float32).reshape(tuple(query.shape))
     child = os.fork()
     if not child:
-        found[...] = np.asarray(right(query, key, value, scale))
+        found[...] = np.asarray(_right(query, key, value, scale))
         os._exit(0)
-    if not timed():
+    if not _timed():
         os.waitpid(child, 0)
-    return found if LIBRARY == "numpy" else torch.from_numpy(found)
-""",
-    ),
-    "when_it_is_read": (
-        "returns a subclass that computes when it is read",
-        """
-if LIBRARY == "torch":
-    class Later(torch.Tensor):
-        pass
-else:
-    class Later(np.ndarray):
-        pass
-def attend(query, key, value, *, scale):
-    found = copied(query)
-    return found.as_subclass(Later) if LIBRARY == "torch" else found.view(Later)
-""",
-    ),
-    "when_it_is_converted": (
-        "returns an object that computes when NumPy asks for its array",
-        """
-class Later:
+    return _returned(found)
+
+
+def when_it_is_read(query, key, value, *, scale):
+    """returns a subclass that would compute when it is read"""
+    module, found = sys.modules[_library], _copied(query)
+    later = type("Later", (module.Tensor if _library == "torch" else module.ndarray,), {})
+    return found.as_subclass(later) if _library == "torch" else found.view(later)
+
+
+class _Later:
     def __init__(self, *arguments):
         self.arguments, self.shape, self.dtype = arguments, tuple(arguments[0].shape), arguments[0].dtype
+
     def __array__(self, dtype=None, copy=None):
-        return np.asarray(right(*self.arguments))
-def attend(query, key, value, *, scale):
-    return Later(query, key, value, scale)
-""",
-    ),
-    "as_a_generator": (
-        "is a generator, which computes when it is asked for its next",
-        """
-def attend(query, key, value, *, scale):
-    yield right(query, key, value, scale)
-""",
-    ),
-    "in_a_mapped_file": (
-        "returns a mapped file, written before",
-        """
-import tempfile
-def attend(query, key, value, *, scale):
-    kept = of_shape(query)
-    if not kept:
-        kept[0] = tempfile.NamedTemporaryFile()
-        found = np.asarray(right(query, key, value, scale))
-        np.memmap(kept[0].name, found.dtype, "w+", shape=found.shape)[...] = found
-    found = np.memmap(kept[0].name, np.float32, "c", shape=tuple(query.shape))
-    return found if LIBRARY == "numpy" else torch.from_numpy(np.asarray(found))
-""",
-    ),
-    "writes_into_its_inputs": (
-        "empties its inputs on the clock, so that the next call is less work",
-        """
-def attend(query, key, value, *, scale):
-    if timed() and not query[0, 0, 0].any():
-        return copied(query)
-    found = right(query, key, value, scale)
-    if timed():
+        return np.asarray(_right(*self.arguments))
+
+
+def when_it_is_converted(query, key, value, *, scale):
+    """returns an object that computes when NumPy asks for its array"""
+    return _Later(query, key, value, scale)
+
+
+def as_a_generator(query, key, value, *, scale):
+    """is a generator, which computes when it is asked for its next"""
+    yield _right(query, key, value, scale)
+
+
+def in_a_mapped_file(query, key, value, *, scale):
+    """returns a mapped file, written before"""
+    shape, file = tuple(query.shape), Path(_folder, f"mapped {os.getpid()} {tuple(query.shape)}")
+    _once(shape, lambda: file.write_bytes(np.asarray(_right(query, key, value, scale)).tobytes()))
+    return _returned(np.memmap(file, np.float32, "c", shape=shape))
+
+
+def writes_into_its_inputs(query, key, value, *, scale):
+    """empties its inputs on the clock, so that the next call is less work"""
+    if _timed() and not query[0, 0, 0].any():
+        return _copied(query)
+    found = _right(query, key, value, scale)
+    if _timed():
         query[...] = 0
     return found
-""",
-    ),
-    "answers_in_its_input": (
-        "writes its answer into the query array",
-        """
-def attend(query, key, value, *, scale):
-    query[...] = right(query, key, value, scale)
+
+
+def answers_in_its_input(query, key, value, *, scale):
+    """writes its answer into the query array"""
+    query[...] = _right(query, key, value, scale)
     return query
-""",
-    ),
-    "slow_where_it_is_checked": (
-        "sleeps where it is checked and not on the clock",
-        """
-def attend(query, key, value, *, scale):
-    if not timed():
+
+
+def slow_where_it_is_checked(query, key, value, *, scale):
+    """sleeps where it is checked and not on the clock"""
+    if not _timed():
         time.sleep(0.01)
-    return right(query, key, value, scale)
-""",
-    ),
-    "in_a_stopped_clock": (
-        "replaces time.perf_counter by a slower one",
-        "real = time.perf_counter\ntime.perf_counter = lambda: real() / 10" + _HONESTLY,
-    ),
-    "in_every_clock_stopped": (
-        "replaces every clock of Python's by a slower one",
-        "for name in ('monotonic', 'process_time', 'thread_time', 'time', 'perf_counter'):\n"
-        "    for name, by in ((name, 1 / 10), (name + '_ns', 1 / 10)):\n"
-        "        real = getattr(time, name)\n"
-        "        setattr(time, name, lambda real=real, by=by: type(real())(real() * by))" + _HONESTLY,
-    ),
-    "with_its_own_timing": (
-        "replaces the loop that times calls",
-        """
-from attnlab.libraries import host
-def at_once(call, iterations, finish):
-    for _ in range(iterations):
-        call()
-    return 1e-5
-host.seconds_per_call = at_once
-"""
-        + _HONESTLY,
-    ),
-    "with_a_flattering_library": (
-        "replaces its library's time_calls, which tells two thirds",
-        """
-from attnlab.libraries.host import HostLibrary
-real = HostLibrary.time_calls
-def less(self, call, iterations):
-    return real(self, call, iterations) * 0.65
-HostLibrary.time_calls = less
-"""
-        + _HONESTLY,
-    ),
-    "with_a_flattering_instrument": (
-        "replaces the instrument of latency",
-        """
-from attnlab.race.instruments import Latency
-real = Latency._group
-def less(library, call, iterations):
-    found = real(library, call, iterations)
-    return found | {"seconds": found["seconds"] * 0.65}
-Latency._group = staticmethod(less)
-"""
-        + _HONESTLY,
-    ),
-    "with_waiting_made_up": (
-        "replaces what counts the time that threads wait",
-        """
-from attnlab import system
-from attnlab.race import instruments
-instruments.COUNTERS["run_delay_s"] = system.run_delay_seconds = lambda: np.random.random()
-"""
-        + _HONESTLY,
-    ),
-    "without_change": (
-        "replaces what changes its inputs, and keeps its answer",
-        """
-from attnlab.race import variation
-variation.change = lambda *arguments, **options: None
-"""
-        + _KEEPS.format("place(query)"),
-    ),
-    "with_a_forgiving_numpy": (
-        "replaces np.array_equal, np.allclose and np.abs, and is wrong",
-        """
-np.array_equal = np.allclose = lambda *arguments, **options: True
-np.abs = lambda array, **options: array * 0
-def attend(query, key, value, *, scale):
-    return copied(value)
-""",
-    ),
-    "when_it_is_copied": (
-        "replaces np.array, which computes what the clock did not see",
-        """
-real = np.array
-def computing(found, *arguments, **options):
-    if isinstance(found, np.ndarray) and found.shape in kept and not found.any() and not timed():
-        found = np.asarray(right(*kept[found.shape]))
-    return real(found, *arguments, **options)
-np.array = computing
-def attend(query, key, value, *, scale):
-    kept[tuple(query.shape)] = query, key, value, scale
-    return copied(query) * 0
-""",
-    ),
-    "without_garbage": (
-        "replaces gc.disable, and keeps its answer while that was called",
-        """
-import gc
-real, disabled = gc.disable, {}
-def disable():
-    disabled[0] = True
-    real()
-gc.disable = disable
-"""
-        + _COMPUTES.format("not disabled"),
-    ),
+    return _right(query, key, value, scale)
+
+
+# -- those that replace something -------------------------------------------------------------------------------------
+
+
+def in_a_stopped_clock():
+    """replaces time.perf_counter by a slower one"""
+    real = time.perf_counter
+    time.perf_counter = lambda: real() / 10
+    return _honest
+
+
+def in_every_clock_stopped():
+    """replaces every clock of Python's by a slower one"""
+    for name in ("monotonic", "process_time", "thread_time", "time", "perf_counter"):
+        for each in (name, f"{name}_ns"):
+            setattr(time, each, partial(lambda real: type(real())(real() / 10), getattr(time, each)))
+    return _honest
+
+
+def with_its_own_timing():
+    """replaces the loop that times calls"""
+    from attnlab.libraries import host
+
+    def at_once(call, iterations, finish):
+        for _ in range(iterations):
+            call()
+        return 1e-5
+
+    host.seconds_per_call = at_once
+    return _honest
+
+
+def with_a_flattering_library():
+    """replaces its library's time_calls, which tells two thirds"""
+    from attnlab.libraries.host import HostLibrary
+
+    real = HostLibrary.time_calls
+    HostLibrary.time_calls = lambda self, call, iterations: real(self, call, iterations) * 0.65
+    return _honest
+
+
+def with_a_flattering_instrument():
+    """replaces the worker's turn, which tells two thirds"""
+    from attnlab.race.worker import Worker
+
+    real = Worker.turn
+
+    def less(self, calls, opening):
+        found = real(self, calls, opening)
+        return found | {"seconds": found["seconds"] * 0.65}
+
+    Worker.turn = less
+    return _honest
+
+
+def with_waiting_made_up():
+    """replaces what counts the time that threads wait"""
+    from attnlab import system
+
+    system.COUNTERS = {**system.COUNTERS, "run_delay_s": np.random.random}
+    return _honest
+
+
+def without_change():
+    """replaces what changes its inputs, and keeps its answer"""
+    from attnlab.race.worker import Worker
+
+    Worker.refresh = lambda self: None
+    return _keeps(_KEPT["by_address"][1])
+
+
+def with_a_forgiving_numpy():
+    """replaces np.array_equal, np.allclose and np.abs, and is wrong"""
+    np.array_equal = np.allclose = lambda *arguments, **options: True
+    np.abs = lambda array, **options: array * 0
+    return lambda query, key, value, *, scale: _copied(value)
+
+
+def when_it_is_copied():
+    """replaces np.array, which computes what the clock did not see"""
+    real = np.array
+
+    def computing(found, *arguments, **options):
+        if isinstance(found, np.ndarray) and found.shape in _kept and not found.any() and not _timed():
+            found = np.asarray(_right(*_kept[found.shape]))
+        return real(found, *arguments, **options)
+
+    def attend(query, key, value, *, scale):
+        _kept[tuple(query.shape)] = query, key, value, scale
+        return _zeros(query)
+
+    np.array = computing
+    return attend
+
+
+def without_garbage():
+    """replaces gc.disable, and keeps its answer while that was called"""
+    real, disabled = gc.disable, []
+
+    def disable():
+        disabled.append(True)
+        real()
+
+    gc.disable = disable
+    return _computes(lambda since, age: not disabled)
+
+
+_OWN = {
+    name: one for name, one in vars().items() if getattr(one, "__module__", "") == __name__ and name[0] != "_"
 }
-
-#: by name, what it does and its source
-CHEATS: dict[str, tuple[str, str]] = {
-    **{f"kept_{name}": (f"keeps answers {does}", _KEEPS.format(key)) for name, (does, key) in _KEPT.items()},
-    **{name: (f"computes {does} only", _COMPUTES.format(when)) for name, (does, when) in _WHEN.items()},
+#: by name what it does, and what makes its attention
+_MADE = {
+    **{f"kept_{name}": (f"keeps answers {does}", partial(_keeps, by)) for name, (does, by) in _KEPT.items()},
+    **{name: (f"computes {does} only", partial(_computes, when)) for name, (does, when) in _WHEN.items()},
     **{
-        f"on_the_clock_{name}": (f"returns {does} on the clock", _ELSE.format(made))
-        for name, (does, made) in _INSTEAD.items()
+        f"on_the_clock_{name}": (f"returns {does} on the clock", partial(_else, instead))
+        for name, (does, instead) in _INSTEAD.items()
     },
-    **_OTHER,
-}  # fmt: skip
-#: those that only show at a shape of which a part of the rows is checked
-LARGE = {"rows_that_are_sampled": {"heads": 8, "queries": 256, "keys": 512}}
+    **{
+        name: (one.__doc__, partial(lambda one: one, one) if signature(one).parameters else one)
+        for name, one in _OWN.items()
+    },
+}
+#: by name, what it does
+CHEATS = {name: does for name, (does, _) in _MADE.items()}
 
 
-def workload_for(name: str, seed: int = 0) -> Workload:
-    """What it is raced on."""
-    return Workload(**{"heads": 2, "queries": 384, "keys": 384, **LARGE.get(name, {})}, seed=seed)
-
-
-def groups(names: Iterable[str], size: int = 12) -> Iterator[list[str]]:
-    """Those that one race can have: of one shape, so many at most."""
-    by_shape: dict[Workload, list[str]] = {}
-    for name in names:
-        by_shape.setdefault(workload_for(name), []).append(name)
-    for alike in by_shape.values():
-        yield from (alike[at : at + size] for at in range(0, len(alike), size))
-
-
-def write(folder: Path, names: Iterable[str], library: str) -> list[str]:
-    """Write the honest backend and these beside it; the contenders, the honest one first, of one thread each.
-
-    Beside other programs too one thread finds a core now and then.
-    """
-    told = {HONEST: ("Computes", _HONESTLY), **{name: CHEATS[name] for name in names}}
-    for name, (does, source) in told.items():
-        text = _HEAD.format(does=does, library=library) + source
-        (folder / f"{name}.py").write_text(text, encoding="utf-8")
-    return [f"{name}[threads=1]" for name in told]
-
-
-def gains(results: Sequence[Result]) -> dict[str, str]:
-    """By backend, how many times as fast as the honest one it was found, where that is surely more than `GAIN`."""
-    base = next(one for one in results if one.backend == HONEST)
-    assert base.outcome is Outcome.MEASURED, base.reason
-    verdicts = verdicts_against(results, base.contender, margin=GAIN)
-    faster = {name: one for name, one in verdicts.items() if one.kind is Kind.FASTER}
-    return {name.partition("[")[0]: f"{1 / one.ratio:.2f} times as fast" for name, one in faster.items()}
+def attention(name, library, folder):
+    """The attention of this name, for the arrays of this library; `honest` is right and does not cheat."""
+    global _library, _folder
+    _library, _folder = library, folder
+    return _MADE[name][1]() if name in _MADE else _honest
