@@ -268,10 +268,8 @@ def derived(
 def _head_dim(d_model: int | None, heads: int) -> int:
     if d_model is not None and d_model % heads:
         near = max(one for one in range(1, heads + 1) if d_model % one == 0)
-        wrong = (
-            f"must be divisible by heads, got {d_model} and {heads}; take {near} heads, or give a head_dim"
-        )
-        raise FieldError("d_model", wrong)
+        wrong = f"must be divisible by heads, got {d_model} and {heads}"
+        raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
     return 64 if d_model is None else d_model // heads
 
 
@@ -489,9 +487,8 @@ def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
 def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     """The parameters of a state dict, checked: the same names, each in its shape."""
     if not isinstance(given, Mapping):
-        raise FieldError(
-            "parameters", f"must be a state dict, got {type(given).__name__}; use module.state_dict()"
-        )
+        wrong = f"must be a state dict, got {type(given).__name__}; use module.state_dict()"
+        raise FieldError("parameters", wrong)
     wanted = shapes(block, block.d_model)
     odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
     if odd:
@@ -499,6 +496,5 @@ def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDA
             f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
             f"{odd[0]}; give zeros for a bias that is not there"
         )
-    then = f" with {block.heads} heads of {block.head_dim} and {block.kv_heads} key heads"
-    then += "; transpose it, or say heads, kv_heads and head_dim"
+    then = f"; transpose it, or say other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
     return {name: _fitting(name, given[name], shape, then) for name, shape in wanted.items()}
