@@ -88,11 +88,6 @@ def with_setting(text: str, key: str, value: str) -> str:
     return f"{match['backend']}[{','.join([*kept, f'{key}={value}'])}]"
 
 
-def with_huge_pages(text: str) -> str:
-    """The notation of the same contender on huge pages."""
-    return with_setting(text, "pages", "huge")
-
-
 def huge_pages_refused() -> str | None:
     """Why this system gives no huge pages to those who ask, or None."""
     try:

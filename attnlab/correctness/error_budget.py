@@ -247,19 +247,15 @@ def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
     return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
 
 
-def classify(
-    relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25, deviations: float = 3.0
-) -> str | None:
+def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25) -> str | None:
     """The first class whose budget covers the error, or None: outside every budget.
 
-    relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + deviations ×
-    relative_scatter); the scatter is negligible but for small or saturated calls. Raises ValueError for a
-    negative or non-finite error or deviations, or slack <= 0.
+    relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + 3 relative_scatter); the
+    scatter is negligible but for small or saturated calls. Raises ValueError for a negative or non-finite error.
     """
     error = real("relative_error", relative_error, least=0.0)
-    slack, deviations = real("slack", slack, above=0.0), real("deviations", deviations, least=0.0)
     for name, budget in budgets.items():
-        if error <= slack * budget.relative * (1 + deviations * budget.relative_scatter):
+        if error <= slack * budget.relative * (1 + 3 * budget.relative_scatter):
             return name
     return None
 

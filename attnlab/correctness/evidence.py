@@ -18,13 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness.error_budget import SCORES, ErrorBudget, classify
-from attnlab.correctness.numbers import float_format
+from attnlab.correctness.numbers import Array, float_format
 from attnlab.correctness.reference import Reference, refer
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.result import Accuracy
 from attnlab.workload.vocabulary import OUTPUT, lower
-
-Array = NDArray[np.float64]
 
 #: the contract: an honest error is at most this many budgets
 SLACK = 1.25

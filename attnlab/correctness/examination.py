@@ -89,12 +89,8 @@ class _Kind:
         self, ask: Ask, dtype: str, seed: int, kind: str, clock: Callable[[], float], daily: bool
     ) -> None:
         self.ask, self.dtype, self.seed, self.kind = ask, dtype, seed, kind
-        self.clock, self.daily = clock, daily
-        self.asked = self.declined = self.left_out = self.drawn = self.pairs = 0
-        self.spent, self.limit = 0.0, SECONDS
-        self.refusal: str | None = None
-        self.blamed: str | None = None
-        self.precision: Accuracy | None = None
+        self.clock, self.daily, self.found = clock, daily, Examined(dtype)
+        self.pairs, self.spent, self.limit = 0, 0.0, SECONDS
 
     def faults(self) -> Iterator[str | None]:
         """What is wrong with each answer in turn."""
@@ -102,9 +98,9 @@ class _Kind:
             self.dtype, self.seed, self.kind, DAILY[self.kind] if self.daily else np.inf
         ):
             found = self._answer(question)
-            self.drawn += isinstance(found, dict) and question.name.startswith("drawn ")
+            self.found.drawn += isinstance(found, dict) and question.name.startswith("drawn ")
             yield f"{question.text}: {found}" if isinstance(found, str) else None
-            if not self.asked and self.declined == _PLAINEST and self.kind != FORWARD:
+            if not self.found.asked and self.found.declined == _PLAINEST and self.kind != FORWARD:
                 return
         self.limit = SECONDS_IN_ALL
         if self.kind != LOG_SUM:
@@ -115,21 +111,21 @@ class _Kind:
         """The answer, or what it did that no caller expects, in words, or None where it did not answer."""
         predicted = question.pairs * self.spent / max(self.pairs, 1)
         if self.spent + predicted > self.limit:
-            self.left_out += 1
+            self.found.left_out += 1
             return None
         started = self.clock()
         try:
             answer = self.ask(question)
         except Declined as refusal:
-            self.declined += 1
-            self.refusal = str(refusal)
+            self.found.declined += 1
+            self.found.refusal[self.kind] = str(refusal)
             return None
         except Misbehaved as fault:
             return str(fault)
-        if self.asked:  # the first call carries a library's start-up
+        if self.found.asked:  # the first call carries a library's start-up
             self.spent += self.clock() - started
             self.pairs += question.pairs
-        self.asked += 1
+        self.found.asked += 1
         return answer
 
     def _answer(self, question: Question) -> Answers | str | None:
@@ -154,7 +150,8 @@ class _Kind:
             accuracy.append(weighed)
         if question.name in CLASSES:
             judged_of = accuracy[-1:] if question.kind == LOG_SUM else accuracy[-3:]
-            self.precision = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
+            least = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
+            self.found.precision[self.kind] = least
         return found
 
     def _sequences(self) -> Iterator[tuple[Question, list[Question]]]:
@@ -181,7 +178,7 @@ class _Kind:
         for other in others:
             between = self._answer(other) if other is not first else None
             if isinstance(between, str):
-                self.blamed = other.dtype if other.dtype != self.dtype else None
+                self.found.blamed = other.dtype if other.dtype != self.dtype else None
                 return f"{other.text}: {between}, when asked after {first.text}"
             again = self._answer(first)
             if again is None:
@@ -214,15 +211,15 @@ def examine(
     found = Examined(dtype)
     for kind in kinds:
         one = _Kind(ask, dtype, seed, kind, clock, daily)
-        found.fault, found.blamed = next(filter(None, one.faults()), None), one.blamed
+        found.fault, own = next(filter(None, one.faults()), None), one.found
+        found.blamed = own.blamed
         # the first questions about gradients that are declined by what has none are no questions that it declined
-        if one.asked or kind == kinds[0]:
+        if own.asked or kind == kinds[0]:
             for name in ("asked", "declined", "left_out", "drawn"):
-                setattr(found, name, getattr(found, name) + getattr(one, name))
-        if one.precision:
-            found.precision[kind] = one.precision
-        if one.refusal and not one.asked:
-            found.refusal[kind] = one.refusal
+                setattr(found, name, getattr(found, name) + getattr(own, name))
+        found.precision |= own.precision
+        if not own.asked:
+            found.refusal |= own.refusal
         if found.fault or not found.asked:
             break
     return found

@@ -18,12 +18,10 @@ from attnlab.correctness.block_budget import block_classes
 from attnlab.correctness.error_budget import CLASSES, FULL, SCORES, ErrorBudget, add_log_sum, add_output
 from attnlab.correctness.exact_attention import at_rows, finite, visible_extremes
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import ONE_MANTISSA
+from attnlab.correctness.numbers import ONE_MANTISSA, Array
 from attnlab.correctness.roundings import Roundings, largest_logarithm_error, rounded_rows
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
-
-Array = NDArray[np.float64]
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3

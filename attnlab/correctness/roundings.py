@@ -74,11 +74,6 @@ class Roundings(NamedTuple):
         """`chain_variance` in the inner precision."""
         return self.inner_variance * chain_variance(terms, squares, total)
 
-    def growth(self, count: float) -> float:
-        """γ_k(u_i) = k u_i/(1 − k u_i)."""
-        grown = count * self.inner_roundoff
-        return grown / (1 - grown)
-
 
 def mean_square(form: FloatFormat) -> float:
     """Of one rounding, relative: (c u)²."""
@@ -183,15 +178,16 @@ class RoundedRows:
     def largest(self) -> ScoreErrors:
         """What no score is further off than, relative to the row's largest; 0 where masked.
 
-        γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|; γ_k as in
-        `Roundings.growth`. Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than r u_S|x|,
-        and u_S|s − m| on top. A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and 2u_i c f', a bias (u_i + u_S)|s|,
-        and 2u|bias| where a format does not hold it.
+        γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|;
+        γ_k(u) = k u/(1 − k u). Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than
+        r u_S|x|, and u_S|s − m| on top. A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and 2u_i c f', a bias
+        (u_i + u_S)|s|, and 2u|bias| where a format does not hold it.
         """
         part, soft, roundings = self.part, self.soft, self.roundings
         products = np.abs(part.q) @ turned(np.abs(part.k)) * abs(part.scale)
         u, u_stored = roundings.inner_roundoff, roundings.form.unit_roundoff
-        raw, own = roundings.growth(part.k.shape[-1] + 2) * products, -u * soft.fall
+        grown = (part.k.shape[-1] + 2) * u
+        raw, own = grown / (1 - grown) * products, -u * soft.fall
         kept = roundings.score_roundings * np.abs(soft.raw)
         if roundings.any_unfused:
             kept = np.maximum(kept, FOLDED * products)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_huge_pages, with_setting
+from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_setting
 from attnlab.backends.side import side_of
 from attnlab.race.admission import Limits
 from attnlab.race.compare import versions_of
@@ -156,7 +156,7 @@ def gate(
     able = huge_pages_refused() is None
     entered = {}
     for one in backends:
-        text = with_huge_pages(one) if able and Contender.parse(one).pages is None else one
+        text = with_setting(one, "pages", "huge") if able and Contender.parse(one).pages is None else one
         entered[one] = parse_all([with_setting(text, *side) for side in (base, base, head)])
     for contender in chain(*entered.values()):
         contender.require(folders)
