@@ -122,11 +122,13 @@ class Question:
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:
-    """The question of these fields, kept with its references; None where `dtype` cannot hold its numbers or scores.
+    """The question of these fields, kept with its references; None where the dtype cannot hold its numbers or scores.
 
-    Its arrays follow from its name, the seed and its draw. Raises ValueError for what no workload can be.
+    The fields may name another `dtype`. Its arrays follow from its name, the seed and its draw. Raises ValueError for
+    what no workload can be.
     """
-    return _posed(name, tuple(sorted(asked.items())), dtype, seed, kind)
+    fields = {one: value for one, value in asked.items() if one != "dtype"}
+    return _posed(name, tuple(sorted(fields.items())), asked.get("dtype", dtype), seed, kind)
 
 
 # more than there are in all dtypes: asked in a circle, a smaller cache would hold none of them
@@ -223,16 +225,9 @@ def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Ques
     found = list(table()["sequences"].items())
     for name, one in found if kind == FORWARD else found[:1]:
         first = pose(name, one["base"], dtype, seed, kind)
-        changed = (
-            pose(name, one["base"] | _but_dtype(change), change.get("dtype", dtype), seed, kind)
-            for change in one["changes"]
-        )
+        changed = (pose(name, one["base"] | change, dtype, seed, kind) for change in one["changes"])
         if first is not None:
             yield first, [other for other in changed if other is not None]
-
-
-def _but_dtype(change: Fields) -> dict[str, Any]:
-    return {name: one for name, one in change.items() if name != "dtype"}
 
 
 # -- drawn at random
