@@ -300,8 +300,8 @@ def _function(backend: Backend, workload: Workload) -> _Attend:
     """A function of (query, key, value) that `backend` answers with."""
     grouped = workload.heads != workload.kv_heads
     asked = {"scale": workload.scale, "causal": bool(workload.causal), "enable_gqa": grouped}
-    told = {name: value for name, value in asked.items() if name in backend.options}
-    return partial(backend.attend, **{**given_nothing(backend.options), **told})
+    taken = {name: value for name, value in asked.items() if name in backend.options}
+    return partial(backend.attend, **{**given_nothing(backend.options), **taken})
 
 
 def _unmeasured(tensors: Sequence[Tensor | None], threads: int | None) -> str | None:

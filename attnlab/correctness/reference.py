@@ -127,10 +127,7 @@ def refer(
 
 def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Reference]:
     """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
-    asked, roundings = (
-        at_rows(finite(inputs), chosen),
-        Roundings.of(inputs.dtype, any_unfused=True),
-    )
+    asked, roundings = at_rows(finite(inputs), chosen), Roundings.of(inputs.dtype, any_unfused=True)
     shape = asked.output_shape
     whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))

@@ -212,7 +212,6 @@ def listed(
     folders: Sequence[str] = (),
     names: Sequence[str] = (),
     *,
-    seconds: float = _IMPORT_SECONDS,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> list[Listed]:
     """Every backend, or each of `names`, in that order: whether it can do a plain workload on `device`.
@@ -229,9 +228,8 @@ def listed(
             settings = f" Settings: {', '.join(own)}." if own else ""
             for _ in range(2):
                 try:
-                    told = process.ask(
-                        "open", seconds=seconds, name=name, folders=list(folders), device=device
-                    )
+                    opening = {"name": name, "folders": list(folders), "device": device}
+                    told = process.ask("open", seconds=_IMPORT_SECONDS, **opening)
                     one = Listed(name, told["library"], told["summary"] + settings, told["reason"])
                 except Failed as fault:
                     one = Listed(name, "", "", str(fault))
