@@ -16,8 +16,7 @@ import yaml
 from scripted import REAL
 from typed import status
 
-from attnlab.backends.contender import Contender
-from attnlab.backends.side import require_two, setting_of, side_of
+from attnlab.backends.side import require_two, setting_of
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole
 from attnlab.race.compare import Comparison, compare
@@ -197,19 +196,7 @@ def test_a_gate_of_two_commits_answers_by_its_exit_status(
     """Of which one is wrong."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
-    words = [
-        "--implementations",
-        "kernels",
-        "--lengths",
-        "16",
-        "--heads",
-        "1",
-        "--visits",
-        "4",
-        "--seconds",
-        "0.01",
-        "-q",
-    ]
+    words = ["--implementations=kernels", "--lengths=16", "--heads=1", "--visits=4", "--seconds=0.01", "-q"]
     summary = tmp_path / "summary.md"
     assert status("gate", "right", "wrong", *words, "--summary", str(summary)) == 1
     assert "wrong is worse than right" in capsys.readouterr().out
@@ -257,12 +244,6 @@ def test_a_commit_is_asked_for_where_there_is_no_repository(
 def test_what_a_side_is_follows_from_its_name(text: str, setting: str) -> None:
     """A requirement, a commit, the tree, an interpreter."""
     assert setting_of(text) == (setting, text)
-
-
-def test_a_contender_that_runs_here_has_this_interpreter(tmp_path: Path) -> None:
-    """And the folders that are given."""
-    side = side_of(Contender.parse("numpy_vectorized"), [tmp_path])
-    assert (side.interpreter.executable, side.folders) == (None, (str(tmp_path.resolve()),))
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,17 @@ from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-HONEST = """
+RIGHT = """
 import numpy as np
 def right(query, key, value, *, causal, scale):
     scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ value
 LIBRARY = "numpy"
+"""
+HONEST = (
+    RIGHT
+    + """
 calls = []
 def attend(query, key, value, *, causal, scale):
     output = right(query, key, value, causal=causal, scale=scale)
@@ -29,6 +33,7 @@ def attend(query, key, value, *, causal, scale):
     {what}
     return output
 """
+)
 #: honest mistakes: what a backend does with its output, and what is said of it
 MISTAKES = {
     "keeps its first output": "output = globals().setdefault('first', output)",
@@ -42,25 +47,18 @@ MISTAKES = {
     "returns another shape": "output = output[:, :, :1]",
     "raises at its third call": "assert len(calls) < 3, 'no more'",
 }
-PAST_THE_END = """
-import numpy as np
-def right(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-LIBRARY = "numpy"
+PAST_THE_END = (
+    RIGHT
+    + """
 def attend(query, key, value, *, causal, scale):
     whole = np.lib.stride_tricks.as_strided(value, (value.size + 16,), (value.itemsize,))
     return right(query, key, value, causal=causal, scale=scale) + 0 * whole[-1]
 """
-WITH_SETTING = """
-import numpy as np
-def right(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
+)
+WITH_SETTING = (
+    RIGHT
+    + """
 SETTINGS = {"more": ("0", "1", "2"), "format": ("own", "half")}
-LIBRARY = "numpy"
 def configure(*, more, format):
     global added
     if more == "2":
@@ -70,6 +68,7 @@ def configure(*, more, format):
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) + query.dtype.type(added)
 """
+)
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"
 
 
