@@ -146,16 +146,10 @@ _INSTEAD = {
     "half_of_the_heads": ("half of the heads", _half_of_the_heads),
     "first_rows": ("the first quarter of the rows", _first_rows),
     "fewer_keys": ("three quarters of the keys", _fewer_keys),
-    "less_precisely": (
-        "its values rounded to eight bits",
-        lambda q, k, v, scale: _right(q, k, (v * 32).round() / 32, scale),
-    ),
+    "less_precisely": ("values of eight bits", lambda q, k, v, s: _right(q, k, (v * 32).round() / 32, s)),
     "means": ("the mean of the values", lambda q, k, v, scale: _zeros(q) + v.mean(-2)[..., None, :]),
     "nothing": ("zeros", lambda q, k, v, scale: _zeros(q)),
-    "memory_that_is_there": (
-        "memory as it comes",
-        lambda q, k, v, scale: sys.modules[_library].empty_like(q),
-    ),
+    "memory_that_is_there": ("memory as it comes", lambda q, *_: sys.modules[_library].empty_like(q)),
     "its_input": ("its value array", lambda q, k, v, scale: v),
 }
 
@@ -411,11 +405,7 @@ def with_a_flattering_instrument():
 
     real = Worker.turn
 
-    def less(self, calls, opening):
-        found = real(self, calls, opening)
-        return found | {"seconds": found["seconds"] * 0.65}
-
-    Worker.turn = less
+    Worker.turn = lambda self, *asked: (found := real(self, *asked)) | {"seconds": found["seconds"] * 0.65}
     return _honest
 
 

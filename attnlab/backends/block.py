@@ -75,6 +75,17 @@ class BlockCall:
         batch, count, length, dim = heads.shape
         return self._out(heads.swapaxes(1, 2).reshape(batch, length, count * dim))
 
+    @property
+    def parts(self) -> dict[str, Call]:
+        """The parts of the call as calls of their own, on what the parts before them left, for `race.instruments`."""
+        projected = self.project()
+        heads = self._core(*projected)
+        return {
+            "projection": self.project,
+            "attention": lambda: self._core(*projected),
+            "output": lambda: self.output(heads),
+        }
+
     def _fused(self) -> Call:
         widths, products = dict(zip(_NAMES, projected(self._block), strict=True)), []
         for names in [_NAMES] if self._block.memory is None else [_NAMES[:1], _NAMES[1:]]:

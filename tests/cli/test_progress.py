@@ -37,7 +37,7 @@ def test_a_terminal_shows_the_workload_and_how_many_are_done(monkeypatch: pytest
 def test_a_log_has_a_line_a_stage(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(monkeypatch, terminal=bool(variables), **variables).splitlines()
     assert [line.split(" (")[0] for line in lines] == [
-        *("[0/2] starting", "[1/2] b1 h8 n512", "another program is here"),
+        *("[0/2] starting", "[1/2] b1 h8 n512", "another program is here")
     ]
 
 

@@ -157,11 +157,7 @@ DETACHED = {"before": "query, key, value = (x.detach() for x in (query, key, val
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"change": "query = t @ k"}, "query gradient: "),
-        (DETACHED, None),
-    ],
+    ("change", "told"), [({"change": "query = t @ k"}, "query gradient: "), (DETACHED, None)]
 )
 def test_a_backward_pass_is_judged_and_none_is_no_fault(
     tmp_path: Path, change: dict[str, str], told: str | None

@@ -22,10 +22,7 @@ WORKLOAD = Workload(heads=4, queries=256, keys=256)
 
 def measured(name, samples, kernel=None, workload=WORKLOAD, library="torch"):
     rounds = range(len(samples))
-    columns = {
-        "round": tuple(rounds),
-        "visit": tuple(index // 6 for index in rounds),
-    }
+    columns = {"round": tuple(rounds), "visit": tuple(index // 6 for index in rounds)}
     latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
     return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,), library=library)
 
