@@ -12,7 +12,7 @@ from pathlib import Path
 import attnlab
 
 HOME = Path(attnlab.__file__).parent
-PAGE = HOME.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 #: the public face, which imports what is asked of it when it is asked
 FACE = ("__init__", "__main__")
 #: packages that stand beside `attnlab/` in a checkout
