@@ -46,7 +46,7 @@ def attend_with_log_sum(
     if bias is not None:
         scores = scores + bias
     if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf)
     # the shift changes nothing in exact arithmetic and keeps exp from overflowing

@@ -54,7 +54,7 @@ class Seen(NamedTuple):
     lengths: tuple[int, ...] | None
 
 
-def declines(workload: Workload) -> str | None:
+def declines(workload: Workload) -> tuple[str, str] | None:
     """What the kernel for the CPU lacks."""
     if workload.device != "cpu":
         return "device", "attnlab has run FlexAttention on the CPU only"
