@@ -41,7 +41,7 @@ class Limits:
     most_visits: int = 8
     workload_seconds: float = 10.0
     rounds: int = 12
-    visit_seconds: float = 3.0
+    visit_seconds: float = 2.0
     call_seconds: float = 1.0
     deadline_seconds: float = 60.0
     start_seconds: float = 120.0

@@ -67,6 +67,8 @@ class Conductor:
         self._measured: dict[Workload, set[str]] = defaultdict(set)
         self._settled: dict[Workload, set[str]] = defaultdict(set)
         self._hung: dict[str, list[int]] = defaultdict(list)
+        #: why a contender is not to be had on a device, whatever the workload
+        self._absent: dict[tuple[str, str], str] = {}
         self._watch: Watch | None = None
 
     def __enter__(self) -> Conductor:
@@ -103,6 +105,7 @@ class Conductor:
             one for one in self.contenders if (names is None or one.name in names) and one.name not in settled
         ]
         hung = [one for one in racing if self._hangs(one.name, workload)]
+        absent = [one for one in racing if (one.name, workload.device) in self._absent]
         visit = Visit(
             workload,
             number,
@@ -114,14 +117,19 @@ class Conductor:
             clock=self._clock,
         )
         try:
-            found = visit.run([one for one in racing if one not in hung], self._start)
+            found = visit.run([one for one in racing if one not in (*hung, *absent)], self._start)
         except Suspended as fault:
             self._on_event(Notice(f"{workload.label}: {fault}"))
             return []
         said = "not tried: it did not answer in time on earlier workloads, which were no larger"
         found += [Result(one.name, workload, Outcome.TIMED_OUT, said) for one in hung]
+        for one in absent:
+            reason = self._absent[one.name, workload.device]
+            found.append(Result(one.name, workload, Outcome.UNAVAILABLE, reason))
         for one in found:
             (measured if one.outcome is Outcome.MEASURED else settled).add(one.contender)
+            if one.outcome is Outcome.UNAVAILABLE and one.reason:
+                self._absent[one.contender, workload.device] = one.reason
             if one.outcome is Outcome.TIMED_OUT and one.contender not in {each.name for each in hung}:
                 self._hung[one.contender].append(workload.flops)
         self._warn()

@@ -203,8 +203,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
 def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap) -> None:
     """Laps over the workloads, in a random order: first those without results, then those with an open question.
 
-    Later laps end when the seconds of all workloads are spent. What a visit finds is on disk before the next begins;
-    `on_lap` hears of a lap that is over, the last one aside.
+    Later laps end when the seconds of all workloads are spent, but not before each has visits enough for an interval.
+    What a visit finds is on disk before the next begins; `on_lap` hears of a lap that is over, the last one aside.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
@@ -216,7 +216,8 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         lap = record.left() or [
             workload
             for workload, results in _by_workload(record).items()
-            if _open(results, conductor) and time.monotonic() + took.get(workload, 0.0) < until
+            if _open(results, conductor)
+            and (_visits(results) < LEAST_VISITS or time.monotonic() + took.get(workload, 0.0) < until)
         ]
         if not lap:
             return
@@ -228,7 +229,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         random.SystemRandom().shuffle(lap)
         for at, workload in enumerate(lap):
             number, started = _next(record, workload), time.monotonic()
-            if number and started + took.get(workload, 0.0) > until:
+            if number >= LEAST_VISITS and started + took.get(workload, 0.0) > until:
                 continue
             total = max(done + len(lap) - at, LEAST_VISITS * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)

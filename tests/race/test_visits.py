@@ -154,6 +154,17 @@ def test_what_takes_long_is_asked_once() -> None:
         assert [one.contender for one in conductor.visit(SMALL, number=7)] == [A]
 
 
+def test_what_is_not_to_be_had_is_started_once() -> None:
+    """Its library is as missing on the next workload, where its reason is told again."""
+    absent = Scripted(fails={"load": Failed("unavailable", "no such library")})
+    with conducted({A: absent, B: Scripted()}) as conductor:
+        for length in (4, 8, 16):
+            found = {one.contender: one for one in conductor.visit(SMALL.with_(queries=length, keys=length))}
+            assert (found[A].outcome, found[A].reason) == (Outcome.UNAVAILABLE, "no such library")
+            assert found[B].outcome is Outcome.MEASURED
+    assert absent.asked.count("load") == 1
+
+
 def test_an_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that needs a single visit is asked in one, with memory or without it."""
 
