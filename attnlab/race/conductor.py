@@ -123,9 +123,9 @@ class Conductor:
             return []
         said = "not tried: it did not answer in time on earlier workloads, which were no larger"
         found += [Result(one.name, workload, Outcome.TIMED_OUT, said) for one in hung]
-        for one in absent:
-            reason = self._absent[one.name, workload.device]
-            found.append(Result(one.name, workload, Outcome.UNAVAILABLE, reason))
+        for missing in absent:
+            reason = self._absent[missing.name, workload.device]
+            found.append(Result(missing.name, workload, Outcome.UNAVAILABLE, reason))
         for one in found:
             (measured if one.outcome is Outcome.MEASURED else settled).add(one.contender)
             if one.outcome is Outcome.UNAVAILABLE and one.reason:
