@@ -31,8 +31,7 @@ from attnlab.errors import Unavailable
 from attnlab.runs.store import Run, read_run
 from attnlab.stats.verdicts import Kind, Verdict, verdicts_against
 from attnlab.workload.result import Result
-from attnlab.workload.vocabulary import CONTIGUOUS
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import CONTIGUOUS, Workload
 
 #: the backend that is PyTorch's own function
 OWN = "torch_sdpa"

@@ -44,11 +44,11 @@ from attnlab.race.conductor import Conductor
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Part, Plan, only_part
 from attnlab.stats.verdicts import Verdict, verdicts_against
-from attnlab.text import ratio_text, seconds_text
-from attnlab.workload.drawing import checked_problem
+from attnlab.text import ratio_text, seconds_text, split_names, within
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import by_option, choices, read_options, workloads
+from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.vocabulary import DTYPES, split_names, within
 from attnlab.workload.workload import Workload
 
 Interleaved = Callable[[str, Workload], Result | None]
@@ -196,7 +196,7 @@ class Races:
         if said := admission.too_long(workload, seconds_of, limit):
             return Result(name, workload, Outcome.OVER_BUDGET, said)
         rows = race_check.sampled_rows(workload, np.random.default_rng())
-        inputs = checked_problem(workload, rows)
+        inputs = inputs_of(workload, rows)
         returned = backend.bind(workload, inputs)()
         try:
             named = backend.named(workload, returned)

@@ -131,6 +131,30 @@ def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
     return f"{number_text(value / unit)} {name}"
 
 
+# -- what a person writes
+
+#: what seconds, hours and numbers of things may be at most: longer than anybody waits, within what clocks can wait
+LARGEST = 10**6
+
+
+def within(name: str, value: float, most: int = LARGEST) -> float:
+    """`value`, where it is above 0 and at most `most`. Raises ValueError otherwise."""
+    if not 0 < value <= most:  # nor nan
+        raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value}")
+    return value
+
+
+def split_names(text: str) -> list[str]:
+    """Names between commas, those inside brackets aside: ``a,b[threads=1,X=2]`` is two names.
+
+    Raises ValueError for an empty name.
+    """
+    names = [name.strip() for name in re.split(r",(?![^\[\]]*\])", text)]
+    if not all(names):
+        raise ValueError(f"a list of names is separated by single commas, got {text!r}")
+    return names
+
+
 T = TypeVar("T")
 #: names less alike than this (`difflib.SequenceMatcher.ratio`) are no slips of one another: two letters that changed
 #: places in a name of five are this alike, names that only begin with the same ``torch_`` are less

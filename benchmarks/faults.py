@@ -36,7 +36,7 @@ from attnlab.correctness.answering import Probe
 from attnlab.correctness.examination import Ask, Examined, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.errors import Unavailable
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.number_formats import DTYPES
 
 #: seeds begin here for right ones and for held-out conditions, so that no two tables share one
 _FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000

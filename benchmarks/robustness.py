@@ -33,9 +33,9 @@ from attnlab.race.admission import Limits
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Outcome, Result
-from attnlab.workload.vocabulary import DIRECTIONS, DTYPES, STORAGES
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import DIRECTIONS, STORAGES, Workload
 
 sys.path.append(str(REPOSITORY / "tests" / "robustness"))
 

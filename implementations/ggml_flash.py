@@ -29,8 +29,7 @@ from attnlab.errors import Declined
 from attnlab.libraries.ggml_library import compute
 from attnlab.libraries.host import Made, Recipe, required
 from attnlab.workload.inputs import Alibi
-from attnlab.workload.vocabulary import GIVEN
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload
 
 ggml: Any = required("ggml", extra="ggml")
 

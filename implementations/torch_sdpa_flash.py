@@ -16,8 +16,7 @@ from torch import Tensor
 
 from attnlab.libraries.host import positive_scale
 from attnlab.libraries.torch_attention import ForcedKernel
-from attnlab.workload.vocabulary import LOG_SUM
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import LOG_SUM, Workload
 
 LIBRARY = "torch"
 KERNEL = "_scaled_dot_product_flash_attention"

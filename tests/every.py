@@ -17,7 +17,7 @@ from attnlab.backends.discovery import backends, load, on_request
 from attnlab.backends.library import libraries
 from attnlab.correctness import race_check
 from attnlab.errors import Unavailable
-from attnlab.workload.drawing import checked_problem
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
@@ -50,7 +50,7 @@ def here(name: str, **options: Any) -> Backend:
 def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
     """Its answer before the clock, as a race judges it."""
     rows = race_check.sampled_rows(workload, np.random.default_rng())
-    inputs = checked_problem(workload, rows)
+    inputs = inputs_of(workload, rows)
     answers = one.named(workload, one.bind(workload, inputs, **how)())
     return race_check.judge(workload, inputs, rows, answers, one.computes_in)
 

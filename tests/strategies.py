@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from attnlab.workload.mask_kinds import OPEN, Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN, declaration
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload, declaration
 
 #: what each field that has names may be called
 _NAMES = {

@@ -23,10 +23,9 @@ from attnlab.backends.keywords import given, in_form, not_in_form, unsupported
 from attnlab.backends.library import Arrays, Call, Library, array_type, open_library
 from attnlab.backends.storage import STORED, not_stored
 from attnlab.errors import Declined, Refusal
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
-from attnlab.workload.vocabulary import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT, Workload
 
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
@@ -284,7 +283,7 @@ class Backend(Definition):
         block has no such arrays: they come from its projections.
         """
         drawn = problem is None
-        problem = problem_of(workload) if problem is None else problem
+        problem = inputs_of(workload) if problem is None else problem
         if problem.block is not None:
             return (), problem
         library, arrays = self.open(workload.device), []

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined
 from attnlab.workload.inputs import Block, Inputs
-from attnlab.workload.vocabulary import GRADIENTS, OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 
 def attend(
@@ -156,7 +155,7 @@ def answer(
 ) -> dict[str, NDArray[Any]]:
     """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
     backend = in_this_process(name, folders)
-    workload = Workload.of_problem(problem, device=device, direction=direction)
+    workload = Workload.of_inputs(problem, device=device, direction=direction)
     try:
         return backend.named(workload, backend.bind(workload, problem, projection)())
     except Declined as declined:

@@ -54,7 +54,7 @@ from typing import Any
 from attnlab.backends.keywords import known_keywords
 from attnlab.backends.library import libraries
 from attnlab.errors import Declined, Unavailable
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.workload import Workload
 
 #: what a file may hold beside `attend`, `LIBRARY` and `SETTINGS`, and the fields of `Definition` for it

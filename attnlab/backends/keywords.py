@@ -54,8 +54,7 @@ from attnlab.errors import Refusal
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload
 
 #: by which a whole mask can be given
 _ARRAYS = ("mask", "visible", "attn_mask")

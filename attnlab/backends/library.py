@@ -57,7 +57,7 @@ class Library(Protocol):
         """A NumPy array of the same values (bfloat16 in float32)."""
 
     def dtype_of(self, array: Any) -> str:
-        """The name of the array's number format, as in `attnlab.workload.vocabulary`."""
+        """The name of the array's number format, as in `attnlab.workload.number_formats`."""
 
     def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
         """A view of `shape` in which the array's axes of length 1 are repeated without being copied."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from attnlab.backends.library import Arrays, Library
 from attnlab.errors import Refusal
-from attnlab.workload.vocabulary import CONTIGUOUS
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import CONTIGUOUS, Workload
 
 Array = NDArray[Any]
 #: keys of a page

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from attnlab.cli import options
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.number_formats import DTYPES
 
 
 @click.command()

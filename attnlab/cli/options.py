@@ -11,10 +11,9 @@ from typing import Any
 
 import click
 
-from attnlab.text import one_line, without_home
+from attnlab.text import LARGEST, one_line, split_names, without_home
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.workload.vocabulary import DEVICES, MOST, declaration, split_names
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import DEVICES, Workload, declaration
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: names, or what finds them
@@ -73,8 +72,8 @@ def presets(context: click.Context) -> Iterable[str]:
 
 
 PATH = _Path()
-COUNT, VISITS = click.IntRange(1, MOST), click.IntRange(1, 1000)
-AMOUNT = click.FloatRange(0, MOST, min_open=True)
+COUNT, VISITS = click.IntRange(1, LARGEST), click.IntRange(1, 1000)
+AMOUNT = click.FloatRange(0, LARGEST, min_open=True)
 
 folders = click.option(
     *("--implementations", "folders"),

@@ -66,7 +66,7 @@ class Child:
     ) -> dict[str, Any]:
         """The named results, and the processor seconds that they took."""
         inputs, started = unpack(plain, arrays), processor_seconds()
-        workload = Workload.of_problem(inputs, device=device, direction=direction)
+        workload = Workload.of_inputs(inputs, device=device, direction=direction)
         results = self.probe.answer(inputs, workload, *layouts)
         return {"results": results, "seconds": processor_seconds() - started}
 

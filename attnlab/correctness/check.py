@@ -20,8 +20,9 @@ from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.processes import Failed, Interpreter, Process
 from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
+from attnlab.workload.number_formats import DTYPES, lower
 from attnlab.workload.result import Invariance
-from attnlab.workload.vocabulary import DTYPES, LOG_SUM, lower
+from attnlab.workload.workload import LOG_SUM
 
 if TYPE_CHECKING:
     import pandas as pd

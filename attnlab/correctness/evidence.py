@@ -21,8 +21,9 @@ from attnlab.correctness.error_budget import SCORES, ErrorBudget, classify
 from attnlab.correctness.numbers import Array, float_format
 from attnlab.correctness.reference import Reference, refer
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy
-from attnlab.workload.vocabulary import OUTPUT, lower
+from attnlab.workload.workload import OUTPUT
 
 #: the contract: an honest error is at most this many budgets
 SLACK = 1.25

@@ -29,7 +29,7 @@ from attnlab.correctness.questions import (
 )
 from attnlab.errors import Declined, Misbehaved
 from attnlab.workload.result import Accuracy
-from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OUTPUT
+from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT
 
 #: seconds that a black box may take for the questions of one kind, and for the sequences after them: array libraries
 #: take a second or two, a Python loop as much as it is given, a library that compiles for every shape 0.1 to 0.3 s each

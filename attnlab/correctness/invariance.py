@@ -19,10 +19,9 @@ from attnlab.backends.library import thread_variables
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.system import cores, processor_seconds
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
-from attnlab.workload.vocabulary import OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import OUTPUT, Workload
 
 _ALL = slice(None)
 #: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
@@ -60,7 +59,7 @@ def asked(backend: Backend, dtype: str, device: str, size: int | None) -> dict[s
     seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
     size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
     workload, started = _workload(dtype, device, size), processor_seconds()
-    expected, inputs = _answers(backend, workload)[OUTPUT], problem_of(workload)
+    expected, inputs = _answers(backend, workload)[OUTPUT], inputs_of(workload)
     found: dict[str, Any] = {"output": expected, "size": size, "same": {}, "reason": None}
     for name, (batch, heads, queries) in _PARTS.items():
         if processor_seconds() - started > _PATIENCE_SECONDS:
@@ -70,7 +69,7 @@ def asked(backend: Backend, dtype: str, device: str, size: int | None) -> dict[s
             key=inputs.key[batch, heads],
             value=inputs.value[batch, heads],
         )
-        part = Workload.of_problem(alone, device=device)
+        part = Workload.of_inputs(alone, device=device)
         bits = _answers(backend, part, alone)[OUTPUT].tobytes()
         found["same"][name] = bits == expected[batch, heads, queries].tobytes()
     training = workload.with_(direction="training")

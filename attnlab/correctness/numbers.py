@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.workload.vocabulary import DTYPES, FORMATS
+from attnlab.workload.number_formats import DTYPES, FORMATS
 
 Array = NDArray[np.float64]
 

@@ -22,8 +22,8 @@ from attnlab.correctness.draws import EXACT, Draw
 from attnlab.correctness.reference import Reference, refer
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Part, Shape
-from attnlab.workload.vocabulary import DTYPES, GRADIENTS, LOG_SUM, OUTPUT, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import DTYPES, round_to
+from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 
 #: what is asked about: the output, ln Z, and the gradients of query, key and value
 FORWARD, BACKWARD = "forward", "backward"
@@ -78,7 +78,7 @@ class Question:
 
     def workload(self, device: str = "cpu") -> Workload:
         """What a backend is asked for that is to answer it."""
-        return Workload.of_problem(self.inputs, device=device, direction=self.direction)
+        return Workload.of_inputs(self.inputs, device=device, direction=self.direction)
 
     @property
     def layouts(self) -> tuple[str, str]:

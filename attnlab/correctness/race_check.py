@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from attnlab.correctness.evidence import DIRECTED_SHARED, IMMATERIAL_ANYWHERE, explained, weigh
 from attnlab.correctness.reference import Reference, refer
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy
-from attnlab.workload.vocabulary import LOG_SUM, OUTPUT, lower
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
 
 Answers = Mapping[str, NDArray[Any]]
 #: query rows are sampled so that at most about this many scores are computed in float64

@@ -21,7 +21,7 @@ from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budge
 from attnlab.correctness.numbers import ONE_MANTISSA, Array
 from attnlab.correctness.roundings import Roundings, largest_logarithm_error, rounded_rows
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
+from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
 FIRST_ORDER = 0.3

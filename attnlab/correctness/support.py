@@ -20,10 +20,10 @@ from attnlab.backends.discovery import backends, load, on_request, settings_of
 from attnlab.correctness import race_check
 from attnlab.errors import Misbehaved
 from attnlab.processes import Channel, Failed, Process, serve
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.mask_kinds import Part
-from attnlab.workload.vocabulary import DIRECTIONS, DTYPES
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import DTYPES
+from attnlab.workload.workload import DIRECTIONS, Workload
 
 YES = "yes"
 #: what begins the answer of a backend that does not decline a workload, and was not run on it
@@ -131,7 +131,7 @@ class Child:
         workload = asked(feature, **fields)
         self.backend.require(workload)
         if confirm:
-            inputs, rows = problem_of(workload), range(workload.queries)
+            inputs, rows = inputs_of(workload), range(workload.queries)
             answers = self.backend.named(workload, self.backend.bind(workload, inputs)())
             found = race_check.judge(workload, inputs, rows, answers, self.backend.computes_in)
             if not found.passed:

@@ -28,7 +28,7 @@ from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 from attnlab.lab.observables import Attend, Observables, black_box, gradients, observe
 from attnlab.lab.random_energy import RandomEnergy
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import MOST_SEED
+from attnlab.workload.workload import MOST_SEED
 
 #: the conditions that tell a row apart: numbers and names
 Where = Mapping[str, Any]

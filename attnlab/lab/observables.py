@@ -38,8 +38,8 @@ from attnlab.correctness.numbers import unit_roundoff
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Causal
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import OUTPUT, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import round_to
+from attnlab.workload.workload import OUTPUT, Workload
 
 Array = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def black_box(
         number_format = dtype or str(q.dtype)
         q, k, v = (round_to(array, number_format) for array in (q, k, v))
         problem = Inputs.of(q, k, v, dtype=number_format, **rest)
-        workload = Workload.of_problem(problem, device=device)
+        workload = Workload.of_inputs(problem, device=device)
         return chosen.named(workload, chosen.bind(workload, problem)())[OUTPUT]
 
     return attend
@@ -349,7 +349,7 @@ def gradients(backend: Backend, problem: Inputs) -> Mapping[str, NDArray[Any]]:
 
     Raises Declined for a backend without one or that declines the problem.
     """
-    workload = Workload.of_problem(problem, direction="backward")
+    workload = Workload.of_inputs(problem, direction="backward")
     return backend.named(workload, backend.bind(workload, problem)())
 
 

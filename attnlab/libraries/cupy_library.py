@@ -14,7 +14,7 @@ from attnlab.backends.library import Call
 from attnlab.errors import Unavailable
 from attnlab.libraries.host import seconds_by_events
 from attnlab.libraries.numpy_library import NumPyNames
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 
 class CuPy(NumPyNames):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, free_bytes, seconds_per_call
-from attnlab.workload.vocabulary import FORMATS, round_to
+from attnlab.workload.number_formats import FORMATS, round_to
 
 
 class Jax(HostLibrary):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined
 from attnlab.libraries.host import HostLibrary
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 #: an operation in a graph that MLX writes down
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')

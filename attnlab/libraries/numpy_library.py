@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attnlab.backends.library import Call
 from attnlab.libraries.host import HostLibrary
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 #: of libraries that compute on its arrays
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"

@@ -31,8 +31,7 @@ from attnlab.libraries.host import positive_scale
 from attnlab.text import one_line
 from attnlab.workload.mask_kinds import Causal, band
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload
 
 Attend = Callable[..., Any]
 Kernel = Literal["flash", "efficient", "math", "cudnn"]

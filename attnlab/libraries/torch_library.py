@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
 from attnlab.libraries.host import HostLibrary, seconds_by_events
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 if TYPE_CHECKING:
     from typing import Self  # of Python 3.11: workers run in 3.10 too

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from attnlab.stats.verdicts import MARGIN
-from attnlab.text import bytes_text, seconds_text
+from attnlab.text import LARGEST, bytes_text, seconds_text, within
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN, MOST, within
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload
 
-#: what limits may be at most, where that is not `MOST`
+#: what limits may be at most, where that is not `LARGEST`
 UTMOST = {"visits": 1000, "most_visits": 1000, "rounds": 1000}
 _MAY_BE_0 = ("run_delay", "noise_margin")
 
@@ -57,7 +56,7 @@ class Limits:
                 kind = "a whole number" if whole else "a number"
                 raise ValueError(f"{one.name} must be {kind}, got {value!r}")
             if value != 0 or one.name not in _MAY_BE_0:
-                within(one.name, value, UTMOST.get(one.name, MOST))
+                within(one.name, value, UTMOST.get(one.name, LARGEST))
 
 
 #: of the memory that is free, this share may be planned with

@@ -20,8 +20,8 @@ from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Alibi, Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Given, Place
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import LOG_SUM, OF_QUERIES, carrier, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import carrier, round_to
+from attnlab.workload.workload import LOG_SUM, OF_QUERIES, Workload
 
 #: rows of a turn's answer that are checked, and by how many budgets they may be off
 _ROWS, _FAR = 2, 8.0

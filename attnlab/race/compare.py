@@ -15,10 +15,9 @@ from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.system import hidden
-from attnlab.text import first_lines, interval_text, ratio_text, suggestion
+from attnlab.text import first_lines, interval_text, ratio_text, suggestion, within
 from attnlab.workload.grid import choices, workloads
 from attnlab.workload.result import Outcome, Result
-from attnlab.workload.vocabulary import within
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from attnlab.race.admission import Limits, too_large, too_long
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
-from attnlab.workload.vocabulary import OUTPUT, lower
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import OUTPUT, Workload
 
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
@@ -198,7 +198,7 @@ class Visit:
     def _draw(self) -> None:
         """The inputs, and the rows of the first answers that are checked."""
         try:
-            drawn = problem_of(self.workload.with_(seed=secrets.randbits(48)))
+            drawn = inputs_of(self.workload.with_(seed=secrets.randbits(48)))
         except Declined as refused:  # nobody can have such inputs
             for seat in self.seats:
                 seat.ended = Outcome.DECLINED, str(refused), ""

@@ -27,10 +27,9 @@ from attnlab.libraries.host import VERSIONS
 from attnlab.processes import Channel, refusal, serve
 from attnlab.race.instruments import INSTRUMENTS, Readings
 from attnlab.race.pages import Form, Pages
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs, unpack
-from attnlab.workload.vocabulary import CONTIGUOUS, OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
@@ -113,7 +112,7 @@ class Worker:
         On a busy machine a call may take many times as long as alone, but not more processor time.
         """
         self.declines(workload)
-        self._call = self._bound(workload, problem_of(workload))
+        self._call = self._bound(workload, inputs_of(workload))
         least = self.warm(0.0)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least.values())

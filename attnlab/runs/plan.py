@@ -20,11 +20,10 @@ import msgspec
 
 from attnlab.backends.contender import parse_all
 from attnlab.race.admission import UTMOST, Limits
-from attnlab.text import decode, read_text, suggestion
+from attnlab.text import LARGEST, decode, read_text, split_names, suggestion
 from attnlab.workload.distributions import is_captured
 from attnlab.workload.grid import GRID, choices, workloads
 from attnlab.workload.mask_kinds import OPEN
-from attnlab.workload.vocabulary import MOST, split_names
 from attnlab.workload.workload import Workload
 
 
@@ -310,7 +309,7 @@ def read_plan(file: Path) -> dict[str, Any]:
 def _plan_file() -> type:
     """What a plan file may hold: the options of workloads, the fields of a plan and those of its limits."""
     positive = {
-        name: Annotated[kind, msgspec.Meta(gt=0, le=UTMOST.get(name, MOST))]
+        name: Annotated[kind, msgspec.Meta(gt=0, le=UTMOST.get(name, LARGEST))]
         for name, kind in get_type_hints(Limits).items()
     }
     limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])

@@ -28,9 +28,9 @@ from attnlab.stats.ranking import (
     winner,
 )
 from attnlab.stats.verdicts import MARGIN, latencies
+from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Ceiling, Outcome, Result
-from attnlab.workload.vocabulary import in_label, lower, spoken
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import Workload, in_label, spoken
 
 #: fields that follow from others, unless they are given
 _FOLLOWING = ("kv_heads", "queries", "value_dim", "scale")

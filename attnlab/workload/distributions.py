@@ -31,7 +31,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from attnlab.errors import FieldError, Unavailable
-from attnlab.workload.inputs import Inputs, floating, of_four_axes
+from attnlab.workload.inputs import Inputs, of_four_axes
+from attnlab.workload.number_formats import floating
 
 Array = NDArray[np.float64]
 Three = tuple[Array, Array, Array]

@@ -17,8 +17,8 @@ from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, of_four_axes, shapes
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import GIVEN, GRADIENTS, OUTPUT, carrier, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import carrier, round_to
+from attnlab.workload.workload import GIVEN, GRADIENTS, OUTPUT, Workload
 
 #: a random stream each: a change of one array leaves the others as they were. See `attnlab.backends.storage` for 9
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 10, 11, (12, 13, 14, 15)
@@ -55,13 +55,16 @@ def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]
     return q, k, v
 
 
-def problem_of(workload: Workload) -> Inputs:
+def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient where it has them.
 
     Of a block x, memory and parameters (`block_of`) in place of query, key and value.
     The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
     Of a file of inputs that has them mask, bias and sinks are its own. Raises Declined as `inputs` does, ValueError for
     a mask or a bias of a caller's own.
+
+    rows : the query rows that the output's gradient is not 0 on, all of them by default. Answers are judged on some
+    rows before a race: the gradients of key and value depend on no other row then.
     """
     w = workload
     if GIVEN in (w.mask, w.bias) and w.captured is None:
@@ -84,6 +87,9 @@ def problem_of(workload: Workload) -> Inputs:
     if w.sinks:
         own = None if held is None else held.sinks
         sinks = _drawn(w, _SINKS, (w.heads,)) if own is None else _cut(w, own, (w.heads,))
+    upstream = _drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None
+    if upstream is not None and rows is not None:
+        upstream[:, :, np.delete(np.arange(w.queries), rows)] = 0
     return Inputs(
         query=q,
         key=k,
@@ -94,22 +100,9 @@ def problem_of(workload: Workload) -> Inputs:
         bias=bias,
         softcap=w.softcap,
         sinks=sinks,
-        output_gradient=_drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None,
+        output_gradient=upstream,
         block=block,
     )
-
-
-def checked_problem(workload: Workload, rows: Sequence[int]) -> Inputs:
-    """`problem_of`, the output's gradient being 0 but on the query rows `rows`.
-
-    What answers are judged on before a race: the gradients of key and value depend on no other row then.
-    """
-    found = problem_of(workload)
-    if found.output_gradient is None:
-        return found
-    upstream = np.zeros_like(found.output_gradient)
-    upstream[:, :, rows] = found.output_gradient[:, :, rows]
-    return found.with_(output_gradient=upstream)
 
 
 def block_of(workload: Workload) -> Block:

@@ -17,8 +17,7 @@ import msgspec
 
 from attnlab.errors import FieldError
 from attnlab.workload.distributions import SUFFIX, Captured, named
-from attnlab.workload.vocabulary import GIVEN, declaration, option
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GIVEN, Workload, declaration, option
 
 Field = dataclasses.Field[Any]
 #: of a plan, where nothing is said
@@ -176,7 +175,7 @@ def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     """The workload of one layer, `said` going before what the file says. Raises FieldError for more than it holds."""
-    held = Workload.of_problem(one.inputs())
+    held = Workload.of_inputs(one.inputs())
     kv_heads = max(1, said.get("heads", held.heads) * held.kv_heads // held.heads)
     found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):

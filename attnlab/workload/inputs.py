@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 from attnlab.errors import FieldError
 from attnlab.workload.mask_kinds import Given, Place, Shape, broadcastable
 from attnlab.workload.masks import EVERYTHING, Mask, masked_by
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import floating, round_to
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
@@ -464,23 +464,6 @@ def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...], then: s
     found = None if array is None else floating(name, array)
     if found is not None and found.shape != shape:
         raise FieldError(name, f"must have shape {shape}, got {found.shape}{then}")
-    return found
-
-
-def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
-    """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
-
-    Raises FieldError for anything else, and for a NaN or an infinity where they must be `finite`.
-    """
-    if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
-        array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
-    found = np.asarray(array)
-    if found.dtype.name == "bfloat16":
-        found = found.astype(np.float32)
-    if found.dtype.kind != "f":
-        raise FieldError(name, f"must hold floating-point numbers, got {found.dtype}")
-    if finite and not np.isfinite(found).all():
-        raise FieldError(name, "must be finite, got a NaN or an infinity")
     return found
 
 

@@ -2,16 +2,17 @@
 
 A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
 FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
-pytest options, labels, tables and the command that repeats a race are made from it (`attnlab.workload.vocabulary`).
+pytest options, labels, tables and the command that repeats a race are made from it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -20,25 +21,57 @@ from attnlab.workload.distributions import DISTRIBUTIONS, Captured, is_captured
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
 from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
 from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
-from attnlab.workload.vocabulary import (
-    CONTIGUOUS,
-    DEVICES,
-    DIRECTIONS,
-    DTYPES,
-    GIVEN,
-    ITEM_BYTES,
-    LOG_SUM,
-    MOST_SEED,
-    OF_QUERIES,
-    OUTPUT,
-    STORAGES,
-    declaration,
-    declared,
-    in_label,
-    option,
-    spoken,
-)
+from attnlab.workload.number_formats import DTYPES, ITEM_BYTES
 
+DEVICES = ("cpu", "cuda")
+#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backends.storage`
+STORAGES = {
+    "contiguous": "contiguous keys",
+    "preallocated": "preallocated cache",
+    "grown": "grown cache",
+    "packed": "packed batch",
+    "paged": "paged cache",
+}
+CONTIGUOUS = "contiguous"
+#: the mask and the bias of a caller's own array, which have no text
+GIVEN = "given"
+
+#: the names of what a call may return
+OUTPUT, LOG_SUM = "output", "log sum"
+GRADIENTS = ("query gradient", "key gradient", "value gradient")
+#: those that have a row for every query
+OF_QUERIES = (OUTPUT, LOG_SUM, GRADIENTS[0])
+
+
+class Direction(NamedTuple):
+    """One way through attention.
+
+    results : the names of what the call returns, in their order; one alone is returned as it is, several in a tuple.
+    "log sum" is ln Z, which `attend_with_log_sum` gives: the function in `call` returns it beside the output then.
+    With a gradient among them the library must differentiate, and the inputs have an output gradient: with the output
+    too the forward pass is timed, without it the gradients alone. flops : of matrix products, in those of "forward".
+    """
+
+    results: tuple[str, ...]
+    flops: float
+
+    @property
+    def gradients(self) -> bool:
+        """Whether the library must differentiate."""
+        return bool(set(self.results) & set(GRADIENTS))
+
+
+#: by name. A backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
+DIRECTIONS = {
+    "forward": Direction((OUTPUT,), 1.0),
+    "forward_with_log_sum": Direction((OUTPUT, LOG_SUM), 1.0),
+    "backward": Direction(GRADIENTS, 2.5),
+    "training": Direction((OUTPUT, *GRADIENTS), 3.5),
+}
+
+
+#: what a seed may be at most: what stored tables hold
+MOST_SEED = 2**63 - 1
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim")
 #: what is asked of a block alone, and why nothing else is
 _OF_BLOCKS = {
@@ -55,6 +88,63 @@ _FORMER, _GONE = {"regime": "distribution"}, {"splits": 1}
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
 #: what the declarations of both lengths share
 _LENGTH: dict[str, Any] = {"several": "lengths", "most": 2**24}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is declared of a field beside its name and its default.
+
+    help : one line for a person, which names are added to. read : from text to the value, by default that of its type.
+    brief : its part of a label, with the value in {}, or a function from the value to that; empty for nothing, and None
+    for the name of a flag, the value of a field that has names, and otherwise ``name=value``. always : whether a label
+    says it at its default too. several : the plural under which a grid takes many values of it. also : a second name of
+    its option. names : the values that it may have, where they are names. most : what a size may be at most. group :
+    the heading, on a page of options, of its option and of those of the fields after it that name none.
+    """
+
+    help: str
+    read: Callable[[str], Any] | None = None
+    brief: str | Callable[[Any], str] | None = None
+    always: bool = False
+    several: str | None = None
+    also: str | None = None
+    names: tuple[str, ...] = ()
+    most: int | None = None
+    group: str = ""
+
+
+def declared(default: Any, help: str, names: Iterable[str] = (), **rest: Any) -> Any:
+    """A dataclass field with its declaration."""
+    told = Declared(help, names=tuple(names), **rest)
+    return dataclasses.field(default=default, metadata={"declared": told})
+
+
+def declaration(field: dataclasses.Field[Any]) -> Declared:
+    """What was declared of `field`."""
+    found: Declared = field.metadata["declared"]
+    return found
+
+
+def in_label(field: dataclasses.Field[Any], value: Any) -> str:
+    """What a label says of a `value` of `field`; nothing at its default, but for what is said always."""
+    told = declaration(field)
+    if value == field.default and not told.always:
+        return ""
+    if told.brief is None:
+        return field.name if value is True else value if told.names else f"{field.name}={spoken(value)}"
+    return told.brief.format(value) if isinstance(told.brief, str) else told.brief(value)
+
+
+def option(name: str) -> str:
+    """The option of the command line that stands for the field `name`: ``--head-dim``."""
+    return "--" + name.replace("_", "-")
+
+
+def spoken(value: Any) -> str:
+    """A value as its option's text: ``true``, ``256,0``, ``0.125``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +325,7 @@ class Workload:
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
-    def of_problem(cls, inputs: Inputs, **rest: Any) -> Workload:
+    def of_inputs(cls, inputs: Inputs, **rest: Any) -> Workload:
         """The workload that inputs pose; of arrays beside query, key and value it says only that they are given.
 
         rest : device, direction and layout, which inputs do not tell.

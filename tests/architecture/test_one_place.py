@@ -14,10 +14,9 @@ from attnlab.backends.discovery import load
 from attnlab.correctness.reference import refer
 from attnlab.correctness.support import features
 from attnlab.errors import FieldError
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.mask_kinds import Part, Place
-from attnlab.workload.vocabulary import GRADIENTS
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GRADIENTS, Workload
 
 
 @pytest.fixture
@@ -52,6 +51,6 @@ def test_a_mask_is_one_class(dilated: None) -> None:
     assert workload.pairs == 2 * int(np.sum(seen))
     backend = load("torch_eager")
     answers = backend.named(workload, backend.bind(workload)())
-    exact = refer(problem_of(workload))
+    exact = refer(inputs_of(workload))
     for name in GRADIENTS:
         np.testing.assert_allclose(answers[name], exact[name].output, atol=1e-5)

@@ -10,7 +10,7 @@ import pytest
 import attnlab
 from attnlab.backends.discovery import load
 from attnlab.correctness.error_budget import error_budget
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
 from attnlab.workload.workload import Workload
 
@@ -58,7 +58,7 @@ def test_every_projection_around_every_core_is_the_formula(
 ) -> None:
     """In float64, to rounding; in two array libraries."""
     workload = SMALL.with_(**variant)
-    backend, problem = load(name), problem_of(workload)
+    backend, problem = load(name), inputs_of(workload)
     refusal = backend.declines(workload, projection)
     if refusal:
         assert refusal == backend.declines(workload.core), "a block is declined for its core"

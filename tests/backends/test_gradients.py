@@ -12,8 +12,7 @@ import attnlab
 from attnlab.backends.backend import Backend
 from attnlab.correctness.reference import refer
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import GRADIENTS
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import GRADIENTS, Workload
 
 RNG = np.random.default_rng(0)
 Q, K, V, G = (
@@ -90,7 +89,7 @@ def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
     q, k, v, upstream = (rng.standard_normal((1, 1, 3, 4)).astype(np.float32) for _ in range(4))
     seen = np.ones((3, 3), bool)
     problem = Inputs.of(q, k, v, mask=seen, output_gradient=upstream)
-    workload = Workload.of_problem(problem, direction="training")
+    workload = Workload.of_inputs(problem, direction="training")
     assert all(one.isfinite().all() for one in backend.bind(workload, problem)())
     seen[1] = False
     with pytest.raises(attnlab.Declined, match="a query sees no key"):

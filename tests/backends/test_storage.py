@@ -18,8 +18,7 @@ from attnlab.backends.library import open_library
 from attnlab.backends.storage import PAGE
 from attnlab.backends.storage import STORED as KINDS
 from attnlab.workload.drawing import inputs
-from attnlab.workload.vocabulary import CONTIGUOUS, STORAGES
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
 

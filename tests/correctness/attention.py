@@ -9,7 +9,8 @@ import torch
 import written.any_mask_in_one_array as written
 
 from attnlab.workload.inputs import Alibi, Inputs
-from attnlab.workload.vocabulary import GRADIENTS, OUTPUT, round_to
+from attnlab.workload.number_formats import round_to
+from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 RNG = np.random.default_rng(1)
 #: every part of the contract alone, and all together; the masks are for 37 queries and 41 keys

@@ -13,7 +13,7 @@ from attnlab.correctness.answering import Witness, laid_out
 from attnlab.correctness.questions import Question
 from attnlab.errors import Declined, Misbehaved
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import GRADIENTS, OUTPUT
+from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 
 def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:

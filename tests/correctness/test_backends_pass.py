@@ -10,7 +10,8 @@ from attnlab.correctness.answering import Probe
 from attnlab.correctness.examination import Answers, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question
 from attnlab.errors import Unavailable
-from attnlab.workload.vocabulary import DTYPES, LOG_SUM
+from attnlab.workload.number_formats import DTYPES
+from attnlab.workload.workload import LOG_SUM
 
 #: seconds a query-key pair by the clock of these tests, and for a question of a library that compiles for every shape
 PACE, COMPILING = 5e-5, 0.5

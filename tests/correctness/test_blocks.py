@@ -11,7 +11,7 @@ import pytest
 
 from attnlab.backends.discovery import load
 from attnlab.correctness import race_check
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Block, Inputs
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
@@ -31,7 +31,7 @@ def judged(workload: Workload, backend: str, projection: str | None = None) -> A
     """A backend's block before the clock, as a race does it."""
     one, rows = load(backend), race_check.sampled_rows(workload, np.random.default_rng())
     answers = one.named(workload, one.bind(workload, projection=projection)())
-    return race_check.judge(workload, problem_of(workload), rows, answers, None)
+    return race_check.judge(workload, inputs_of(workload), rows, answers, None)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -125,7 +125,7 @@ def test_a_wrong_block_is_caught(dtype: str) -> None:
     """Whatever it does to the parameters, and whatever part of the question it ignores or makes up."""
     for fault, change in FAULTS.items():
         workload = FAULTY.with_(dtype=dtype, rotary=fault == "keys one position off")
-        inputs = problem_of(workload)
+        inputs = inputs_of(workload)
         assert inputs.block is not None
         faulty = inputs.with_(block=change(inputs.block))
         assert race_check.judge(workload, inputs, ROWS, answered(workload, inputs), None).passed
@@ -133,5 +133,5 @@ def test_a_wrong_block_is_caught(dtype: str) -> None:
         assert not found.passed and found.reason and "head" not in found.reason, fault
     for asked, done in IGNORED:
         workload, other = (FAULTY.with_(dtype=dtype, **one) for one in (asked, {**asked, **done}))
-        answers = answered(other, problem_of(other))
-        assert not race_check.judge(workload, problem_of(workload), ROWS, answers, None).passed, done
+        answers = answered(other, inputs_of(other))
+        assert not race_check.judge(workload, inputs_of(workload), ROWS, answers, None).passed, done

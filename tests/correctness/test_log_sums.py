@@ -13,7 +13,8 @@ from attnlab.correctness.questions import Question
 from attnlab.correctness.reference import refer
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.masks import EVERYTHING
-from attnlab.workload.vocabulary import DTYPES, LOG_SUM, OUTPUT, round_to
+from attnlab.workload.number_formats import DTYPES, round_to
+from attnlab.workload.workload import LOG_SUM, OUTPUT
 
 Array = NDArray[np.float64]
 #: another ln Z, of the right one and the inputs

@@ -14,7 +14,8 @@ from attnlab.correctness.examination import SECONDS, SECONDS_IN_ALL, examine
 from attnlab.correctness.questions import BACKWARD, COUNTS, FORWARD, KINDS, Question, drawn, pose, questions
 from attnlab.errors import Declined
 from attnlab.workload.mask_kinds import Part
-from attnlab.workload.vocabulary import DTYPES, LOG_SUM, OUTPUT, round_to
+from attnlab.workload.number_formats import DTYPES, round_to
+from attnlab.workload.workload import LOG_SUM, OUTPUT
 
 
 @given(st.integers(0, 2**31), st.sampled_from(DTYPES), st.sampled_from([FORWARD, BACKWARD]))

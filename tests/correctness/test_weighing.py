@@ -15,11 +15,11 @@ from attnlab.correctness import race_check
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.examination import examine
 from attnlab.correctness.reference import refer
-from attnlab.workload.drawing import checked_problem, problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.vocabulary import DTYPES, OUTPUT, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import OUTPUT, Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
 
@@ -48,14 +48,14 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
 
 def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
     """The right answer, or that of a scale wrong by `factor`."""
-    problem = problem_of(workload)
+    problem = inputs_of(workload)
     return whole(problem.with_(scale=problem.scale * factor), workload.dtype)["output"]
 
 
 def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
     """`judge` on sampled rows."""
     rows = race_check.sampled_rows(workload, np.random.default_rng())
-    return race_check.judge(workload, problem_of(workload), rows, {OUTPUT: output}, None)
+    return race_check.judge(workload, inputs_of(workload), rows, {OUTPUT: output}, None)
 
 
 def spoiled(where: Any, number: float) -> np.ndarray:
@@ -106,7 +106,7 @@ def results(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
 def test_right_results_of_every_direction_pass(direction: str, features: dict[str, Any]) -> None:
     """Output and query gradient at the rows, the gradients of key and value whole; a wrong one is named."""
     workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
-    posed = checked_problem(workload, rows)
+    posed = inputs_of(workload, rows)
     answers = results(workload, posed)
     found = race_check.judge(workload, posed, rows, answers, None)
     assert found.passed and found.of in answers and found.kind == "full precision inside"
@@ -139,7 +139,7 @@ def computed(problem: Inputs, dtype: str, scale: float = 1.0) -> np.ndarray:
 )
 def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: str, words: str) -> None:
     """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
-    posed = problem_of(RACED)
+    posed = inputs_of(RACED)
     answers = {OUTPUT: computed(posed, dtype)}
     said, silent = (race_check.judge(RACED, posed, ROWS, answers, one) for one in (dtype, None))
     assert said.passed and said.relative_error < silent.relative_error

@@ -10,9 +10,8 @@ from attnlab.backends.library import array_type, open_library
 from attnlab.correctness.evidence import weigh
 from attnlab.correctness.reference import refer
 from attnlab.errors import Unavailable
-from attnlab.workload.drawing import problem_of
-from attnlab.workload.vocabulary import OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.drawing import inputs_of
+from attnlab.workload.workload import OUTPUT, Workload
 
 #: all that the formula takes, at once
 EVERYTHING = Workload(
@@ -36,7 +35,7 @@ EVERYTHING = Workload(
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
     """And its answer is an array of that library, in the same dtype."""
-    backend, problem = here("array_api"), problem_of(EVERYTHING)
+    backend, problem = here("array_api"), inputs_of(EVERYTHING)
     try:
         library = open_library(name)
     except Unavailable as missing:
@@ -54,5 +53,5 @@ def test_a_setting_says_whose_arrays() -> None:
     backend = here("array_api", settings={"arrays": "torch"})
     assert backend.library == "torch"
     found = backend.named(workload, backend.bind(workload)())
-    for name, reference in refer(problem_of(workload)).items():
+    for name, reference in refer(inputs_of(workload)).items():
         assert weigh(reference, found[name], directions=None).passed, name

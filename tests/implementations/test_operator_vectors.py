@@ -31,8 +31,7 @@ from attnlab.errors import Declined, Unavailable
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import OPEN, Causal, Window
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import OUTPUT, Workload
 
 pytest.importorskip(
     "onnx", reason="the vectors come with the package onnx; pip install 'attnlab[onnxruntime]'"
@@ -184,7 +183,7 @@ def test_every_vector_is_answered_rightly_or_declined(name: str) -> None:
     answered, reasons, wrong = 0, Counter[str](), []
     for vector in vectors():
         try:
-            found = probe.answer(vector.problem, Workload.of_problem(vector.problem), vector.layout)[OUTPUT]
+            found = probe.answer(vector.problem, Workload.of_inputs(vector.problem), vector.layout)[OUTPUT]
         except Declined as declined:
             reasons[declined.refusal.reason] += 1
             continue

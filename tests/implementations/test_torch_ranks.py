@@ -59,9 +59,9 @@ def test_it_reads_inputs_that_were_written_anew_where_they_lie() -> None:
     library = backend.open("cpu")
     arrays = [library.from_numpy(np.full((1, 1, 4, 8), number), "float32") for number in (1.0, 1.0, 1.0)]
     workload = WORKLOAD.with_(batch=1, heads=1, kv_heads=1, queries=4, keys=4)
-    from attnlab.workload.drawing import problem_of
+    from attnlab.workload.drawing import inputs_of
 
-    call = backend.call(workload, problem_of(workload), tuple(arrays))
+    call = backend.call(workload, inputs_of(workload), tuple(arrays))
     assert np.all(library.to_numpy(call()) == 1)
     arrays[2][...] = 2.0
     assert np.all(library.to_numpy(call()) == 2)

@@ -13,7 +13,7 @@ from attnlab.errors import Declined, Unavailable
 from attnlab.lab.observables import observe
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Shape
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 LOGIT_SIZED = ("log_partition", "mean_energy", "entropy", "largest_logit")

@@ -12,7 +12,7 @@ from attnlab.backends.discovery import backends, load
 from attnlab.backends.library import open_library
 from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import kernels_of
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.workload import Workload
 
 
@@ -84,7 +84,7 @@ def test_what_was_written_for_stand_ins_is_so_on_a_device(
     call = on_cuda(name, workload, **settings)
     found = open_library(load(name, settings=settings).library, "cuda").to_numpy(call())
     exact = workload.with_(device="cpu", dtype="float64")
-    expected = load("numpy_blocked").bind(exact, problem_of(workload).with_(dtype="float64"))()
+    expected = load("numpy_blocked").bind(exact, inputs_of(workload).with_(dtype="float64"))()
     assert np.linalg.norm(found - expected) < 2**-9 * np.linalg.norm(expected)
 
 

@@ -16,8 +16,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import Readings
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Inputs, unpack
-from attnlab.workload.vocabulary import LOG_SUM
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import LOG_SUM, Workload
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 QUICK = Limits(visits=2, most_visits=2, rounds=4)

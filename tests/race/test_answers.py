@@ -17,10 +17,10 @@ from attnlab.libraries.torch_library import between_nan
 from attnlab.race.admission import rungs, too_large, too_long
 from attnlab.race.answers import Drawn, answer_pages, astray
 from attnlab.race.pages import Form, Pages
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import LOG_SUM, round_to
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import round_to
+from attnlab.workload.workload import LOG_SUM, Workload
 
 WORKLOADS = (
     Workload(heads=4, kv_heads=2, queries=9, keys=12, head_dim=8, value_dim=6, causal="bottom_right"),
@@ -47,7 +47,7 @@ def right(workload: Workload, inputs: Inputs) -> dict[str, Any]:
 def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workload, seed: int) -> None:
     """On whatever rows of whatever head are looked at: any mask, bias, format and direction."""
     generator = np.random.default_rng(seed)
-    drawn = Drawn(workload, problem_of(workload.with_(seed=seed)), generator)
+    drawn = Drawn(workload, inputs_of(workload.with_(seed=seed)), generator)
     try:
         rows = sampled_rows(workload, generator)
         assert judge(workload, drawn.inputs, rows, right(workload, drawn.inputs), None).passed
@@ -64,7 +64,7 @@ def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workloa
 def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> None:
     """Query, key and value are others; what belongs to the question stays."""
     workload = Workload(heads=2, queries=64, keys=64, bias="normal", sinks=True, dtype=dtype)
-    drawn = Drawn(workload, problem_of(workload), np.random.default_rng(1))
+    drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(1))
     before = drawn.copy()
     drawn.refresh()
     for name in ("query", "key", "value"):
@@ -79,7 +79,7 @@ def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> Non
 def test_the_gradient_of_the_first_answer_is_of_the_rows_that_are_checked() -> None:
     """So that the gradients of key and value are known without all rows."""
     workload = Workload(heads=1, queries=6, keys=6, head_dim=4, direction="training")
-    drawn = Drawn(workload, problem_of(workload), np.random.default_rng(1))
+    drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(1))
     drawn.without_gradient([1, 4])
     upstream = drawn.inputs.output_gradient
     assert upstream is not None and list(np.unique(np.nonzero(upstream)[2])) == [1, 4]

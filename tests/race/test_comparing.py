@@ -18,7 +18,7 @@ from attnlab.errors import Unavailable
 from attnlab.libraries import host
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.workload.vocabulary import DTYPES
+from attnlab.workload.number_formats import DTYPES
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds"}

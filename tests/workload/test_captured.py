@@ -11,11 +11,11 @@ import pytest
 
 from attnlab.errors import Declined
 from attnlab.workload.distributions import digest_of
-from attnlab.workload.drawing import inputs, problem_of
+from attnlab.workload.drawing import inputs, inputs_of
 from attnlab.workload.grid import workloads
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
-from attnlab.workload.vocabulary import FORMATS
+from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import Workload
 
 pytest.importorskip("safetensors", reason="safetensors is not installed")
@@ -64,7 +64,7 @@ def test_the_inputs_are_those_that_were_saved(tmp_path: Path, dtype: str) -> Non
     saved = _inputs(dtype=dtype, mask=seen, bias=bias, sinks=np.ones(4, np.float32))
     file = _file(tmp_path, layer10=_inputs(3), layer7=saved)
     one = _one(f"{file}/layer7")
-    found, small = problem_of(one), problem_of(one.with_(queries=2, keys=6, heads=2, kv_heads=1))
+    found, small = inputs_of(one), inputs_of(one.with_(queries=2, keys=6, heads=2, kv_heads=1))
     assert (found.dtype, found.scale) == (saved.dtype, saved.scale)
     for name in ("query", "key", "value", "sinks"):
         np.testing.assert_array_equal(getattr(found, name), getattr(saved, name))

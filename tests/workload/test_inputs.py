@@ -15,7 +15,7 @@ from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.drawing import inputs
 from attnlab.workload.mask_kinds import Causal, Part, Shape, Window, band
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import DTYPES, round_to
+from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import Workload
 
 WORKLOAD = Workload(heads=2, queries=128, keys=128, head_dim=64)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.workload.drawing import problem_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs, pack, unpack
-from attnlab.workload.vocabulary import DIRECTIONS, GRADIENTS, ITEM_BYTES, LOG_SUM, OUTPUT
-from attnlab.workload.workload import Workload
+from attnlab.workload.number_formats import ITEM_BYTES
+from attnlab.workload.workload import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT, Workload
 
 workloads = strategies.workloads()
 SIZES = ("batch", "heads", "queries", "keys", "head_dim", "value_dim", "d_model")
@@ -122,7 +122,7 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
     width = ITEM_BYTES[workload.dtype]
     try:
-        inputs = problem_of(workload)
+        inputs = inputs_of(workload)
     except Declined:  # no such numbers in its dtype
         return
     bias = inputs.bias.size if isinstance(inputs.bias, np.ndarray) else 0
@@ -146,18 +146,18 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
 def test_inputs_pose_the_workload_that_it_was_drawn_for(workload: Workload) -> None:
     """But for how its inputs were drawn."""
     try:
-        inputs = problem_of(workload)
+        inputs = inputs_of(workload)
     except Declined:
         return
-    posed = Workload.of_problem(
+    posed = Workload.of_inputs(
         inputs, device=workload.device, direction=workload.direction, layout=workload.layout
     )
-    assert digest(inputs) == digest(problem_of(workload)) == digest(unpack(*pack(inputs)))
+    assert digest(inputs) == digest(inputs_of(workload)) == digest(unpack(*pack(inputs)))
     names = ("bias", "distribution", "seed", "storage")
     same = {name: getattr(workload, name) for name in names}
     assert posed.with_(**same) == workload
     back = unpack(*pack(inputs))
-    assert back.mask.text == inputs.mask.text and Workload.of_problem(back).pairs == workload.pairs
+    assert back.mask.text == inputs.mask.text and Workload.of_inputs(back).pairs == workload.pairs
 
 
 @given(workloads | strategies.blocks(), workloads | strategies.blocks())
@@ -204,11 +204,11 @@ def test_inputs_are_the_same_on_every_platform(expected: str) -> None:
     """Bit for bit; one bit more, another scale or another mask is another question."""
     asked = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 5, "keys": 7, "head_dim": 8, "bias": "normal"}
     workload = Workload(**asked, sinks=True, seed=3).with_(**DIGESTS[expected])
-    inputs = problem_of(workload)
+    inputs = inputs_of(workload)
     assert digest(inputs) == digest(unpack(*pack(inputs))) == expected
     key = inputs.key.copy()
     key[-1, -1, -1, -1] = np.nextafter(key[-1, -1, -1, -1], np.inf)
-    others = [inputs.with_(key=key), inputs.with_(scale=0.5), problem_of(workload.with_(causal=True))]
+    others = [inputs.with_(key=key), inputs.with_(scale=0.5), inputs_of(workload.with_(causal=True))]
     assert len({digest(one) for one in (inputs, *others)}) == 4
 
 

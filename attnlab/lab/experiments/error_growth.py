@@ -22,7 +22,7 @@ from attnlab.correctness.error_budget import CLASSES
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
 from attnlab.lab.theory import ErrorBudget, classify, precision_classes
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 #: what is varied, and what the others are meanwhile
 AXES: Mapping[str, tuple[tuple[float, ...], float]] = {

@@ -128,7 +128,7 @@ def _memory(one: Subject) -> Iterator[Row]:
     n, heads = MEMORY_LENGTH, MEMORY_HEADS
     arrays = one.rng(1550).standard_normal((3, 1, heads, n, MODEL_DIM // 4), dtype=np.float32)
     inputs = Inputs.of(*arrays, dtype="float32")
-    call = one.backend.bind(Workload.of_problem(inputs), inputs)
+    call = one.backend.bind(Workload.of_inputs(inputs), inputs)
     call()  # a first call takes workspaces that are kept
     peak, where = (
         min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples),

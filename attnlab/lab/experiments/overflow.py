@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.theory import float_format, overflow_threshold, underflow_threshold
-from attnlab.workload.vocabulary import DTYPES, carrier, round_to
+from attnlab.workload.number_formats import DTYPES, carrier, round_to
 
 #: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
 KEYS = (2, 64)

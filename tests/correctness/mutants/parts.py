@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.vocabulary import GRADIENTS, OUTPUT, carrier, round_to
+from attnlab.workload.number_formats import carrier, round_to
+from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 Array = NDArray[Any]
 Answers = dict[str, Array]

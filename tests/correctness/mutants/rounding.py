@@ -13,7 +13,7 @@ from attnlab.correctness.numbers import ROUNDING_RMS
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
-from attnlab.workload.vocabulary import round_to
+from attnlab.workload.number_formats import round_to
 
 from . import parts
 from .fault import (
