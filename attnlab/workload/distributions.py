@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from attnlab.errors import FieldError, Unavailable
 from attnlab.workload.inputs import Inputs, of_four_axes
@@ -40,28 +40,9 @@ Three = tuple[Array, Array, Array]
 Distribution = Callable[[Array, Array, Array, float, Generator], Three]
 
 
-def _normal(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    return q, k, v
-
-
-def _logit_std(std: float) -> Distribution:
-    def distribution(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-        # Var(scale q.k) = scale^2 d for standard normal components
-        now = abs(scale) * np.sqrt(q.shape[-1])
-        return q * (std / now if now else 1.0), k, v
-
-    return distribution
-
-
-def _shifted_means(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    return q + 0.5, k + 0.5, v
-
-
 def _outliers(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    def spiked(x: Array) -> Array:
-        return x + 10 * rng.standard_normal(x.shape) * (rng.random(x.shape) < 1e-3)
-
-    return spiked(q), spiked(k), spiked(v)
+    q, k, v = (x + 10 * rng.standard_normal(x.shape) * (rng.random(x.shape) < 1e-3) for x in (q, k, v))
+    return q, k, v
 
 
 def _duplicated_maxima(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
@@ -72,28 +53,38 @@ def _duplicated_maxima(q: Array, k: Array, v: Array, scale: float, rng: Generato
     return q * 4, k, v
 
 
-def _offset_logits(offset: float) -> Distribution:
-    """Every logit of every row lies near `offset`: component 0 carries it, the others carry the spread."""
+def _logit_std(std: float) -> Distribution:
+    # Var(scale q.k) = scale^2 d for standard normal components
+    return lambda q, k, v, scale, rng: (q * (std / (abs(scale) * np.sqrt(q.shape[-1]) or std)), k, v)
 
-    def distribution(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-        size = np.sqrt(abs(offset) / abs(scale)) if scale else 0.0
-        sign = np.sign(offset) * (np.sign(scale) or 1.0)
-        q, k = q.copy(), k.copy()
-        q[..., 0], k[..., 0] = size, sign * size
-        return q, k, v
 
-    return distribution
+def _offset(logits: ArrayLike, q: Array, k: Array, v: Array, scale: float) -> Three:
+    """The logits of a key lie near its number in `logits`: component 0 carries it, the others carry the spread."""
+    near = np.asarray(logits)
+    largest = np.abs(near).max()
+    size = np.sqrt(largest / abs(scale)) if scale else 0.0
+    q, k = q.copy(), k.copy()
+    q[..., 0], k[..., 0] = size, size * (np.sign(scale) or 1.0) * (near / largest)
+    return q, k, v
+
+
+def _subnormal(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    # e^-90 to e^-103: between them lie float32's numbers of fewer bits, which many processors compute slowly
+    logits = rng.uniform(-102.5, -90.5, k.shape[:-1])
+    logits[..., 0] = 0
+    return _offset(logits, np.zeros_like(q), k, v, scale)
 
 
 DISTRIBUTIONS: dict[str, Distribution] = {
-    "normal": _normal,
+    "normal": lambda q, k, v, scale, rng: (q, k, v),
     "logit_std_4": _logit_std(4.0),
     "logit_std_8": _logit_std(8.0),
-    "shifted_means": _shifted_means,
+    "shifted_means": lambda q, k, v, scale, rng: (q + 0.5, k + 0.5, v),
     "outliers": _outliers,
     "duplicated_maxima": _duplicated_maxima,
-    "above_1000": _offset_logits(1200.0),
-    "below_minus_50000": _offset_logits(-52000.0),
+    "above_1000": lambda q, k, v, scale, rng: _offset(1200.0, q, k, v, scale),
+    "below_minus_50000": lambda q, k, v, scale, rng: _offset(-52000.0, q, k, v, scale),
+    "subnormal": _subnormal,
 }
 
 

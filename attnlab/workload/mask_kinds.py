@@ -2,10 +2,10 @@
 
 Defining a class makes it known to text, plans, the command line and the random questions of the check. A part says
 
-* ``visible(place)``: the boolean array of a tile, True where a key is seen, broadcastable to the place;
+* ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
+* ``visible(place)``: the boolean array of a tile, True where a key is seen; a part without spans has to say it;
 * ``flag``: the keywords by which a library may be told of it instead of being given the array;
 * ``text``: how it is written, in labels, plans and on the command line;
-* ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
 * ``check(shape)``: what is wrong with a shape that it does not fit.
 
 Positions are counted from the first query and the first key (top-left), unless a part says otherwise.
@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
@@ -73,7 +72,7 @@ class Place(NamedTuple):
         return array
 
 
-class Part(ABC):
+class Part:
     """One condition that a pair of query and key must meet to be kept."""
 
     #: the name in text and of the keyword by which a backend may take it
@@ -87,44 +86,48 @@ class Part(ABC):
         if "kind" in cls.__dict__:
             Part.kinds[cls.kind] = cls
 
-    @abstractmethod
+    def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
+        """First key seen and first one no more, by (batch, query), for a part that keeps one stretch of keys a row."""
+        return None
+
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """True where a key is seen; broadcastable to (batches, heads, rows, columns) of `place`."""
+        spans = self.spans(place.shape)
+        assert spans is not None
+        first, end = (place.cut(one[:, None, :, None] if len(one) > 1 else one[0, :, None]) for one in spans)
+        return np.asarray((first <= place.columns) & (place.columns < end))
 
     @property
     def text(self) -> str:
-        """Its kind and its fields: ``window(256,0,top_left)``."""
-        values = (getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
+        """Its kind and its fields: ``window(256,0,top_left)``; the kind alone of a caller's array."""
+        values = [getattr(self, one.name) for one in fields(self) if one.repr]  # type: ignore[arg-type]
         flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
-        return f"{self.kind}({','.join(map(str, flat))})"
+        return f"{self.kind}({','.join(map(str, flat))})" if values else self.kind
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """Keywords by which a library can be told of it, each enough by itself; none: it has to see the array."""
         return {}
 
-    def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
-        """First key seen and first one no more, by (batch, query), for a part that keeps one stretch of keys a row."""
-        return None
-
-    def check(self, shape: Shape) -> None:  # noqa: B027 - most kinds fit every shape
+    def check(self, shape: Shape) -> None:
         """Raises FieldError where it does not fit `shape`."""
 
     @classmethod
-    def parse(cls, *arguments: str) -> Part:
-        """The part that the arguments in its text stand for, each read as the type of its field.
-
-        Raises FieldError where one is no such number, TypeError where they are too many or too few.
-        """
+    def parse(cls, arguments: Sequence[str]) -> Part:
+        """The part that the arguments in its text stand for, each read as the type of its field. Raises FieldError."""
         named = fields(cls)  # type: ignore[arg-type]
-        reads = {"int": int, "float": float}
+        reads = {"int": int, "float": float, "str": str}
         try:
             if str(named[0].type).startswith("tuple"):
                 return cls(tuple(map(int, arguments)))  # type: ignore[call-arg]
-            read = [reads.get(str(one.type), str)(text) for one, text in zip(named, arguments, strict=False)]
-        except ValueError:
-            names = " and ".join(one.name for one in named)
-            raise FieldError("mask", f"{cls.kind} takes {names}, got {', '.join(arguments)}") from None
-        return cls(*read, *arguments[len(read) :])
+            read = [reads[str(one.type)](text) for one, text in zip(named, arguments, strict=False)]
+            return cls(*read, *arguments[len(read) :])
+        except FieldError:
+            raise
+        except (ValueError, TypeError):
+            names = ", ".join(one.name for one in named)
+            raise FieldError(
+                "mask", f"{cls.kind} takes {names}; got {', '.join(arguments) or 'none'}"
+            ) from None
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
@@ -155,10 +158,8 @@ class _Band(Part):
 
     alignment: str
 
-    @property
-    @abstractmethod
-    def sides(self) -> tuple[int, int]:
-        """Keys before and after, -1 for no limit."""
+    #: keys before and after, -1 for no limit
+    sides: tuple[int, int]
 
     def __post_init__(self) -> None:
         if self.alignment not in ALIGNMENTS:
@@ -167,13 +168,6 @@ class _Band(Part):
             )
         if min(self.sides) < OPEN:
             raise FieldError(self.kind, f"must be at least {OPEN} on each side, got {self.sides}")
-
-    def visible(self, place: Place) -> NDArray[np.bool_]:
-        """Columns near the diagonal."""
-        distance = place.columns - place.diagonal(self.alignment)
-        left, right = self.sides
-        seen = np.ones(distance.shape, bool) if left < 0 else distance >= -left
-        return np.asarray(seen if right < 0 else seen & (distance <= right))
 
     def flag(self, shape: Shape) -> dict[str, Any]:
         """The keyword of its alignment; both with as many queries as keys, where they mean the same."""
@@ -209,7 +203,7 @@ class Window(_Band):
     alignment: str = "top_left"
 
     @property
-    def sides(self) -> tuple[int, int]:
+    def sides(self) -> tuple[int, int]:  # type: ignore[override]
         """Keys before and after, -1 for no limit."""
         return self.left, self.right
 
@@ -247,11 +241,6 @@ class KeyLengths(Part):
     keywords: ClassVar[tuple[str, ...]] = ("key_lengths",)
     lengths: tuple[int, ...]
 
-    def visible(self, place: Place) -> NDArray[np.bool_]:
-        """(batches, 1, 1, columns)."""
-        lengths = np.asarray(self.lengths)[place.batches]
-        return np.asarray(place.columns < lengths[:, None, None, None])
-
     def flag(self, shape: Shape) -> dict[str, Any]:
         """``key_lengths``, a tuple of int."""
         return {"key_lengths": self.lengths}
@@ -280,10 +269,6 @@ class Prefix(Part):
     kind: ClassVar[str] = "prefix"
     length: int
 
-    def visible(self, place: Place) -> NDArray[np.bool_]:
-        """Columns of the prefix, and up to the diagonal."""
-        return np.asarray((place.columns < self.length) | (place.columns <= place.diagonal("top_left")))
-
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
         """From the first key."""
         end = np.clip(np.arange(1, shape.queries + 1)[None], self.length, shape.keys)
@@ -304,8 +289,9 @@ class Random(Part):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise FieldError("mask", f"random takes the share of pairs kept, 0 to 1, got {self.share:g}")
+        if not (0 <= self.share <= 1 and self.seed >= 0):
+            wrong = f"random takes the share of pairs kept, 0 to 1, and a seed from 0 on, got {self.text}"
+            raise FieldError("mask", wrong)
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """One array for all batches and heads."""
@@ -346,11 +332,6 @@ class Given(Part):
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """Its tile, with as many axes as it has itself."""
         return place.cut(self.array)
-
-    @property
-    def text(self) -> str:
-        """``given``."""
-        return self.kind
 
     def check(self, shape: Shape) -> None:
         """It can be broadcast."""

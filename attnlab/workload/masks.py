@@ -68,13 +68,9 @@ class Mask:
                     " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
                 )
                 raise FieldError("mask", f"is one or more of {forms()}, joined by &, got {one!r}{form}")
-            arguments = [piece.strip() for piece in (match[2] or "").split(",") if piece.strip()]
-            try:
-                parts.append(known.parse(*arguments))
-            except TypeError:
-                raise FieldError(
-                    "mask", f"{match[1]} does not take {len(arguments)} values, got {one!r}"
-                ) from None
+            parts.append(
+                known.parse([piece.strip() for piece in (match[2] or "").split(",") if piece.strip()])
+            )
         return cls(tuple(parts))
 
     def __and__(self, other: Mask) -> Mask:
@@ -104,16 +100,6 @@ class Mask:
     def array(self, shape: Shape) -> NDArray[np.bool_] | None:
         """`visible` on the whole score matrix."""
         return self.visible(Place.whole(shape))
-
-    def tile(
-        self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
-    ) -> NDArray[np.bool_] | None:
-        """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
-        at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
-        seen = self.visible(Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1)))
-        if seen is None:
-            return None
-        return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
 
     def counts(self, shape: Shape) -> Counts:
         """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""

@@ -7,10 +7,9 @@ pytest options, labels, tables and the command that repeats a race are made from
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -54,11 +53,6 @@ class Direction(NamedTuple):
 
     results: tuple[str, ...]
     flops: float
-
-    @property
-    def gradients(self) -> bool:
-        """Whether the library must differentiate."""
-        return bool(set(self.results) & set(GRADIENTS))
 
 
 #: by name. A backward pass computes five products where the forward pass computes two (Dao 2023, section 4.1)
@@ -115,23 +109,22 @@ class Declared:
 
 def declared(default: Any, help: str, names: Iterable[str] = (), **rest: Any) -> Any:
     """A dataclass field with its declaration."""
-    told = Declared(help, names=tuple(names), **rest)
-    return dataclasses.field(default=default, metadata={"declared": told})
+    return field(default=default, metadata={"declared": Declared(help, names=tuple(names), **rest)})
 
 
-def declaration(field: dataclasses.Field[Any]) -> Declared:
-    """What was declared of `field`."""
-    found: Declared = field.metadata["declared"]
+def declaration(one: Field[Any]) -> Declared:
+    """What was declared of a field."""
+    found: Declared = one.metadata["declared"]
     return found
 
 
-def in_label(field: dataclasses.Field[Any], value: Any) -> str:
-    """What a label says of a `value` of `field`; nothing at its default, but for what is said always."""
-    told = declaration(field)
-    if value == field.default and not told.always:
+def in_label(one: Field[Any], value: Any) -> str:
+    """What a label says of a `value` of a field; nothing at its default, but for what is said always."""
+    told = declaration(one)
+    if value == one.default and not told.always:
         return ""
     if told.brief is None:
-        return field.name if value is True else value if told.names else f"{field.name}={spoken(value)}"
+        return one.name if value is True else value if told.names else f"{one.name}={spoken(value)}"
     return told.brief.format(value) if isinstance(told.brief, str) else told.brief(value)
 
 
@@ -229,7 +222,8 @@ class Workload:
     )
     distribution: str = declared(
         "normal",
-        "FILE.safetensors/LAYER, inputs that a model computed, or how they are drawn.",
+        "FILE.safetensors/LAYER, inputs that a model computed, or how they are drawn "
+        "(subnormal: all softmax weights but one are too small for a normal number of float32).",
         brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
         also="inputs",
         names=DISTRIBUTIONS,
@@ -237,25 +231,8 @@ class Workload:
     seed: int = declared(0, "Seed of the inputs.")
 
     def __post_init__(self) -> None:
-        self._write(derived({name: getattr(self, name) for name in _SIZES}, self.rotary, _MOST))
-        self._check_size()
-        causal = "top_left" if self.causal is True else False if self.causal is None else self.causal
-        scale = 1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale)
-        softcap = None if self.softcap is None else checked_number("softcap", self.softcap, above=LEAST_CAP)
-        self._write({"causal": causal, "scale": scale, "softcap": softcap})
-        self._check_values()
-        self._check_block()
-        self.masked.check(self.shape)
-        # a mask has one way to be written
-        self._write(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        """Fields as they are written, while it is made."""
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    def _check_size(self) -> None:
-        """Raises ValueError for sizes that are too large together."""
+        written = vars(self)  # it is frozen once it is made
+        written.update(derived({name: written[name] for name in _SIZES}, self.rotary, _MOST))
         shorter, longer = sorted((self.queries, self.keys))
         positions = self.batch * longer
         products = positions * self.heads * (self.head_dim + self.value_dim) * max(shorter, self.d_model or 1)
@@ -264,39 +241,37 @@ class Workload:
             if size > most:
                 what = f"a workload has at most {most:,} {name} in all, got {size:,}"
                 raise ValueError(f"{what}: take a smaller batch, fewer heads, queries or keys")
-
-    def _check_values(self) -> None:
-        """Raises ValueError for an unknown name, a flag that is none, a seed, and a mask that is no text."""
+        written.update(
+            causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
+            scale=1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale),
+            softcap=None
+            if self.softcap is None
+            else checked_number("softcap", self.softcap, above=LEAST_CAP),
+        )
         for one in fields(self):
-            value, names = getattr(self, one.name), declaration(one).names
-            if (one.name, value) == ("bias", GIVEN) or (one.name == "distribution" and self.captured):
-                continue
-            if names and value is not one.default and not (isinstance(value, str) and value in names):
-                known = names if one.default in names else (spoken(one.default), *names)
-                raise FieldError(one.name, f"must be one of {', '.join(known)}, got {value!r}")
-            if one.default is False and not names and not isinstance(value, bool):
-                raise FieldError(one.name, f"must be true or false, got {value!r}")
-        if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
-            raise FieldError("seed", f"must be a whole number from 0 to {MOST_SEED}, got {self.seed!r}")
-        if not isinstance(self.mask, str):
-            wrong = f"must be the text of a mask, got {self.mask!r}; attnlab.attend takes arrays"
-            raise FieldError("mask", wrong)
+            self._check(one.name, written[one.name], one.default, declaration(one).names)
+        self.masked.check(self.shape)
+        # a mask has one way to be written
+        written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
-    def _check_block(self) -> None:
-        """Raises ValueError for a block that can not be, and for what is asked of no block."""
-        if self.d_model is None:
-            if self.rotary:
-                raise FieldError(
-                    "rotary", "positions belong to a multi-head block, got no d_model; give it too"
-                )
-            return
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name in _OF_BLOCKS and value != one.default:
-                wanted = (
-                    f"of a multi-head block (d_model {self.d_model}) must be {one.default}, got {value!r}"
-                )
-                raise FieldError(one.name, f"{wanted}: {_OF_BLOCKS[one.name]}")
+    def _check(self, name: str, value: Any, default: Any, names: Sequence[str]) -> None:
+        """Raises FieldError for an unknown name, a flag that is none, what no block is asked for, and a wrong seed."""
+        known = (*names, GIVEN) if name == "bias" else names
+        named = value is default or (isinstance(value, str) and value in known)
+        if names and not named and not (name == "distribution" and self.captured):
+            shown = names if default in names else (spoken(default), *names)
+            raise FieldError(name, f"must be one of {', '.join(shown)}, got {value!r}")
+        if default is False and not names and not isinstance(value, bool):
+            raise FieldError(name, f"must be true or false, got {value!r}")
+        if name == "seed" and (type(value) is not int or not 0 <= value <= MOST_SEED):
+            raise FieldError(name, f"must be a whole number from 0 to {MOST_SEED}, got {value!r}")
+        if name == "mask" and not isinstance(value, str):
+            raise FieldError(name, f"must be the text of a mask, got {value!r}; attnlab.attend takes arrays")
+        if name == "rotary" and value and self.d_model is None:
+            raise FieldError(name, "positions belong to a multi-head block, got no d_model; give it too")
+        if name in _OF_BLOCKS and value != default and self.d_model is not None:
+            of = f"of a multi-head block (d_model {self.d_model}) must be {default}, got {value!r}"
+            raise FieldError(name, f"{of}: {_OF_BLOCKS[name]}")
 
     # -- what is asked -----------------------------------------------------------------------------
 
@@ -349,7 +324,7 @@ class Workload:
     @property
     def backward(self) -> bool:
         """Whether gradients are asked for."""
-        return DIRECTIONS[self.direction].gradients
+        return GRADIENTS[0] in self.results
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -365,13 +340,9 @@ class Workload:
         """The shape of a named result."""
         if self.d_model is not None:
             return self.batch, self.queries, self.d_model
-        shapes: dict[str, tuple[int, ...]] = {
-            OUTPUT: (self.batch, self.heads, self.queries, self.value_dim),
-            LOG_SUM: (self.batch, self.heads, self.queries),
-            "query gradient": (self.batch, self.heads, self.queries, self.head_dim),
-            "key gradient": (self.batch, self.kv_heads, self.keys, self.head_dim),
-            "value gradient": (self.batch, self.kv_heads, self.keys, self.value_dim),
-        }
+        rows, keys = (self.batch, self.heads, self.queries), (self.batch, self.kv_heads, self.keys)
+        inputs = (*rows, self.head_dim), (*keys, self.head_dim), (*keys, self.value_dim)
+        shapes = {OUTPUT: (*rows, self.value_dim), LOG_SUM: rows, **dict(zip(GRADIENTS, inputs, strict=True))}
         return shapes[name]
 
     def dtype_of(self, name: str) -> str:

@@ -50,6 +50,15 @@ def test_every_logit_lies_near_the_offset(
     assert np.abs(found / near - 1).max() < 0.02 and np.abs(found).max() < 65504
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [None, -0.2])
+def test_all_weights_but_one_are_subnormal_in_float32(dtype: str, scale: float | None) -> None:
+    """Above half of its smallest number, below its smallest normal one; also where only the first keys are seen."""
+    found = logits(WORKLOAD.with_(distribution="subnormal", dtype=dtype, scale=scale))
+    assert (found[..., 0] == 0).all()
+    assert found[..., 1:].min() >= -103 and found[..., 1:].max() <= -90
+
+
 def test_a_row_finds_its_largest_logit_twice() -> None:
     """Bit for bit, also with an odd number of keys."""
     found = logits(WORKLOAD.with_(distribution="duplicated_maxima", keys=129))[..., :128]
