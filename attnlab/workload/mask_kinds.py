@@ -158,8 +158,10 @@ class _Band(Part):
 
     alignment: str
 
-    #: keys before and after, -1 for no limit
-    sides: tuple[int, int]
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Keys before and after, -1 for no limit."""
+        return OPEN, 0
 
     def __post_init__(self) -> None:
         if self.alignment not in ALIGNMENTS:
@@ -188,7 +190,6 @@ class Causal(_Band):
 
     kind: ClassVar[str] = "causal"
     keywords: ClassVar[tuple[str, ...]] = ("causal", "causal_bottom_right")
-    sides: ClassVar[tuple[int, int]] = (OPEN, 0)
     alignment: str = "top_left"
 
 
@@ -203,7 +204,7 @@ class Window(_Band):
     alignment: str = "top_left"
 
     @property
-    def sides(self) -> tuple[int, int]:  # type: ignore[override]
+    def sides(self) -> tuple[int, int]:
         """Keys before and after, -1 for no limit."""
         return self.left, self.right
 

@@ -101,6 +101,16 @@ class Mask:
         """`visible` on the whole score matrix."""
         return self.visible(Place.whole(shape))
 
+    def tile(
+        self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
+    ) -> NDArray[np.bool_] | None:
+        """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
+        at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
+        seen = self.visible(Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1)))
+        if seen is None:
+            return None
+        return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
+
     def counts(self, shape: Shape) -> Counts:
         """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
         if not self.parts:
