@@ -18,8 +18,7 @@ from pathlib import Path
 import pandas as pd
 from common import HOME, LOADS, Store, command_line, load_beside, publish, table
 
-from attnlab.backends.contender import huge_pages_refused
-from attnlab.backends.side import setting_of
+from attnlab.backends.contender import huge_pages_refused, setting_of
 from attnlab.environment import environment
 from attnlab.runs.gate import STATUS, gate
 from attnlab.workload.workload import Workload

@@ -1,8 +1,8 @@
-"""The formula once, in the array API standard: on NumPy, PyTorch, JAX and CuPy arrays alike.
+"""The formula once, in the array API standard: on NumPy, PyTorch and JAX arrays alike.
 
 Whose arrays come in is found out by ``array_namespace`` of array-api-compat, and only functions of the standard are
-called (https://data-apis.org/array-api/2024.12). ``array_api`` computes on NumPy's arrays, ``array_api[arrays=torch]``,
-``[arrays=jax]`` and, on CUDA, ``[arrays=cupy]`` on those of another library, each operation by itself.
+called (https://data-apis.org/array-api/2024.12). ``array_api`` computes on NumPy's arrays, ``array_api[arrays=torch]``
+and ``[arrays=jax]`` on those of another library, each operation by itself.
 
 Formats of 16 bits are computed in float32 and rounded at the end.
 
@@ -12,13 +12,13 @@ between them. Memory: three arrays of the size of the score matrix at the peak, 
 
 from typing import Any
 
-from attnlab.libraries.host import required
+from attnlab.libraries.library import required
 
 array_api_compat = required("array_api_compat", extra="array-api")
 
 LIBRARY = "numpy"
 EMPTY_ROWS = "zeros"
-SETTINGS = {"arrays": ("numpy", "torch", "jax", "cupy")}
+SETTINGS = {"arrays": ("numpy", "torch", "jax")}
 
 _HALF = ("float16", "bfloat16")
 

@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.host import positive_scale, required
-from attnlab.libraries.torch_attention import Limits, Sides, refusal, tensor_of
+from attnlab.backends.keywords import told
+from attnlab.libraries.foreign_kernels import positive_scale
+from attnlab.libraries.library import required
+from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, refusal, tensor_of
 from attnlab.workload.workload import Workload
 
 flash_attn: Any = required("flash_attn", extra="flash-attn")
@@ -82,7 +84,7 @@ def declines(workload: Workload) -> tuple[str, str] | None:
         return reason
     if workload.key_lengths is not None:
         return _with_lengths(workload) or refusal(attend, workload)
-    return _hidden(Sides.asked(workload), workload) or refusal(attend, workload)
+    return _hidden(Sides.of_flags(workload, told(workload, KEYWORDS)), workload) or refusal(attend, workload)
 
 
 def _with_lengths(workload: Workload) -> tuple[str, str] | None:

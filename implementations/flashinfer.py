@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.host import positive_scale, required
+from attnlab.libraries.foreign_kernels import positive_scale
+from attnlab.libraries.library import required
 from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, refusal
 from attnlab.workload.workload import Workload
 
@@ -118,7 +119,7 @@ def declines(workload: Workload) -> tuple[str, str] | None:
         return "queries", (
             f"its wrapper for decoding takes one query and value_dim = head_dim; leave out wrapper={_wrapper}"
         )
-    sides = Sides.asked(workload)
+    sides = Sides.of_flags(workload, told(workload, KEYWORDS))
     if sides is None or sides.right > 0:
         return (
             "mask",

@@ -26,8 +26,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.libraries.ggml_library import compute
-from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.foreign_kernels import Made, Recipe
+from attnlab.libraries.library import required
+from attnlab.libraries.runtimes_library import run_ggml
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.workload import GIVEN, Workload
 
@@ -83,7 +84,7 @@ def attend(
         inputs.append(sinks.astype(np.float32, copy=False).reshape(1, 1, 1, heads))
     recipe = Recipe(_attention, scale, alibi, softcap or 0.0, masked, sinks is not None)
     output = np.empty((batch, n_q, heads, value_dim), dtype=np.float32)
-    compute(recipe, inputs, output)
+    run_ggml(recipe, inputs, output)
     return output.swapaxes(1, 2).astype(query.dtype, copy=False)
 
 

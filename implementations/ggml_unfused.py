@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.ggml_library import compute
-from attnlab.libraries.host import Made, Recipe, required
+from attnlab.libraries.foreign_kernels import Made, Recipe
+from attnlab.libraries.library import required
+from attnlab.libraries.runtimes_library import run_ggml
 from attnlab.workload.workload import Workload
 
 required("ggml", extra="ggml")
@@ -62,7 +63,7 @@ def attend(
         inputs.append(sinks.reshape(1, 1, 1, heads))
     recipe = Recipe(_plain, scale, softcap, attn_mask is not None, sinks is not None)
     output = np.empty((batch, heads, n_q, value.shape[3]), dtype=np.float32)
-    compute(recipe, inputs, output)
+    run_ggml(recipe, inputs, output)
     return output
 
 

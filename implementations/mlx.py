@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.libraries.host import required
+from attnlab.libraries.library import required
 from attnlab.workload.number_formats import round_to
 
 mx = required("mlx.core", extra="mlx")

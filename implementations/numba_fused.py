@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.host import required
+from attnlab.libraries.library import required
 from attnlab.workload.mask_kinds import band
 
 numba = required("numba", extra="numba")

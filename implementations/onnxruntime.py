@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.host import Made, Recipe, positive_scale, required
-from attnlab.libraries.onnxruntime_library import compute, one_operator, packed, unpacked
+from attnlab.libraries.foreign_kernels import Made, Recipe, positive_scale
+from attnlab.libraries.library import required
+from attnlab.libraries.runtimes_library import one_operator, packed, run_onnx, unpacked
 
 required("onnx", "onnxruntime", extra="onnxruntime")
 
@@ -74,7 +75,7 @@ def attend(
         inputs["nonpad_kv_seqlen"] = np.array(key_lengths, dtype=np.int64)
     shape = (batch, n_q, of_query * value_dim) if heads else (batch, of_query, n_q, value_dim)
     output = np.empty(shape, dtype=query.dtype)
-    compute(model, inputs, output)
+    run_onnx(model, inputs, output)
     return unpacked(output, of_query) if heads else output
 
 

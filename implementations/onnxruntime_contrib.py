@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.host import Made, Recipe, positive_scale, required
-from attnlab.libraries.onnxruntime_library import compute, one_operator, packed, unpacked
+from attnlab.libraries.foreign_kernels import Made, Recipe, positive_scale
+from attnlab.libraries.library import required
+from attnlab.libraries.runtimes_library import one_operator, packed, run_onnx, unpacked
 from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
@@ -72,7 +73,7 @@ def attend(
         inputs["attention_bias"] = _ADDED(attn_mask, n_q, n_k)
     output = np.empty((batch, n_q, heads * value_dim), dtype=query.dtype)
     model = Recipe(_model, heads, scale, causal, key_lengths is not None, attn_mask is not None)
-    compute(model, inputs, output)
+    run_onnx(model, inputs, output)
     return unpacked(output, heads)
 
 

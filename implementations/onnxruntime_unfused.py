@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.host import Made, Recipe, required
-from attnlab.libraries.onnxruntime_library import Node, compute, graph
+from attnlab.libraries.foreign_kernels import Made, Recipe
+from attnlab.libraries.library import required
+from attnlab.libraries.runtimes_library import Node, graph, run_onnx
 from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")
@@ -56,7 +57,7 @@ def attend(
         arrays["added"] = _ADDED(attn_mask, kv_heads if enable_gqa else None)
     inputs = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     output = np.empty((*inputs["query"].shape[:-1], value.shape[-1]), dtype=np.float32)
-    compute(Recipe(_plain, tuple(inputs), scale, softcap, 5 if enable_gqa else 4), inputs, output)
+    run_onnx(Recipe(_plain, tuple(inputs), scale, softcap, 5 if enable_gqa else 4), inputs, output)
     return output.reshape(*shape[:3], value.shape[-1])
 
 

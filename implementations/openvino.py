@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.host import Recipe, positive_scale
-from attnlab.libraries.openvino_library import OpenVino, compute, lacks
+from attnlab.libraries.foreign_kernels import Recipe, positive_scale
+from attnlab.libraries.runtimes_library import OpenVino, openvino_lacks, run_openvino
 
 ov = OpenVino.opened()
 
@@ -40,7 +40,7 @@ _precision = "f32"
 def configure(*, precision: str) -> str | None:
     """Compute in `precision` from now on; the number format of a lower one. Raises ValueError where that is missing."""
     global _precision
-    reason = lacks(precision)
+    reason = openvino_lacks(precision)
     if reason:
         raise ValueError(reason)
     _precision = precision
@@ -70,7 +70,7 @@ def attend(
     batch, heads, n_q, _ = query.shape
     shape = (batch, n_q, heads) if transposed else (batch, heads, n_q)
     output = np.empty((*shape, value.shape[3]), dtype=query.dtype)
-    compute(model, _precision, arrays, output)
+    run_openvino(model, _precision, arrays, output)
     return output.swapaxes(1, 2) if transposed else output
 
 

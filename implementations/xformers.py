@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.host import Made, positive_scale, required
+from attnlab.libraries.foreign_kernels import Made, positive_scale
+from attnlab.libraries.library import required
 from attnlab.libraries.torch_attention import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
 from attnlab.workload.workload import Workload
 
@@ -87,9 +88,9 @@ def declines(workload: Workload) -> tuple[str, str] | None:
             f"xFormers needs head_dim and value_dim to be multiples of {multiple} in {workload.dtype}, "
             f"got {workload.head_dim} and {workload.value_dim}",
         )
-    flags = told(workload, KEYWORDS) or {}
-    if workload.bias == "none" and {"window", "window_bottom_right"} & set(flags):
-        reason = _windows(Sides.asked(workload), workload)
+    flags = told(workload, KEYWORDS)
+    if workload.bias == "none" and {"window", "window_bottom_right"} & set(flags or {}):
+        reason = _windows(Sides.of_flags(workload, flags), workload)
     return reason or refusal(attend, workload)
 
 

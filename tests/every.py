@@ -14,9 +14,9 @@ import pytest
 import attnlab.implementations
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import backends, load, on_request
-from attnlab.backends.library import libraries
 from attnlab.correctness import race_check
 from attnlab.errors import Unavailable
+from attnlab.libraries.library import libraries
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call, Library
+from attnlab.libraries.library import Arrays, Call, Library
 from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projected
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each

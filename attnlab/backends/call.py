@@ -57,21 +57,10 @@ def attend(
     Raises ValueError for arrays that do not fit, an unknown name, or a backend that returns another
     shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
     """
-    problem = Inputs.of(
-        q,
-        k,
-        v,
-        causal=causal,
-        mask=mask,
-        bias=bias,
-        window=window,
-        key_lengths=key_lengths,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        dtype=dtype,
-    )
-    return answer(name, problem, device=device, folders=folders)[OUTPUT]
+    seen = {"causal": causal, "mask": mask, "window": window, "key_lengths": key_lengths}
+    scored: dict[str, Any] = {"bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
+    inputs = Inputs.of(q, k, v, dtype=dtype, **seen, **scored)
+    return answer(name, inputs, device=device, folders=folders)[OUTPUT]
 
 
 def block(
@@ -100,23 +89,14 @@ def block(
     memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
     kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
     rotary : turn query and key by their positions.
-    projection : how x is projected: "fused" or "loop" (`attnlab.backends.backend`).
+    projection : how x is projected: "fused" or "loop" (`attnlab.backends.block`).
     device, folders, rest : as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.
     """
-    whole = Block.of(
-        x,
-        parameters,
-        heads=heads,
-        memory=memory,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        value_dim=value_dim,
-        rotary=rotary,
-    )
-    problem = Inputs.around(whole, **rest)
-    return answer(name, problem, device=device, folders=folders, projection=projection)[OUTPUT]
+    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
+    inputs = Inputs.around(Block.of(x, parameters, memory=memory, rotary=rotary, **sizes), **rest)
+    return answer(name, inputs, device=device, folders=folders, projection=projection)[OUTPUT]
 
 
 def gradients(
@@ -138,25 +118,25 @@ def gradients(
     Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
     cannot be differentiated: NumPy cannot. `attnlab.correctness.reference.refer` gives the exact ones.
     """
-    problem = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
-    found = answer(name, problem, direction="training", device=device, folders=folders)
+    inputs = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
+    found = answer(name, inputs, direction="training", device=device, folders=folders)
     query, key, value = (found[one] for one in GRADIENTS)
     return query, key, value
 
 
 def answer(
     name: str,
-    problem: Inputs,
+    inputs: Inputs,
     *,
     direction: str = "forward",
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
     projection: str | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """What the backend `name` returns for `problem`, by name: "output", "query gradient", ...; errors as `attend`."""
+    """What the backend returns for these inputs, by name: "output", "query gradient", ... Raises as `attend` does."""
     backend = in_this_process(name, folders)
-    workload = Workload.of_inputs(problem, device=device, direction=direction)
+    workload = Workload.of_inputs(inputs, device=device, direction=direction)
     try:
-        return backend.named(workload, backend.bind(workload, problem, projection)())
+        return backend.named(workload, backend.bind(workload, inputs, projection)())
     except Declined as declined:
         raise Declined(declined.refusal, f"{name} declines {workload.label}") from None

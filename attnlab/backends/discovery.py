@@ -1,6 +1,47 @@
-"""Backends found by name: the files of a folder, read without being imported, and imported when asked for.
+"""Backend files: what one may define, how it is found by its name, and how it is read.
 
-What a file holds is said in `attnlab.backends.contract`.
+A file needs no import from attnlab. It holds
+
+``LIBRARY``
+    whose arrays `attend` takes and returns: a name of `attnlab.libraries.library.libraries`.
+``attend(query, key, value, *, causal, scale)``
+    the computation on arrays laid out (batch, heads, length, dim). Each further keyword in its signature is something
+    that it supports (`attnlab.backends.keywords`). What it does not name is declined where a workload asks for it, so
+    that ``attend(q, k, v)`` is a valid backend.
+``block(parameters, heads, *, causal)``, in place of ``attend``
+    for what computes a whole multi-head block: from its parameters, arrays of the library by the names of
+    `attnlab.workload.inputs.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
+    and returns (batch, queries, d_model). ``rotary`` may be among its keywords. Around any ``attend`` attnlab makes the
+    block itself (`attnlab.backends.block`).
+``declines(workload)``, optional
+    None, or why it cannot do a workload: (field, reason), or the reason alone.
+``prepare(workload, query, key, value)``, optional
+    the arrays in the layout that `attend` wants. It runs outside the clock, but where gradients pass through it, and
+    where keys and values are gathered within the call.
+``attend_with_log_sum(query, key, value, **asked)``, optional
+    output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
+    in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. A file that
+    has it may leave out ``attend``: that is then its output.
+``KERNEL``, optional
+    the operator that must be seen running (``attest``), for a backend that forces one.
+``EMPTY_ROWS``, optional
+    ``"zeros"`` where a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
+    ``{"cpu": "zeros"}``, where it does not everywhere. Otherwise attnlab writes the zeros, within the call, and
+    gradients of such rows are declined.
+``ON_REQUEST``, optional
+    why it takes part only in runs that name it (or ``all``), in one line of text: set-up that takes long, say.
+``MEMORY``, optional
+    what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
+``COMPUTES_IN``, optional
+    the number format in which it computes, where that is a lower one than its inputs': its answers are held against
+    the truth of inputs rounded to that format, and rankings say so.
+``SETTINGS`` and ``configure(**settings)``, optional
+    settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the default first. A
+    contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once, when the file
+    has been imported and before anything else of it is read, so that it may set ``LIBRARY``, ``KERNEL`` and so on. It
+    returns what ``COMPUTES_IN`` would say, or None, and raises ValueError for what cannot be had here.
+
+A name is found, and what a file writes out is read, without importing the file.
 """
 
 from __future__ import annotations
@@ -9,6 +50,7 @@ import ast
 import functools
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import traceback
@@ -20,11 +62,23 @@ from typing import Annotated, Any
 import msgspec
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.library import imports_begun, libraries
-from attnlab.errors import Unavailable
+from attnlab.backends.keywords import known_keywords
+from attnlab.errors import Declined, Unavailable
+from attnlab.libraries.library import imports_begun, libraries
 from attnlab.text import suggestion
+from attnlab.workload.number_formats import DTYPES
 
 _HOME = "attnlab.implementations"
+#: what a file may hold beside `attend`, `LIBRARY` and `SETTINGS`, and the fields of `Backend` for it
+_OPTIONAL = {
+    "declines": "own_reason",
+    "prepare": "prepare",
+    "attend_with_log_sum": "attend_with_log_sum",
+    "KERNEL": "kernel",
+    "EMPTY_ROWS": "empty_rows",
+    "MEMORY": "memory",
+    "block": "block",
+}
 #: what a file's `SETTINGS` have to be
 SETTING = "[a-z][a-z0-9_]*"
 _Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
@@ -154,7 +208,79 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
     malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
     """
     values = chosen(name, folders, settings or {})
-    return Backend.of(name, _imported(name, require(name, folders), settings or {}), values)
+    module = _imported(name, require(name, folders), settings or {})
+    computes_in = _configured(name, module, values)
+    found = {field: getattr(module, one, None) for one, field in _OPTIONAL.items()}
+    block, with_log_sum = found["block"], found["attend_with_log_sum"]
+    attend = _no_core if block is not None else getattr(module, "attend", None)
+    if attend is None and with_log_sum is not None:
+
+        @functools.wraps(with_log_sum)
+        def attend(*arrays: Any, **options: Any) -> Any:
+            return with_log_sum(*arrays, **options)[0]
+
+    if not callable(attend):
+        raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
+    library = getattr(module, "LIBRARY", None)
+    if library not in libraries():
+        known = " or ".join(f'"{one}"' for one in libraries())
+        raise ValueError(f"{name}: LIBRARY must be {known}, got {library!r}")
+    return Backend(
+        name=name,
+        library=library,
+        attend=attend,
+        summary=(inspect.getdoc(module) or "").partition("\n")[0],
+        options=_options(name, attend, 3) if block is None else _options(name, block, 2),
+        settings=values,
+        computes_in=computes_in,
+        **found,
+    )
+
+
+def _no_core(*arrays: Any, **options: Any) -> Any:
+    raise Declined("it computes whole multi-head blocks; give a block")
+
+
+def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
+    """Hand the file its settings, where it has any; the number format in which it then computes."""
+    computes_in = None
+    if settings:
+        configure = getattr(module, "configure", None)
+        if not callable(configure):
+            raise ValueError(f"{name}: a backend file with SETTINGS must define configure(**settings)")
+        try:
+            computes_in = configure(**settings)
+        except ValueError as refused:
+            asked = ", ".join(f"{key}={value}" for key, value in settings.items())
+            raise Unavailable(f"{name} refuses {asked}: {' '.join(str(refused).split())}") from None
+    computes_in = computes_in or getattr(module, "COMPUTES_IN", None)
+    if computes_in is not None and computes_in not in DTYPES:
+        raise ValueError(f"{name}: it must compute in one of {', '.join(DTYPES)}, got {computes_in!r}")
+    return computes_in
+
+
+def _options(name: str, function: Callable[..., Any], positional: int) -> frozenset[str]:
+    """The keywords of a file's function after so many arguments."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: Python cannot tell which options its attend takes; "
+            "wrap it in a function: def attend(query, key, value, *, causal, scale)"
+        ) from None
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return frozenset({"causal", "scale"})
+    known = known_keywords()
+    named = [
+        one for one in parameters[positional:] if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    for one in named:
+        if one.name not in known and one.default is one.empty:
+            raise ValueError(
+                f"{name}: its attend needs {one.name!r}, which is no keyword of attnlab; "
+                f"known are {', '.join(sorted(known))}; give it a default"
+            )
+    return frozenset(one.name for one in named) & known
 
 
 def _files(folders: Sequence[Path | str]) -> dict[str, Path]:

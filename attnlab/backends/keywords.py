@@ -48,9 +48,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Library
 from attnlab.backends.storage import STORED
 from attnlab.errors import Refusal
+from attnlab.libraries.library import Library
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Library
 from attnlab.errors import Refusal
+from attnlab.libraries.library import Arrays, Library
 from attnlab.workload.workload import CONTIGUOUS, Workload
 
 Array = NDArray[Any]

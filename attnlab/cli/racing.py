@@ -308,8 +308,8 @@ def gate(
     Exits with 0 where nothing regressed, and says which slow-down it could not have seen; with 1 for a regression that
     two races agree on; with 3 where there is no verdict, so that a pipeline can try again.
     """
+    from attnlab.backends.contender import require_two, setting_of
     from attnlab.backends.discovery import backends as known
-    from attnlab.backends.side import require_two, setting_of
     from attnlab.cli.progress import progress
     from attnlab.report import fill, show
     from attnlab.runs import gate as regression

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
-from attnlab.backends.library import Library
 from attnlab.correctness import invariance
 from attnlab.errors import Misbehaved
+from attnlab.libraries.library import Library
 from attnlab.processes import Channel, serve
 from attnlab.system import processor_seconds
 from attnlab.workload.inputs import Inputs, unpack

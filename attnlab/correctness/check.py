@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from attnlab.backends.contender import Contender
-from attnlab.backends.side import side_of
+from attnlab.backends.contender import Contender, side_of
 from attnlab.correctness.examination import Answers, Examined, examine
 from attnlab.correctness.invariance import same_bits, with_other_threads
 from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question, forget

@@ -15,8 +15,8 @@ from typing import Any
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import Contender
-from attnlab.backends.library import thread_variables
 from attnlab.errors import Declined
+from attnlab.libraries.library import thread_variables
 from attnlab.processes import Failed, Process
 from attnlab.system import cores, processor_seconds
 from attnlab.workload.drawing import inputs_of

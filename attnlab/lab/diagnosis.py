@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from attnlab.figures import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
 from attnlab.lab.laws import jacobian_norm_squared
 from attnlab.lab.random_energy import critical_beta, random_energy
-from attnlab.libraries.host import required
+from attnlab.libraries.library import required
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

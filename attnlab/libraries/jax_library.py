@@ -6,7 +6,8 @@ import ctypes
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary, free_bytes, seconds_per_call
+from attnlab.libraries.library import Arrays, Call, Library
 from attnlab.workload.number_formats import FORMATS, round_to
 
 
-class Jax(HostLibrary):
-    """See `attnlab.backends.library.Library`.
+class Jax(Library):
+    """JAX on one device.
 
     A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
     the last.
@@ -96,23 +96,23 @@ class Jax(HostLibrary):
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         function, settings, given = _parts(attend, self.module.Array)
-        _, back = self._differentiated(_compiled_forward(function, settings), arrays, given)
+        with _declining():
+            _, back = _compiled("forward", function, settings)(arrays, given)
         # what was computed on the way forward comes in as arguments, so that nothing of it is compiled in
-        pulled = partial(_compiled_backward(), back, output_gradient)
-        return pulled if self.completed is None else lambda: self.module.block_until_ready(pulled())
+        return self._waiting(partial(_compiled_backward(), back, output_gradient))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         function, settings, given = _parts(attend, self.module.Array)
-        step = partial(
-            self._differentiated, _compiled_training(function, settings), arrays, given, output_gradient
-        )
-        return step if self.completed is None else lambda: self.module.block_until_ready(step())
+        compiled = _compiled("training", function, settings)
 
-    def _differentiated(self, compiled: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return compiled(*arguments)
-        except NotImplementedError as refused:
-            raise Declined(f"JAX says: {' '.join(str(refused).split())[:200]}") from None
+        def step() -> Any:
+            with _declining():
+                return compiled(arrays, given, output_gradient)
+
+        return self._waiting(step)
+
+    def _waiting(self, call: Call) -> Call:
+        return call if self.completed is None else lambda: self.module.block_until_ready(call())
 
     # -- instruments -------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Jax(HostLibrary):
 
     def time_calls(self, call: Call, iterations: int) -> float:
         if self.device == "cpu":
-            return seconds_per_call(call, iterations, self.finish)
+            return super().time_calls(call, iterations)
         self.finish()
         start = time.perf_counter()
         for _ in range(iterations - 1):
@@ -141,13 +141,14 @@ class Jax(HostLibrary):
         if self.device == "cuda":
             told = self._place.memory_stats()
             return int(told["bytes_limit"]) - int(told["bytes_in_use"])
-        return free_bytes()
+        return super().free_bytes()
 
     def attest(self, call: Call) -> str:
         """The instructions of XLA's compiled program that one call ran, by JAX's profiler."""
-        ran = instructions(self.module, call)
-        threads = f"; {_pool_threads()} threads" if self.device == "cpu" else ""
-        return f"XLA {self._place.platform}: {', '.join(ran)}{threads}"
+        names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+        pool = sum(name.startswith("tf_XLAEigen") for name in names)
+        threads = f"; {pool} threads" if self.device == "cpu" else ""
+        return f"XLA {self._place.platform}: {', '.join(_instructions(self.module, call))}{threads}"
 
     def set_threads(self, count: int) -> None:
         """Raises RuntimeError for another number than that of XLA's pool, whose size is fixed when it is made."""
@@ -165,15 +166,31 @@ def _parts(
     return attend.func, tuple(one for one in attend.keywords.items() if one[0] not in given), given
 
 
+@contextmanager
+def _declining() -> Iterator[None]:
+    """Declined where JAX says that it has no way back."""
+    try:
+        yield
+    except NotImplementedError as refused:
+        raise Declined(f"JAX says: {' '.join(str(refused).split())[:200]}") from None
+
+
 @lru_cache(maxsize=64)
-def _compiled_forward(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
-    """From arrays and keywords that are arrays to the output and the way back."""
+def _compiled(way: str, function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
+    """Of arrays and keywords that are arrays: "forward" gives the output and the way back.
+
+    "training" takes the output's gradient too, and gives the output and the gradients.
+    """
     jax = Jax.opened()
 
     def forward(arrays: Arrays, given: dict[str, Any]) -> Any:
         return jax.vjp(partial(function, **dict(settings), **given), *arrays)
 
-    return jax.jit(forward)
+    def training(arrays: Arrays, given: dict[str, Any], output_gradient: Any) -> Any:
+        output, back = forward(arrays, given)
+        return output, *back(output_gradient)
+
+    return jax.jit(forward if way == "forward" else training)
 
 
 @lru_cache(maxsize=1)
@@ -182,38 +199,16 @@ def _compiled_backward() -> Any:
     return Jax.opened().jit(lambda back, output_gradient: back(output_gradient))
 
 
-@lru_cache(maxsize=64)
-def _compiled_training(function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
-    """From arrays, keywords that are arrays and the output's gradient to the output and the gradients."""
-    jax = Jax.opened()
-
-    def training(arrays: Arrays, given: dict[str, Any], output_gradient: Any) -> Any:
-        output, back = jax.vjp(partial(function, **dict(settings), **given), *arrays)
-        return output, *back(output_gradient)
-
-    return jax.jit(training)
-
-
-def instructions(jax: Any, call: Call) -> list[str]:
+def _instructions(jax: Any, call: Call) -> list[str]:
     """The instructions of compiled programs that `call` runs, without their numbers, each once."""
     with tempfile.TemporaryDirectory(prefix="attnlab-jax-") as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(call())
         (file,) = Path(folder).rglob("*.xplane.pb")
         profile = jax.profiler.ProfileData.from_file(str(file))
-    found = []
-    for plane in profile.planes:
-        for line in plane.lines:
-            for event in line.events:
-                if "hlo_op" in dict(event.stats):
-                    found.append(event.name.rpartition(".")[0] or event.name)
-    return list(dict.fromkeys(found))
-
-
-def _pool_threads() -> int:
-    """Threads of XLA's pool in this process, by their name."""
-    names = (file.read_text().strip() for file in Path("/proc/self/task").glob("*/comm"))
-    return sum(name.startswith("tf_XLAEigen") for name in names)
+    events = [event for plane in profile.planes for line in plane.lines for event in line.events]
+    ran = [event.name for event in events if "hlo_op" in dict(event.stats)]
+    return list(dict.fromkeys(name.rpartition(".")[0] or name for name in ran))
 
 
 LIBRARIES = (Jax,)

@@ -10,24 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined
-from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.library import Arrays, Call, Library
 from attnlab.workload.number_formats import round_to
 
 #: an operation in a graph that MLX writes down
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
 
 
-class Mlx(HostLibrary):
-    """See `attnlab.backends.library.Library`.
+class Mlx(Library):
+    """An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns."""
 
-    An operation only notes what is to be computed; a call computes it (``mlx.core.eval``) before it returns.
-    """
-
-    #: why no backward pass is timed by itself
     no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
-
     name = "mlx"
     modules = ("mlx.core",)
     runs = "attnlab runs MLX"
@@ -84,12 +78,11 @@ class Mlx(HostLibrary):
         raise Declined(self.no_backward_alone)
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        def call() -> tuple[Any, ...]:
+        def call() -> Any:
             (output,), gradients = self.module.vjp(
                 lambda *leaves: attend(*leaves), list(arrays), [output_gradient]
             )
-            results: tuple[Any, ...] = self._computed((output, *gradients))
-            return results
+            return self._computed((output, *gradients))
 
         return call
 

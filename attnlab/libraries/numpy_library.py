@@ -1,4 +1,4 @@
-"""NumPy on the CPU: float16, float32, float64; Numba's loops on its arrays; and what CuPy shares with it."""
+"""NumPy on the CPU, in float16, float32 and float64; and Numba's loops on its arrays."""
 
 from __future__ import annotations
 
@@ -9,56 +9,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Call
-from attnlab.libraries.host import HostLibrary
+from attnlab.libraries.library import Call, Library
 from attnlab.workload.number_formats import round_to
 
 #: of libraries that compute on its arrays
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
 
 
-class NumPyNames(HostLibrary):
-    """A part of `attnlab.backends.library.Library`, on the arrays of a module with NumPy's names, `namespace`."""
-
-    namespace: Any
-
-    def dtype_of(self, array: Any) -> str:
-        return str(self.namespace.asarray(array).dtype)
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return self.namespace.broadcast_to(array, shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        return self.namespace.where(where, array.dtype.type(number), array)
-
-    def shares_memory(self, one: Any, other: Any) -> bool:
-        arrays = all(isinstance(array, self.namespace.ndarray) for array in (one, other))
-        return arrays and bool(self.namespace.shares_memory(one, other))
-
-    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self.namespace.stack(list(arrays), axis=axis)
-
-    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self.namespace.concatenate(list(arrays), axis=axis)
-
-    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
-        array[at] = rows
-
-    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
-        index = self.namespace.asarray(places)
-        return lambda array: array.take(index, axis=0)
-
-    def numbers(self, array: NDArray[np.int64]) -> Any:
-        return self.namespace.asarray(array.astype(np.int32))
-
-
-class NumPy(NumPyNames):
-    """See `attnlab.backends.library.Library`."""
+class NumPy(Library):
+    """NumPy's arrays, also for libraries that compute on them."""
 
     name = "numpy"
     before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
     runs = "NumPy computes"
-    namespace = np
     #: of the BLAS libraries that its wheels and distributions come with
     thread_variables: ClassVar[tuple[str, ...]] = (
         "OMP_NUM_THREADS",
@@ -79,6 +42,34 @@ class NumPy(NumPyNames):
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         return np.asarray(array)
+
+    def dtype_of(self, array: Any) -> str:
+        return str(np.asarray(array).dtype)
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return np.broadcast_to(array, shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        return np.where(where, array.dtype.type(number), array)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        return arrays and np.shares_memory(one, other)
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        return np.stack(list(arrays), axis=axis)
+
+    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
+        return np.concatenate(list(arrays), axis=axis)
+
+    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
+        array[at] = rows
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        return lambda array: array.take(places, axis=0)
+
+    def numbers(self, array: NDArray[np.int64]) -> Any:
+        return array.astype(np.int32)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """In float32 for float16, of which NumPy has no fast product; the bias is added in place."""

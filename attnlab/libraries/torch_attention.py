@@ -9,7 +9,7 @@ caller's own choice holds everywhere else. PyTorch's context manager ``sdpa_kern
 dispatcher obeys too, do it for 2 to 3 µs, this class included. Either is on the clock. Leaving the state set between
 calls would cost nothing and leak.
 
-`Limits`, `Sides` and `refusal` are of extensions with kernels for CUDA: what they take, their band masks, and a trial
+`Limits`, `Sides` and `refusal` are for extensions with kernels for CUDA: what they take, their band masks, and a trial
 on the device. These kernels know a band of the score matrix by its place along the bottom-right diagonal alone.
 """
 
@@ -17,17 +17,15 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.backends.cuda
-import torch.nn.attention
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.backends.keywords import told
-from attnlab.libraries.host import positive_scale
+from attnlab.libraries.foreign_kernels import positive_scale
 from attnlab.text import one_line
 from attnlab.workload.mask_kinds import Causal, band
 from attnlab.workload.masks import Mask
@@ -36,9 +34,8 @@ from attnlab.workload.workload import GIVEN, Workload
 Attend = Callable[..., Any]
 Kernel = Literal["flash", "efficient", "math", "cudnn"]
 
-_KERNELS: tuple[Kernel, ...] = ("flash", "efficient", "math", "cudnn")
-_SWITCHES = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
-_CONTEXTS = ("FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH", "CUDNN_ATTENTION")
+#: the switches under `torch.backends.cuda`, by what they allow
+_SWITCHES = {"flash": "flash_sdp", "efficient": "mem_efficient_sdp", "math": "math_sdp", "cudnn": "cudnn_sdp"}
 #: the number formats that tensor cores multiply without losing any of their digits
 HALVES = ("float16", "bfloat16")
 #: heads, queries and keys of a trial of an extension: lengths that every kernel tiles
@@ -131,9 +128,11 @@ class ForcedKernel:
     def __init__(self, kernel: Kernel) -> None:
         cuda = torch.backends.cuda
         self._kernel: Kernel = kernel
-        self._allowed = [getattr(cuda, f"{switch}_enabled") for switch in _SWITCHES]
-        self._allow = [getattr(cuda, f"enable_{switch}") for switch in _SWITCHES]
-        self._wanted = [name == kernel for name in _KERNELS]
+        #: what tells whether a kernel is allowed, what allows it, and whether it is wanted
+        self._switches = [
+            (getattr(cuda, f"{switch}_enabled"), getattr(cuda, f"enable_{switch}"), name == kernel)
+            for name, switch in _SWITCHES.items()
+        ]
 
     def attend(
         self,
@@ -155,22 +154,22 @@ class ForcedKernel:
         query, scale = positive_scale(query, scale)
         if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
             query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        before = [allowed() for allowed in self._allowed]
+        before = [allowed() for allowed, _, _ in self._switches]
         try:
-            for allow, wanted in zip(self._allow, self._wanted, strict=True):
+            for _, allow, wanted in self._switches:
                 allow(wanted)
             return scaled_dot_product_attention(
                 query, key, value, attn_mask=attn_mask, is_causal=causal, scale=scale, enable_gqa=enable_gqa
             )
         finally:
-            for allow, was_allowed in zip(self._allow, before, strict=True):
+            for (_, allow, _), was_allowed in zip(self._switches, before, strict=True):
                 allow(was_allowed)
 
     def declines(self, workload: Workload) -> tuple[str, str] | None:
         """Why this kernel cannot do `workload`, or None: by what is known of it, else by a tiny trial."""
         if self._kernel == "math":
             return None  # it can do all that the keywords say
-        return _known_limit(self._kernel, workload) or _refusal(self._kernel, _trial(workload))
+        return _known_limit(self._kernel, workload) or _refusal(self, _trial(workload))
 
 
 def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
@@ -194,21 +193,19 @@ def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
 
 def _trial(workload: Workload) -> Workload:
     """What kernels distinguish of it, at small sizes: which length is longer, a length of 1, grouped heads."""
-    queries, keys = workload.queries, workload.keys
-    short = 1 if min(queries, keys) == 1 else 8
-    if queries == keys:
-        queries = keys = 1 if queries == 1 else 16
-    else:
-        queries, keys = (short, 16) if queries < keys else (16, short)
+    shortest, longest = (
+        1 if one == 1 else size for one, size in zip(sorted(workload.shape[2:]), (8, 16), strict=True)
+    )
     flagged = workload.bias == "none" and workload.masked == Mask((Causal(),))
     masked = workload.mask == GIVEN or (bool(workload.masked) and not flagged)
+    equal = workload.queries == workload.keys
     return Workload(
         device=workload.device,
         dtype=workload.dtype,
         heads=2,
         kv_heads=2 if workload.heads == workload.kv_heads else 1,
-        queries=queries,
-        keys=keys,
+        queries=shortest if workload.queries < workload.keys else longest,
+        keys=longest if equal or workload.queries < workload.keys else shortest,
         head_dim=workload.head_dim,
         value_dim=workload.value_dim,
         causal="top_left" if flagged else False,
@@ -219,19 +216,18 @@ def _trial(workload: Workload) -> Workload:
 
 
 @functools.cache
-def _refusal(kernel: Kernel, trial: Workload) -> tuple[str, str] | None:
+def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
     """PyTorch's own reason against a trial, found by trying, or None.
 
-    Kept, because PyTorch gives some of its reasons only once a process. Tried under ``sdpa_kernel``, because
-    only where no kernel at all is left does the dispatcher explain itself.
+    Kept, because PyTorch gives some of its reasons only once a process.
     """
-    backend = getattr(torch.nn.attention.SDPBackend, _CONTEXTS[_KERNELS.index(kernel)])
     made: dict[str, Any] = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
     added = torch.zeros(1, 1, trial.queries, trial.keys, **made)
     attend = functools.partial(
-        scaled_dot_product_attention,
+        forced.attend,
+        scale=1.0,
         attn_mask=added if trial.bias == GIVEN else added == 0 if trial.mask == GIVEN else None,
-        is_causal=bool(trial.causal),
+        causal=bool(trial.causal),
         enable_gqa=trial.heads != trial.kv_heads,
     )
     shapes = (
@@ -242,10 +238,13 @@ def _refusal(kernel: Kernel, trial: Workload) -> tuple[str, str] | None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
-            with torch.nn.attention.sdpa_kernel(backend):
-                _try(attend, shapes, gradients=trial.backward, **made)
+            _try(attend, shapes, gradients=trial.backward, **made)
         except RuntimeError as refused:
-            return "", _one_line([str(warning.message) for warning in found], str(refused))
+            # left out: where in its sources a warning was raised, headings, and what else is disabled
+            said = (" ".join(str(one.message).partition("(Triggered internally")[0].split()) for one in found)
+            reasons = [one for one in said if one and not one.endswith(":") and "runtime disabled" not in one]
+            told = "; ".join(dict.fromkeys(reasons)) or one_line(str(refused).partition("\n")[0], 200)
+            return "", f"PyTorch says: {told}"
     return None
 
 
@@ -256,21 +255,6 @@ def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, 
         output = attend(*arrays)
     if gradients:
         torch.autograd.grad(output, arrays, torch.zeros_like(output))
-
-
-def _one_line(messages: list[str], error: str) -> str:
-    """PyTorch's warnings as one readable line; its error where no warning says anything.
-
-    Left out: where in its sources a warning was raised, headings that end in a colon, what is said twice,
-    and that the kernels which were not asked for are disabled.
-    """
-    reasons: list[str] = []
-    for message in messages:
-        reason = " ".join(message.partition("(Triggered internally")[0].split())
-        if reason and not reason.endswith(":") and "runtime disabled" not in reason and reason not in reasons:
-            reasons.append(reason)
-    said = "; ".join(reasons) or " ".join(error.partition("\n")[0].split())
-    return f"PyTorch says: {said}"
 
 
 @functools.lru_cache(maxsize=64)
@@ -366,7 +350,6 @@ class Sides(NamedTuple):
         )
 
     @classmethod
-    def asked(cls, workload: Workload) -> Sides | None:
-        """What the mask of `workload` is along this diagonal; None also where it is no band."""
-        flags = told(workload, KEYWORDS)
+    def of_flags(cls, workload: Workload, flags: Mapping[str, Any] | None) -> Sides | None:
+        """What the mask of `workload` is, told by these flags; None also where it is no band and there are none."""
         return None if flags is None else cls.of(workload.queries, workload.keys, **flags)

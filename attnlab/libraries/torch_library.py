@@ -1,42 +1,37 @@
 """PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients.
 
-Beside it PyTorch in several processes, and Keras on its arrays.
+Beside it Keras on its arrays.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import re
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.library import Arrays, Call
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.host import HostLibrary, seconds_by_events
-from attnlab.workload.number_formats import round_to
-
-if TYPE_CHECKING:
-    from typing import Self  # of Python 3.11: workers run in 3.10 too
+from attnlab.libraries.library import Arrays, Call, Library
+from attnlab.libraries.torch_kernels_that_ran import kernels_of, recorded
+from attnlab.workload.number_formats import FORMATS, round_to
 
 #: bytes of NaN before and after each array
 _PAGE = 4096
-#: packages with kernels of their own on its arrays
-_EXTENSIONS = ("flash_attn", "xformers", "flashinfer", "sageattention")
-#: how the profiler names a call of what TorchDynamo and Inductor have compiled
-_COMPILED = "Torch-Compiled Region"
-#: what PyTorch says of an operator that has no backward pass
-_NO_BACKWARD = ("is not implemented", "no autograd formula", "is not differentiable")
-#: and where it is to be deterministic, of one that cannot be
-_NOT_DETERMINISTIC = "does not have a deterministic implementation"
+#: what PyTorch says of an operator that has no backward pass, or none that is deterministic
+_NO_BACKWARD = (
+    "is not implemented",
+    "no autograd formula",
+    "is not differentiable",
+    "does not have a deterministic implementation",
+)
 
 
-class Torch(HostLibrary):
-    """See `attnlab.backends.library.Library`."""
+class Torch(Library):
+    """PyTorch on one device."""
 
     name = "torch"
     before_fork: ClassVar[tuple[str, ...] | None] = ("torch",)
@@ -66,8 +61,11 @@ class Torch(HostLibrary):
         torch = self.module
         if array.dtype == np.bool_:
             return torch.from_numpy(np.array(array, order="C")).to(device=self.device)
-        copied = torch.from_numpy(between_nan(round_to(array, dtype)))
-        return copied.to(device=self.device, dtype=getattr(torch, dtype)).contiguous()
+        held = round_to(array, dtype).astype(FORMATS[dtype], copy=False)
+        bits = torch.from_numpy(
+            between_nan(held.view(f"i{held.itemsize}"))
+        )  # it takes no bfloat16 of NumPy's
+        return bits.view(getattr(torch, dtype)).to(device=self.device).contiguous()
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         torch = self.module
@@ -123,24 +121,17 @@ class Torch(HostLibrary):
 
     def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
         """The output, with the way back. Raises Declined where there is none."""
-        try:
-            with self.module.enable_grad():
-                output = attend(*leaves)  # some say that they have none only when asked to remember the way
-        except (NotImplementedError, RuntimeError) as refused:
-            raise _told(refused) from None
+        with _declining(), self.module.enable_grad():
+            output = attend(*leaves)  # some say that they have none only when asked to remember the way
         if not getattr(output, "requires_grad", True):
             raise Declined("its output is cut off from automatic differentiation")
         return output
 
-    def _gradients(
-        self, output: Any, leaves: Arrays, output_gradient: Any, **options: Any
-    ) -> tuple[Any, ...]:
-        try:
+    def _gradients(self, output: Any, leaves: Arrays, *upstream: Any, **options: Any) -> tuple[Any, ...]:
+        with _declining():
             found: tuple[Any, ...] = self.module.autograd.grad(
-                output, leaves, output_gradient, allow_unused=True, **options
+                output, leaves, *upstream, allow_unused=True, **options
             )
-        except (NotImplementedError, RuntimeError) as refused:
-            raise _told(refused) from None
         return found
 
     def finish(self) -> None:
@@ -154,10 +145,16 @@ class Torch(HostLibrary):
         if self._flush is None:
             cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
             self._flush = self.module.empty(2 * cache_bytes, dtype=self.module.int8, device=self.device)
-        pairs = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(iterations)]
-        return seconds_by_events(
-            call, pairs, self._flush.zero_, cuda.synchronize, lambda start, end: start.elapsed_time(end)
-        )
+        pairs = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
+        # all is queued before it is waited for: overwriting the L2 cache gives the host a head start, which hides its
+        # own time as long as a call takes longer on the device than its launch
+        for start, end in pairs:
+            self._flush.zero_()
+            start.record()
+            call()
+            end.record()
+        self.finish()
+        return float(sum(start.elapsed_time(end) for start, end in pairs)) / 1e3 / iterations
 
     def peak_bytes(self, call: Call) -> int | None:
         if self.device != "cuda":
@@ -178,7 +175,7 @@ class Torch(HostLibrary):
         return super().free_bytes()
 
     def attest(self, call: Call) -> str:
-        """Kernels by the profiler's record of one call: the fused operator where there is one."""
+        """See `attnlab.libraries.torch_kernels_that_ran`."""
         with recorded(self.device) as record:
             call()
             self.finish()
@@ -205,8 +202,7 @@ class Torch(HostLibrary):
         if self.device == "cuda":
             found["cuda"] = str(torch.version.cuda)
             found["cudnn"] = str(torch.backends.cudnn.version())
-        loaded = {name: sys.modules[name] for name in _EXTENSIONS if name in sys.modules}
-        return found | {name: str(getattr(one, "__version__", "unknown")) for name, one in loaded.items()}
+        return found
 
 
 def between_nan(array: NDArray[Any]) -> NDArray[Any]:
@@ -225,57 +221,16 @@ def _leaves(arrays: Arrays) -> Arrays:
     return tuple(array.detach().requires_grad_() for array in arrays)
 
 
-def _told(refused: Exception) -> Exception:
-    """Declined where PyTorch says that there is no way back, else the exception itself."""
-    if isinstance(refused, NotImplementedError) or any(
-        said in str(refused) for said in (*_NO_BACKWARD, _NOT_DETERMINISTIC)
-    ):
-        return Declined(f"PyTorch says: {' '.join(str(refused).split())[:200]}")
-    return refused
-
-
-def recorded(device: str) -> Any:
-    """PyTorch's profiler, which records what runs while it is entered."""
-    import torch
-
-    # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    # the tracing library, which takes a second to start, is needed only to see device kernels
-    on_cuda = device == "cuda"
-    return torch.autograd.profiler.profile(use_device="cuda" if on_cuda else None, use_kineto=on_cuda)
-
-
-def kernels_of(events: Sequence[str]) -> str:
-    """The attention operators among profiler event names, or else the matrix products and the softmax.
-
-    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; what extensions register has another name
-    than ``aten`` before its ``::``; a device kernel has none, or is a C++ function with its type. What Inductor has
-    compiled calls operators too; its own loops have no names.
-    """
-    operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
-    fused = [name for name in operators if name.startswith(("_scaled_dot_product", "_native_multi_head"))]
-    theirs = [
-        name for name in events if re.fullmatch(r"(?!aten)\w+::\w*(attn|attention|flash|sdpa)\w*", name)
-    ]
-    theirs += [name for name in operators if name.startswith(("_efficient_attention", "_flash_attention"))]
-    plain = [name for name in operators if name in ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")]
-    device = [name for name in events if _of_a_device(name)]
-    shown = sorted(set(fused or theirs or plain))
-    if device:
-        shown.append(f"[{min(device, key=len)[:60]}]")
-    if any(name.startswith(_COMPILED) for name in events):
-        called = f"{' + '.join(shown)}, called by Inductor" if fused else ""
-        return called or " + ".join([*shown, "loops of Inductor"])
-    return " + ".join(shown) or "unknown: the profiler named no kernel"
-
-
-def _of_a_device(name: str) -> bool:
-    """Whether a profiler's event is a kernel of attention, or of what it is made of, on a device."""
-    words = ("flash", "fmha", "attn", "attention", "cutlass", "sdpa", "gemm", "softmax", "prefill")
-    function = name.split("<")[0].split("(")[0]
-    return ("::" not in function or function.startswith("void ")) and any(
-        word in name.lower() for word in words
-    )
+@contextmanager
+def _declining() -> Iterator[None]:
+    """Declined where PyTorch says that there is no way back."""
+    try:
+        yield
+    except (NotImplementedError, RuntimeError) as refused:
+        text = " ".join(str(refused).split())
+        if not isinstance(refused, NotImplementedError) and not any(one in text for one in _NO_BACKWARD):
+            raise
+        raise Declined(f"PyTorch says: {text[:200]}") from None
 
 
 class Keras(Torch):
@@ -309,32 +264,4 @@ class Keras(Torch):
         return {**super().versions(), "keras": self._keras.__version__}
 
 
-class TorchRanks(Torch):
-    """PyTorch in several processes (`attnlab.libraries.torch_ranks`), on the CPU of a Linux machine."""
-
-    #: why no block is made around its attention
-    no_projections = "only the attention is cut over processes, not its projections"
-
-    name = "torch_ranks"
-    before_fork = None
-    arrays_of = "torch"
-
-    @classmethod
-    def open_on(cls, device: str) -> Self:
-        """It on `device`. Raises Unavailable for any device but the CPU, and where processes cannot be connected."""
-        if device != "cpu":
-            raise Unavailable(f"attnlab runs ranks on the CPU only, not on {device}")
-        found = cls(device)
-        if not found.module.distributed.is_available() or not hasattr(os, "memfd_create"):
-            raise Unavailable("ranks need Linux and a PyTorch with torch.distributed")
-        return found
-
-    def peak_bytes(self, call: Call) -> int | None:
-        """Raises RuntimeError: the memory is that of other processes."""
-        raise RuntimeError("the memory of the ranks is not measured")
-
-    def attest(self, call: Call) -> str:
-        return "unknown: the ranks are not profiled"
-
-
-LIBRARIES = (Torch, TorchRanks, Keras)
+LIBRARIES = (Torch, Keras)

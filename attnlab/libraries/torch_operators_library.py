@@ -12,18 +12,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from attnlab.errors import Unavailable
 from attnlab.libraries.torch_library import Torch
 from attnlab.text import one_line
 
-if TYPE_CHECKING:
-    from typing import Self  # of Python 3.11: workers run in 3.10 too
-
 
 class Operators(Torch):
-    """A part of `attnlab.backends.library.Library`: operators of a package, on the CPU, forward only."""
+    """Operators of a package, on the CPU, forward only."""
 
     arrays_of = "torch"
     #: what installs the package, which asks for more than its operators need, or for what no registry has
@@ -100,7 +97,7 @@ def _keep_errors_only(bindings: Any) -> None:
 
 
 class ExecuTorch(Operators):
-    """See `attnlab.backends.library.Library`. The operators have threads of their own."""
+    """ExecuTorch's operators, which have threads of their own."""
 
     name = "executorch"
     before_fork = None
@@ -151,7 +148,7 @@ def instructions() -> frozenset[str]:
 
 
 class Vllm(Operators):
-    """See `attnlab.backends.library.Library`."""
+    """vLLM's operators."""
 
     name = "vllm"
     before_fork = None

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from attnlab.backends.contender import Contender
-from attnlab.backends.library import Library, libraries, open_library, products
 from attnlab.environment import Remembered
-from attnlab.libraries.host import is_there
+from attnlab.libraries.library import Library, is_there, libraries, open_library, products
 from attnlab.processes import Failed, call
 from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling

@@ -18,9 +18,8 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any
 
-from attnlab.backends.contender import Contender, huge_pages_refused
+from attnlab.backends.contender import Contender, huge_pages_refused, side_of
 from attnlab.backends.discovery import before_fork
-from attnlab.backends.side import side_of
 from attnlab.errors import Unavailable
 from attnlab.processes import Failed, Interpreter, Process
 from attnlab.race.admission import Limits

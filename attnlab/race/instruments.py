@@ -24,9 +24,8 @@ from typing import ClassVar
 import psutil
 
 from attnlab import system
-from attnlab.backends.library import Call, Library
 from attnlab.errors import Declined
-from attnlab.libraries.host import tracer
+from attnlab.libraries.library import Call, Library, required
 from attnlab.system import cores
 from attnlab.workload.result import Measurement
 from attnlab.workload.workload import Workload
@@ -181,7 +180,7 @@ class PeakMemory(Instrument):
         on_device = library.peak_bytes(call)
         if on_device is not None:
             return on_device, "device allocator"
-        memray = tracer()
+        memray = required("memray", extra="memory")
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
             trace = Path(folder) / "trace.bin"
             with memray.Tracker(trace):

@@ -21,9 +21,8 @@ from attnlab import system
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
-from attnlab.backends.library import Library, half_installed
 from attnlab.errors import Declined, Misbehaved
-from attnlab.libraries.host import VERSIONS
+from attnlab.libraries.library import VERSIONS, Library
 from attnlab.processes import Channel, refusal, serve
 from attnlab.race.instruments import INSTRUMENTS, Readings
 from attnlab.race.pages import Form, Pages
@@ -288,13 +287,10 @@ class Worker:
 
 
 def told(fault: Exception) -> tuple[str, str]:
-    """As `attnlab.processes.refusal`, which does not know how libraries run out of memory or are half installed."""
+    """As `attnlab.processes.refusal`, which does not know how libraries run out of memory."""
     kind, text = refusal(fault)
     if "OutOfMemory" in type(fault).__name__ or kind == "memory" or any(one in text for one in _NO_MEMORY):
         return "memory", f"ran out of memory: {text}"
-    half = half_installed(fault) if kind == "raised" else None
-    if half is not None:
-        return "unavailable", f"{half.module} does not hold what is asked of it ({text}); {half.mend}"
     return kind, text
 
 

@@ -21,8 +21,7 @@ from typing import Any
 
 import msgspec
 
-from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, with_setting
-from attnlab.backends.side import side_of
+from attnlab.backends.contender import Contender, huge_pages_refused, parse_all, side_of, with_setting
 from attnlab.race.admission import Limits
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
@@ -146,7 +145,7 @@ def gate(
 ) -> Gate:
     """Race HEAD against BASE, each of `backends` at each of `workloads`.
 
-    base, head : a setting that says where a side runs, ("ref", "main"), as `attnlab.backends.side` knows it. backends :
+    base, head : a setting that says where a side runs, ("ref", "main"), as `contender.setting_of` gives it. backends :
     with settings, as contenders; ``mine[pages=default]`` does without huge pages. limits : of each race; it goes on
     until the intervals reach no further than a third of the margin, or the time is spent. Raises ValueError for a
     backend that is not known, and Unavailable, before anything is raced, for a side that is not to be had.

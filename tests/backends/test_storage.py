@@ -14,9 +14,9 @@ from strategies import workloads
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
-from attnlab.backends.library import open_library
 from attnlab.backends.storage import PAGE
 from attnlab.backends.storage import STORED as KINDS
+from attnlab.libraries.library import open_library
 from attnlab.workload.drawing import inputs
 from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
 

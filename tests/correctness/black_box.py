@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from mutants.parts import Answers, Attention, Remembering
 
-from attnlab.backends.library import open_library
 from attnlab.correctness.answering import Witness, laid_out
 from attnlab.correctness.questions import Question
 from attnlab.errors import Declined, Misbehaved
+from attnlab.libraries.library import open_library
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import GRADIENTS, OUTPUT
 

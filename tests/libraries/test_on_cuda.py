@@ -1,4 +1,4 @@
-"""PyTorch and CuPy on CUDA, where there is a device; and the kernels' names of a profile."""
+"""PyTorch on CUDA, where there is a device; and the kernels' names of a profile."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attnlab.backends.discovery import backends, load
-from attnlab.backends.library import open_library
 from attnlab.errors import Unavailable
-from attnlab.libraries.torch_library import kernels_of
+from attnlab.libraries.library import open_library
+from attnlab.libraries.torch_kernels_that_ran import kernels_of
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.workload import Workload
 
@@ -51,10 +51,10 @@ def device() -> Any:
         pytest.skip(str(missing))
 
 
-def on_cuda(name: str, workload: Workload, **settings: str) -> Any:
+def on_cuda(name: str, workload: Workload) -> Any:
     """A bound call of a backend, or a skip with its own reason."""
     try:
-        backend = load(name, settings=settings)
+        backend = load(name)
         refusal = backend.declines(workload)
     except Unavailable as missing:
         pytest.skip(str(missing))
@@ -74,15 +74,13 @@ def test_a_forced_kernel_is_the_one_that_ran(device: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [{}, {"causal": "bottom_right", "queries": 384}, {"kv_heads": 2}], ids=str)
-@pytest.mark.parametrize("name", ["flash_attn", "xformers", "flashinfer", "array_api"])
+@pytest.mark.parametrize("name", ["flash_attn", "xformers", "flashinfer"])
 def test_what_was_written_for_stand_ins_is_so_on_a_device(
     device: Any, name: str, asked: dict[str, Any]
 ) -> None:
     """Within some roundings of float16, against NumPy in float64."""
     workload = HALF.with_(**asked)
-    settings = {"arrays": "cupy"} if name == "array_api" else {}
-    call = on_cuda(name, workload, **settings)
-    found = open_library(load(name, settings=settings).library, "cuda").to_numpy(call())
+    found = device.to_numpy(on_cuda(name, workload)())
     exact = workload.with_(device="cpu", dtype="float64")
     expected = load("numpy_blocked").bind(exact, inputs_of(workload).with_(dtype="float64"))()
     assert np.linalg.norm(found - expected) < 2**-9 * np.linalg.norm(expected)

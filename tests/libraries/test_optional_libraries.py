@@ -15,9 +15,8 @@ import torch
 from every import here, judged
 
 from attnlab.backends.discovery import load
-from attnlab.backends.library import open_library
 from attnlab.errors import Unavailable
-from attnlab.libraries.host import required
+from attnlab.libraries.library import open_library, required
 from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
 from attnlab.workload.workload import Workload
 

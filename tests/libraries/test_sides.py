@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.libraries.torch_attention import Sides
+from attnlab.backends.keywords import told
+from attnlab.libraries.torch_attention import KEYWORDS, Sides
 from attnlab.workload.workload import Workload
 
 LENGTHS = st.integers(1, 12)
@@ -51,7 +52,7 @@ def asked(workload: Workload) -> NDArray[np.bool_]:
 @given(workloads())
 def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workload: Workload) -> None:
     """It cannot be told where no query sees a key, or where the last one sees none."""
-    sides, seen = Sides.asked(workload), asked(workload)
+    sides, seen = Sides.of_flags(workload, told(workload, KEYWORDS)), asked(workload)
     if sides is None:
         assert not seen[-1].any()
     else:
@@ -60,5 +61,5 @@ def test_a_band_is_the_same_along_the_bottom_right_diagonal_or_not_told_so(workl
 
 
 def test_what_no_band_can_say_is_told() -> None:
-    assert Sides.asked(Workload(mask="random(0.5)")) is None
-    assert Sides.asked(Workload(batch=2, key_lengths=(3, 4))) is None
+    for one in (Workload(mask="random(0.5)"), Workload(batch=2, key_lengths=(3, 4))):
+        assert Sides.of_flags(one, told(one, KEYWORDS)) is None

@@ -15,7 +15,7 @@ from synthetic import synthetic
 from attnlab.backends.discovery import load
 from attnlab.correctness.check import Checked, Format
 from attnlab.errors import Unavailable
-from attnlab.libraries import host
+from attnlab.libraries import library
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.workload.number_formats import DTYPES
@@ -100,6 +100,6 @@ def test_without_its_tracer_memory_is_told_to_be_missing_with_the_mend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one line."""
-    monkeypatch.setattr(host, "is_there", lambda name: False)
+    monkeypatch.setattr(library, "is_there", lambda name: False)
     with pytest.raises(Unavailable, match=r"memray is not installed; pip install 'attnlab\[memory\]'"):
         PEAK_MEMORY.measure(load("numpy_vectorized").open("cpu"), lambda: None)

@@ -16,7 +16,7 @@ import yaml
 from scripted import REAL
 from typed import status
 
-from attnlab.backends.side import require_two, setting_of
+from attnlab.backends.contender import require_two, setting_of
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole
 from attnlab.race.compare import Comparison, compare

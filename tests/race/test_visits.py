@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
-from attnlab.backends.library import Call, Library
+from attnlab.libraries.library import Call, Library
 from attnlab.processes import Failed
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import INSTRUMENTS, Instrument, Readings, disturbed, waited

@@ -1,0 +1,286 @@
+"""An array library on one device: what attnlab asks of it, and how it is found by its name.
+
+Each library is a class in a file ``libraries/*_library.py``, which lists its classes as ``LIBRARIES``. It imports the
+library itself no earlier than when it is opened, by `required`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import operator
+import pkgutil
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab import system
+from attnlab.errors import Declined, Refusal, Unavailable
+from attnlab.libraries.foreign_kernels import Programs
+
+Call = Callable[[], Any]
+Arrays = tuple[Any, ...]
+
+#: as it was before any backend was imported
+_clock = time.perf_counter
+
+
+def _write_over(array: Any, other: Any) -> None:
+    array[...] = other
+
+
+class Library(ABC):
+    """One array library on one device.
+
+    What is written here holds for one that computes on the CPU, at once when it is called, and has no gradients. Its
+    `name` is that of the extra that installs its `modules`, the first of which is imported.
+    """
+
+    name: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]] = ()
+    #: environment variables from which it reads its number of threads when it is imported
+    thread_variables: ClassVar[tuple[str, ...]] = ()
+    #: environment variables by which it takes large arrays on huge pages, where it does not anyway
+    huge_pages: ClassVar[Mapping[str, str]] = {}
+    #: modules that are imported before processes are forked for it; None where it is not to be forked
+    before_fork: ClassVar[tuple[str, ...] | None] = None
+    #: the library whose arrays it computes on, where it has none of its own
+    arrays_of: ClassVar[str | None] = None
+    #: its product of two matrices, where it is not the operator @ of its own arrays
+    product: ClassVar[Any] = None
+    #: what computes, for a person
+    runs: ClassVar[str] = ""
+    #: what its backends have prepared to compute
+    programs: ClassVar[Programs | None] = None
+    device = "cpu"
+    #: "warm" where a timed call finds its inputs in cache as the call before left them, else "cold"
+    cache = "warm"
+    #: whether an array can be written into where it lies
+    in_place = True
+    #: why it does not compute in a number format, by format
+    lacking: ClassVar[Mapping[str, str]] = {}
+    #: why it gives no gradients, and why no backward pass is timed alone
+    without_gradients: str | None = "it has no automatic differentiation"
+    no_backward_alone: str | None = None
+    #: waits for what a call gave, where calls return before they have computed; None on a device whose clock waits
+    completed: Callable[[Any], Any] | None = None
+    #: writes the numbers of another array of the same shape and format over one; None where that cannot be done
+    refill: Callable[[Any, Any], None] | None = staticmethod(_write_over)
+    # for stored keys and values; a storage is declined where the library has not what it needs
+    #: a new array of arrays one after the other along an axis
+    concatenate: Callable[[Sequence[Any], int], Any]
+    #: puts rows into an array where it lies, at these places
+    write: Callable[[Any, tuple[slice, ...], Any], None]
+    #: from places to a function that takes what stands there along an array's first axis, in their shape
+    taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
+    #: whole numbers as an array of int32
+    numbers: Callable[[NDArray[np.int64]], Any]
+
+    def __init__(self, module: Any = None) -> None:
+        self.module = module
+
+    @classmethod
+    def opened(cls) -> Any:
+        """The first of its modules, imported and set up. Raises Unavailable where one is missing."""
+        return required(*cls.modules, extra=cls.name)
+
+    @classmethod
+    def open_on(cls, device: str) -> Self:
+        """It on `device`. Raises Unavailable for any device but the CPU, and where it is not installed."""
+        module = cls.opened()
+        if device != "cpu":
+            raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
+        return cls(module)
+
+    def declines(self, dtype: str) -> Refusal | None:
+        """Why it cannot compute in `dtype`, or None."""
+        return Refusal("dtype", self.lacking[dtype]) if dtype in self.lacking else None
+
+    # -- arrays
+
+    @abstractmethod
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
+        """Its array on its device, contiguous; `array` holds values of `dtype` exactly, or booleans."""
+
+    @abstractmethod
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        """A NumPy array of the same values (bfloat16 in float32)."""
+
+    @abstractmethod
+    def dtype_of(self, array: Any) -> str:
+        """The name of the array's number format, as in `attnlab.workload.number_formats`."""
+
+    @abstractmethod
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """A view of `shape` in which the array's axes of length 1 are repeated without being copied."""
+
+    @abstractmethod
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        """A copy of `array` with `number` where the boolean array `where`, which broadcasts to it, is True."""
+
+    @abstractmethod
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        """Whether two arrays use the same memory."""
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """x weightᵀ + bias, as its users write it: (…, in) with (out, in) and (out,) to (…, out)."""
+        return x @ weight.T + bias
+
+    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
+        """Arrays of one shape, one after the other along a new axis."""
+        return arrays[0].__array_namespace__().stack(list(arrays), axis=axis)
+
+    # -- gradients
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        """A call that returns the gradients of `arrays` alone: ``attend(*arrays)`` is computed now, once.
+
+        Every call starts from cleared gradients and adds to none. Raises Declined as `training_call` does.
+        """
+        raise Declined(Refusal("direction", self.without_gradients or ""))
+
+    def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        """A call that computes ``attend(*arrays)`` and returns it with the gradients of `arrays`, None where none came.
+
+        By automatic differentiation. Raises Declined, now or when called, where the library or the call has none.
+        """
+        raise Declined(Refusal("direction", self.without_gradients or ""))
+
+    # -- instruments
+
+    def finish(self) -> None:  # noqa: B027 - most have no queue
+        """Wait until all queued work is done."""
+
+    def time_calls(self, call: Call, iterations: int) -> float:
+        """Seconds per call over `iterations` calls, queued work included."""
+        self.finish()
+        start = _clock()
+        for _ in range(iterations):
+            call()
+        self.finish()
+        return (_clock() - start) / iterations
+
+    def peak_bytes(self, call: Call) -> int | None:
+        """Peak device memory of one call beyond what was held, or None where the heap must be traced."""
+        return None
+
+    def free_bytes(self) -> int:
+        """Bytes of memory that can still be taken on the device."""
+        return system.free_bytes()
+
+    def attest(self, call: Call) -> str:
+        """Which kernels really ran in `call`, which has run before: as the library tells, or else its BLAS."""
+        from threadpoolctl import threadpool_info
+
+        pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+        named = (f"{pool['internal_api']} {pool.get('architecture') or ''}".strip() for pool in pools)
+        return ", ".join(named) or "no BLAS library was loaded"
+
+    def set_threads(self, count: int) -> None:
+        """Compute with `count` threads from now on."""
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(count)
+        if self.programs is not None:
+            self.programs.threads = count
+
+    def modes(self) -> dict[str, str]:
+        """Modes of this process that may lower the precision of float32, by name, as they are now."""
+        return {}
+
+    def versions(self) -> dict[str, str]:
+        """Versions that decide the speed and the numbers."""
+        loaded = {name.partition(".")[0]: importlib.import_module(name) for name in ("numpy", *self.modules)}
+        return {name: str(getattr(one, "__version__", "unknown")) for name, one in loaded.items()}
+
+
+# -- found by name -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def libraries() -> dict[str, type[Library]]:
+    """Every library that there is a class for, installed or not, by its name."""
+    home = importlib.import_module("attnlab.libraries")
+    files = [one.name for one in pkgutil.iter_modules(home.__path__) if one.name.endswith("_library")]
+    kinds: list[type[Library]] = [
+        kind for file in files for kind in importlib.import_module(f"{home.__name__}.{file}").LIBRARIES
+    ]
+    return {kind.name: kind for kind in sorted(kinds, key=lambda one: one.name)}
+
+
+def products() -> dict[str, Callable[[Any, Any], Any]]:
+    """By library, its own product of two matrices, of those that have one."""
+    return {
+        name: one.product or operator.matmul
+        for name, one in libraries().items()
+        if one.product or not one.arrays_of
+    }
+
+
+def thread_variables() -> tuple[str, ...]:
+    """Environment variables from which any of the libraries reads its number of threads when it is imported."""
+    return tuple(dict.fromkeys(name for one in libraries().values() for name in one.thread_variables))
+
+
+@functools.cache
+def open_library(name: str, device: str = "cpu") -> Library:
+    """The array library `name` on `device`, imported now; the same object for the same question.
+
+    Raises Unavailable where the library or the device is missing, ValueError for an unknown name.
+    """
+    if name not in libraries():
+        raise ValueError(f"library must be one of {', '.join(libraries())}, got {name!r}")
+    try:
+        return libraries()[name].open_on(device)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] == "attnlab":
+            raise  # a fault of our packaging must never read as "not installed"
+        raise Unavailable(f"{name} is not installed ({missing}); pip install {missing.name}") from None
+
+
+# -- imported late -------------------------------------------------------------------------------------
+
+
+class Import(NamedTuple):
+    """The module that is imported, and the line that installs it anew."""
+
+    module: str
+    mend: str
+
+
+#: what was begun in this process, the last one last: an import can end it
+imports_begun: list[Import] = []
+#: versions of what was required in this process, by the module's name
+VERSIONS: dict[str, str] = {}
+
+
+def required(*modules: str, extra: str) -> Any:
+    """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
+
+    Raises Unavailable, with the line that installs them, where one is missing or cannot be imported.
+    """
+    for module in modules:
+        if not is_there(module):
+            raise Unavailable(f"{module.partition('.')[0]} is not installed; pip install 'attnlab[{extra}]'")
+    anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
+    imports_begun.append(Import(modules[0], anew))
+    try:
+        found = importlib.import_module(modules[0])
+    except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
+        text = " ".join(str(fault).split())[:200]
+        raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {anew}") from None
+    VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))
+    return found
+
+
+def is_there(module: str) -> bool:
+    """Whether the package that holds `module` is installed; nothing is imported."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):  # what holds it cannot be imported, or it is there without a spec
+        return False

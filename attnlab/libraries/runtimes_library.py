@@ -1,0 +1,407 @@
+"""Libraries that compute a model on NumPy's arrays, where these lie: ONNX Runtime, OpenVINO and ggml.
+
+Each has a function that computes a model's one output into an array. A model is made once for each number of threads
+and kept (`Programs`), which also tells the programs that a call used: what they are is attested.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import json
+import shutil
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.libraries.foreign_kernels import Programs, Recipe
+from attnlab.libraries.library import Call
+from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
+
+# -- ONNX Runtime --------------------------------------------------------------------------------------
+
+
+def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "") -> Any:
+    """A session with threads of its own, which spin for a while after a call, ONNX Runtime's default."""
+    runtime = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # its arena would keep what the first call took, and no later call would show its memory; without it calls were
+    # as fast at n = 128, 512 and 2048
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 4  # what fails is raised, too
+    if profile_folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(profile_folder) / "profile")
+    return runtime.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
+
+
+def _profiled(model: Callable[[], bytes], threads: int) -> Any:
+    return _session(model, threads, tempfile.mkdtemp(prefix="attnlab-onnxruntime-"))
+
+
+#: a session for each model and number of threads; one that keeps a profile while it is watched
+_SESSIONS = Programs(_session, _profiled)
+
+
+def run_onnx(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
+    """Compute an ONNX model's one output into `output`; no array is copied, so all have to be contiguous.
+
+    model : makes the model; equal (and hashable) for equal models.
+    """
+    session = _SESSIONS.get(model)
+    binding = session.io_binding()
+    for name, array in inputs.items():
+        binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+    name = session.get_outputs()[0].name
+    binding.bind_output(name, "cpu", 0, output.dtype.type, output.shape, output.ctypes.data)
+    session.run_with_iobinding(binding)
+
+
+#: since which MatMul is as it is
+_MATMUL_OPSET = 13
+#: the version of the format, which ONNX Runtime must know, and the opset of ONNX Runtime's own operators
+_FORMAT, _OWN_OPSET = 11, 1
+#: an operator, the names of its inputs, and its attributes; its output is called ``after N`` for the N-th
+Node = tuple[str, Sequence[str], Mapping[str, Any]]
+
+
+def one_operator(
+    operator: str, opset: int, inputs: Mapping[str, str], dtype: str, *, own: bool, **attributes: Any
+) -> bytes:
+    """A model of one operator, see `graph`. `inputs` are "" where one is left out, `own` as there."""
+    names = [name if one else "" for name, one in inputs.items()]
+    return graph([(operator, names, attributes)], opset, inputs, dtype, own=own)
+
+
+def graph(
+    nodes: Sequence[Node],
+    opset: int,
+    inputs: Mapping[str, str],
+    dtype: str,
+    *,
+    own: bool = False,
+    constants: Mapping[str, float] = {},
+) -> bytes:
+    """A model, serialised, that computes `nodes` one after the other; the output of the last is its own.
+
+    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : of its output and
+    its `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not of the standard.
+    """
+    onnx = importlib.import_module("onnx")
+    helper, known = onnx.helper, onnx.TensorProto
+    types = {"float32": known.FLOAT, "float16": known.FLOAT16, "bool": known.BOOL}
+    types |= {"int32": known.INT32, "int64": known.INT64}
+    outputs = [*(f"after {at}" for at in range(1, len(nodes))), "output"]
+    made = [
+        helper.make_node(operator, names, [output], domain="com.microsoft" if own else "", **attributes)
+        for (operator, names, attributes), output in zip(nodes, outputs, strict=True)
+    ]
+    given = [helper.make_tensor_value_info(name, types[one], None) for name, one in inputs.items() if one]
+    output = helper.make_tensor_value_info("output", types[dtype], None)
+    fixed = [helper.make_tensor(name, types[dtype], (), [value]) for name, value in constants.items()]
+    opsets = [helper.make_opsetid("", opset)]
+    if own:
+        opsets.append(helper.make_opsetid("com.microsoft", _OWN_OPSET))
+    made_graph = helper.make_graph(made, "attention", given, [output], fixed)
+    model = helper.make_model(made_graph, opset_imports=opsets, ir_version=_FORMAT)
+    found: bytes = model.SerializeToString()
+    return found
+
+
+def _onnx_product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """The product of two square matrices by the operator MatMul."""
+    output, inputs = np.empty_like(one), {"one": one, "other": other}
+    run_onnx(Recipe(_onnx_matmul, str(one.dtype)), inputs, output)
+    return output
+
+
+def _onnx_matmul(dtype: str) -> bytes:
+    return one_operator("MatMul", _MATMUL_OPSET, {"one": dtype, "other": dtype}, dtype, own=False)
+
+
+def packed(array: NDArray[Any]) -> NDArray[Any]:
+    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy where it does not lie so already."""
+    batch, _, length, _ = array.shape
+    return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(batch, length, -1)
+
+
+def unpacked(array: NDArray[Any], heads: int) -> NDArray[Any]:
+    """The inverse of `packed`, a view."""
+    batch, length, _ = array.shape
+    return array.reshape(batch, length, heads, -1).swapaxes(1, 2)
+
+
+class OnnxRuntime(NumPy):
+    """ONNX Runtime's sessions, with threads of their own."""
+
+    name = "onnxruntime"
+    modules = ("onnxruntime", "onnx")
+    before_fork = ("onnxruntime",)
+    runs = "attnlab runs ONNX Runtime"
+    arrays_of = "numpy"
+    product = staticmethod(_onnx_product)
+    programs = _SESSIONS
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float64": "ONNX Runtime has no kernel for Attention in float64; in smaller operators it rounds the scale",
+    }
+    without_gradients = "ONNX Runtime's inference sessions have no automatic differentiation"
+
+    def attest(self, call: Call) -> str:
+        """Operators and execution providers by ONNX Runtime's own profile of one call."""
+        found: dict[str, set[str]] = {}
+        for file in [Path(session.end_profiling()) for session in _SESSIONS.used_by(call)]:
+            for event in json.loads(file.read_text(encoding="utf-8")):
+                if event.get("cat") == "Node" and "provider" in event["args"]:
+                    found.setdefault(event["args"]["provider"], set()).add(event["args"]["op_name"])
+            shutil.rmtree(file.parent)
+        return "; ".join(f"{provider}: {' + '.join(sorted(names))}" for provider, names in found.items())
+
+
+# -- OpenVINO ------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _core() -> Any:
+    return importlib.import_module("openvino").Core()
+
+
+def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
+    settings = {
+        # OpenVINO's own default is bfloat16 where the processor has it, whatever the inputs are
+        "INFERENCE_PRECISION_HINT": precision,
+        "INFERENCE_NUM_THREADS": threads,
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    return _core().compile_model(model(), "CPU", settings).create_infer_request()
+
+
+#: a request of a compiled model for each model, precision and number of threads
+_REQUESTS = Programs(_request)
+
+
+def run_openvino(
+    model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
+) -> None:
+    """Compute an OpenVINO model's one output into `output`; no array is copied, so all have to be contiguous.
+
+    model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32", "bf16" or
+    "f16".
+    """
+    request = _REQUESTS.get(model, precision)
+    tensor = importlib.import_module("openvino").Tensor
+    for index, array in enumerate(inputs):
+        request.set_input_tensor(index, tensor(_unlocked(array), shared_memory=True))
+    request.set_output_tensor(0, tensor(output, shared_memory=True))
+    request.infer()
+
+
+def _openvino_product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
+    """The product of two square matrices of float32 by the operator MatMul."""
+    output = np.empty_like(one)
+    run_openvino(Recipe(_openvino_matmul, len(one)), "f32", (one, other), output)
+    return output
+
+
+def _openvino_matmul(size: int) -> Any:
+    operators = importlib.import_module("openvino.opset13")
+    inputs = [operators.parameter([size, size], np.float32) for _ in range(2)]
+    return importlib.import_module("openvino").Model([operators.matmul(*inputs, False, False)], inputs)
+
+
+def _unlocked(array: NDArray[Any]) -> NDArray[Any]:
+    """The same memory without NumPy's lock: OpenVINO takes no locked array, and writes into no input."""
+    if array.flags.writeable:
+        return array
+    memory = memoryview((ctypes.c_byte * array.nbytes).from_address(array.ctypes.data)).cast("B")
+    return np.ndarray(array.shape, array.dtype, memory)
+
+
+#: what the plugin calls the precisions in which it can compute
+_CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
+
+
+def openvino_lacks(precision: str) -> str | None:
+    """Why OpenVINO does not compute in `precision` on this processor, or None."""
+    has = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    if _CAPABILITIES[precision] in has:
+        return None
+    return f"OpenVINO's CPU plugin has no {precision} on this processor, only {', '.join(sorted(has))}"
+
+
+#: what a node of the executed graph tells of itself, and which are no computation
+_TOLD = ("layerType", "primitiveType")
+_FRAME = ("Input", "Output", "Const", None)
+
+
+class OpenVino(NumPy):
+    """OpenVINO's requests of compiled models."""
+
+    name = "openvino"
+    modules = ("openvino",)
+    runs = "attnlab runs OpenVINO"
+    arrays_of = "numpy"
+    product = staticmethod(_openvino_product)
+    programs = _REQUESTS
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float16": "OpenVINO's answers in float16 are off by up to 0.5 %, more than the rounding of float16 explains",
+        "float64": "OpenVINO's CPU plugin computes float64 in float32",
+    }
+    without_gradients = "OpenVINO has no automatic differentiation"
+
+    @classmethod
+    def opened(cls) -> Any:
+        """The module, without its telemetry.
+
+        On import it would start a process that reports its use over the network, beside whoever is timed, and keep an
+        identifier in the home folder. Where that package cannot be imported it does without.
+        """
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+        return super().opened()
+
+    def attest(self, call: Call) -> str:
+        """What computes the attention, by OpenVINO's own graph of the model that ran: kernels and their precision."""
+        found = []
+        for compiled in (request.get_compiled_model() for request in _REQUESTS.used_by(call)):
+            for node in compiled.get_runtime_model().get_ops():
+                about = node.get_rt_info()
+                told = {
+                    name: str(getattr(about[name], "value", about[name])) for name in _TOLD if name in about
+                }
+                if told.get("layerType") not in _FRAME:
+                    found.append(f"{told.get('layerType')} {told.get('primitiveType')}")
+            found.append(f"allowed {compiled.get_property('INFERENCE_PRECISION_HINT').get_type_name()}")
+        return ", ".join(dict.fromkeys(found))
+
+
+# -- ggml ----------------------------------------------------------------------------------------------
+
+#: (the module, a context, input tensors) -> the tensor that is computed of them
+Building = Callable[[Any, Any, Sequence[Any]], Any]
+
+_TYPES = {"float32": "GGML_TYPE_F32", "float16": "GGML_TYPE_F16"}
+#: sets of vector instructions that ggml may be built for, best first
+_INSTRUCTIONS = ("avx512", "avx2", "avx", "sve", "neon")
+
+
+class Layout(NamedTuple):
+    """How an array of four axes lies in memory; strides in bytes, of an axis of length 1 as if it were contiguous."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Layout:
+        """How `array` lies."""
+        strides, within = [], array.itemsize
+        for length, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
+            strides.append(within if length == 1 else stride)
+            within = strides[-1] * length
+        return cls(str(array.dtype), array.shape, tuple(reversed(strides)))
+
+
+class Graph:
+    """A graph of one result, on memory that is named when it is computed. ggml allocates nothing for the arrays.
+
+    What lies between inputs and result is taken anew in every call, and given back.
+    """
+
+    def __init__(self, recipe: Building, layouts: Sequence[Layout], threads: int) -> None:
+        ggml = self._ggml = importlib.import_module("ggml")
+        room = 16 * ggml.ggml_tensor_overhead() + ggml.ggml_graph_overhead()
+        context = ggml.ggml_init(ggml.ggml_init_params(mem_size=room, mem_buffer=None, no_alloc=True))
+        weakref.finalize(self, ggml.ggml_free, context)
+        self._inputs = [_tensor(ggml, context, layout) for layout in layouts]
+        self._result = recipe(ggml, context, self._inputs)
+        self._graph = ggml.ggml_new_graph(context)
+        ggml.ggml_build_forward_expand(self._graph, self._result)
+        nodes = [ggml.ggml_graph_node(self._graph, at) for at in range(ggml.ggml_graph_n_nodes(self._graph))]
+        self._between = [(one, ggml.ggml_nbytes(one)) for one in nodes[:-1]]
+        self._plan = ggml.ggml_graph_plan(self._graph, threads, None)
+        self._work = np.empty(self._plan.work_size, dtype=np.uint8)
+        self._plan.work_data = self._work.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+    def compute(self, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+        """Compute the result of `inputs`, which lie as was said, into `output`, which is contiguous."""
+        for tensor, array in zip(self._inputs, inputs, strict=True):
+            tensor.contents.data = array.ctypes.data
+        self._result.contents.data = output.ctypes.data
+        taken = []
+        for tensor, size in self._between:
+            node = tensor.contents
+            if node.view_src:  # computed in place
+                node.data = node.view_src.contents.data + node.view_offs
+            else:
+                taken.append(np.empty(size, dtype=np.uint8))
+                node.data = taken[-1].ctypes.data
+        status = self._ggml.ggml_graph_compute(self._graph, ctypes.byref(self._plan))
+        if status:
+            raise RuntimeError(f"ggml could not compute its graph (status {status})")
+
+    def told(self) -> str:
+        """Its operators with the formats of what they read, and the threads."""
+        ggml, found = self._ggml, []
+        for index in range(ggml.ggml_graph_n_nodes(self._graph)):
+            node = ggml.ggml_graph_node(self._graph, index).contents
+            read = [ggml.ggml_type_name(one.contents.type).decode() for one in node.src if one]
+            found.append(f"{ggml.ggml_op_name(node.op).decode()} of {' '.join(read)}")
+        return f"{', '.join(found)}, {self._plan.n_threads} threads"
+
+
+def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
+    """A tensor without memory; ggml names the last axis first."""
+    kind = getattr(ggml, _TYPES[layout.dtype])
+    tensor = ggml.ggml_new_tensor_4d(context, kind, *reversed(layout.shape))
+    for axis, stride in enumerate(reversed(layout.strides)):
+        tensor.contents.nb[axis] = stride
+    return tensor
+
+
+#: a graph for each recipe, layouts of its inputs, and number of threads
+_GRAPHS = Programs(Graph)
+
+
+def run_ggml(recipe: Building, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+    """Compute what `recipe` makes of `inputs`, which have four axes, into `output`.
+
+    recipe : makes the graph's result; equal (and hashable) for equal graphs.
+    """
+    _GRAPHS.get(recipe, tuple(map(Layout.of, inputs))).compute(inputs, output)
+
+
+class Ggml(NumPy):
+    """Graphs of ggml's operators."""
+
+    name = "ggml"
+    runs = "attnlab runs ggml"
+    modules = ("ggml",)
+    arrays_of = "numpy"
+    programs = _GRAPHS
+    lacking: ClassVar[Mapping[str, str]] = {
+        "bfloat16": NO_BFLOAT16,
+        "float64": "ggml has no attention in float64",
+    }
+    without_gradients = "ggml's attention has no backward pass"
+
+    def attest(self, call: Call) -> str:
+        """Operators, formats and threads of the graphs that one call computes, and the vector instructions."""
+        graphs = dict.fromkeys(graph.told() for graph in _GRAPHS.used_by(call))
+        built = [one for one in _INSTRUCTIONS if getattr(self.module, f"ggml_cpu_has_{one}")()]
+        return f"{'; '.join(graphs)}, {built[0].upper() if built else 'no vector instructions'}"
+
+    def versions(self) -> dict[str, str]:
+        own = f"{self.module.ggml_version().decode()} ({self.module.ggml_commit().decode()})"
+        return {**super().versions(), "ggml": own, "ggml-python": str(self.module.__version__)}
+
+
+LIBRARIES = (OnnxRuntime, OpenVino, Ggml)
