@@ -137,39 +137,18 @@ class Backend:
         `PROJECTIONS`, "fused" unless given. Raises Declined.
         """
         self.require(workload, projection)
-        arrays, left = self.arrays(workload, inputs)
-        return self.call(workload, left, arrays, projection=projection)
-
-    def arrays(self, workload: Workload, inputs: Inputs | None = None) -> tuple[Arrays, Inputs]:
-        """Query, key and value as its library's, on the workload's device and lying as that says; and the inputs.
-
-        Without inputs the workload's own are drawn, and given up, array by array, for what the library makes of them. A
-        block has no such arrays: they come from its projections.
-        """
-        drawn = inputs is None
-        inputs = inputs_of(workload) if inputs is None else inputs
-        if inputs.block is not None:
-            return (), inputs
-        library, arrays = self.open(workload.device), []
-        for name in _NAMES:
-            array = getattr(inputs, name)
-            arrays.append(laid_out(library, array, workload.dtype, workload.layout))
-            if drawn:
-                inputs = inputs.with_(**{name: np.broadcast_to(array.dtype.type(0), array.shape)})
-            del array
-        return tuple(arrays), inputs
+        return self.call(workload, inputs or inputs_of(workload), projection=projection)
 
     def call(
         self,
         workload: Workload,
         inputs: Inputs,
-        arrays: Arrays,
+        arrays: Arrays | None = None,
         upstream: Any = None,
         projection: str | None = None,
     ) -> Callable[[], Any]:
         """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
-        calling = Calling(self, workload, inputs, self.open(workload.device))
-        return calling.call(arrays, upstream, projection or PROJECTIONS[0])
+        return Calling(self, workload, inputs, self.open(workload.device)).call(arrays, upstream, projection)
 
     def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         """What a call of `bind` returned, by name, as NumPy arrays.
@@ -208,13 +187,6 @@ def _kind(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def laid_out(library: Library, array: NDArray[Any], dtype: str, layout: str) -> Any:
-    """`array` in the library, (batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
-    if layout == "bhsd":
-        return library.from_numpy(array, dtype)
-    return library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2)
-
-
 @dataclass(frozen=True)
 class Calling:
     """One backend, asked for `workload` on `inputs`, whose arrays its `library` has.
@@ -230,19 +202,23 @@ class Calling:
     held: list[Held] = field(default_factory=list)
     again: list[Callable[[], Call]] = field(default_factory=list)
 
-    def call(self, arrays: Arrays, upstream: Any, projection: str) -> Call:
-        """A call without arguments, on query, key and value and the output's gradient, if it is there already."""
+    def call(self, arrays: Arrays | None = None, upstream: Any = None, projection: str | None = None) -> Call:
+        """A call without arguments, on query, key and value and the output's gradient, if they are there already."""
         if self.inputs.block is not None:
-            return self._block_call(projection)
-        if OUTPUT in self.workload.results:  # what a way back alone was made of stays
-            names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
-            self.held.extend(
-                ((one,), partial(self._laid_out, name)) for name, one in zip(names, arrays, strict=False)
-            )
+            return self._block_call(projection or PROJECTIONS[0])
+        arrays = arrays or tuple(one for name in _NAMES for one in self._laid_out(name, self.inputs))
+        names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
+        for name, one in zip(names, arrays, strict=False):
+            if OUTPUT in self.workload.results:  # what a way back alone was made of stays
+                self.held.append(((one,), partial(self._laid_out, name)))
         return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
 
     def _laid_out(self, name: str, inputs: Inputs) -> Arrays:
-        return (laid_out(self.library, getattr(inputs, name), self.workload.dtype, self.workload.layout),)
+        """(batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
+        array, dtype = getattr(inputs, name), self.workload.dtype
+        if self.workload.layout == "bhsd":
+            return (self.library.from_numpy(array, dtype),)
+        return (self.library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2),)
 
     def _forward(self, arrays: Arrays) -> Call:
         """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
@@ -250,34 +226,24 @@ class Calling:
         if workload.storage == CONTIGUOUS:
             return self._on_prepared(attend, arrays)
         query, *of_keys = arrays
-        storage = STORED[workload.storage]
-        stored = storage.lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+        stored = STORED[workload.storage].lay(self.library, workload, *map(self.library.to_numpy, of_keys))
 
-        def laid(name: str, inputs: Inputs) -> Arrays:
-            return stored.laid(getattr(inputs, name))
-
-        self.held.extend(zip(stored.arrays, (partial(laid, name) for name in _NAMES[1:]), strict=True))
-        if storage.keyword in self.backend.options:  # read as it lies
-            told = {storage.keyword: self.library.numbers(stored.numbers)}
-            return self._on_prepared(self._attending(told), (query, *stored.lying))
+        laid = (lambda inputs: stored.laid(inputs.key), lambda inputs: stored.laid(inputs.value))
+        self.held.extend(zip(stored.arrays, laid, strict=True))
         self._prepared((query, *stored.read()))  # what is compiled is compiled now
-
-        def gathering(query: Any) -> Any:
-            return attend(*self._prepared((query, *stored.read())))
-
-        return self._completed(gathering, (query,))
+        return self._completed(lambda: attend(*self._prepared((query, *stored.read()))))
 
     def _on_prepared(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
         def made() -> Call:
-            return self._completed(attend, self._prepared(arrays))
+            return self._completed(partial(attend, *self._prepared(arrays)))
 
         if self.backend.prepare:
             self.again.append(made)
         return made()
 
-    def _completed(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
+    def _completed(self, call: Call) -> Call:
         """A call that returns once its result is computed."""
-        call, completed = partial(attend, *arrays), self.library.completed
+        completed = self.library.completed
         return call if completed is None else lambda: completed(call())
 
     def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
@@ -330,15 +296,14 @@ class Calling:
         prepare = self.backend.prepare
         return prepare(self.workload, *arrays) if prepare else arrays
 
-    def _attending(self, told: Mapping[str, Any] = {}) -> Callable[..., Any]:
-        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords and those that are `told`.
+    def _attending(self) -> Callable[..., Any]:
+        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords.
 
         With zeros, and -inf for ln Z, where a query sees no key. Raises Declined for gradients of such a query: by an
         array of a caller's own, of which the workload knows nothing.
         """
         backend, workload, library = self.backend, self.workload, self.library
-        own = given(self.inputs, backend.options, library, workload.dtype, backend.mask_form)
-        options = {**own, **told}
+        options = given(self.inputs, backend.options, library, workload.dtype, backend.mask_form)
         with_log_sum = LOG_SUM in workload.results
         attend = backend.attend_with_log_sum if with_log_sum else backend.attend
         assert attend is not None, "declined before"
@@ -349,11 +314,12 @@ class Calling:
         if workload.backward:
             raise Declined(UNKNOWN_GRADIENTS)
         rows = library.from_numpy(np.ascontiguousarray(empty[..., None]), workload.dtype)
-        if not with_log_sum:
-            return lambda query, key, value: library.fill(attend(query, key, value, **options), rows, 0.0)
 
-        def filled(query: Any, key: Any, value: Any) -> tuple[Any, Any]:
-            output, log_sum = attend(query, key, value, **options)
+        def filled(*arrays: Any) -> Any:
+            found = attend(*arrays, **options)
+            if not with_log_sum:
+                return library.fill(found, rows, 0.0)
+            output, log_sum = found
             if self.inputs.sinks is None:
                 log_sum = library.fill(log_sum, rows[..., 0], -math.inf)
             return library.fill(output, rows, 0.0), log_sum

@@ -27,7 +27,6 @@ from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projecte
 Core = Callable[[Any, Any, Any], Any]
 #: arrays that a call reads where they lie, and what makes such of other inputs
 Held = tuple[Arrays, Callable[[Inputs], Arrays]]
-_NAMES = ("query", "key", "value")
 
 
 class BlockCall:
@@ -51,10 +50,14 @@ class BlockCall:
         self.held: list[Held] = []
         (x,) = self._kept(lambda block: [block.x])
         (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
-        self._tokens = dict(zip(_NAMES, (x, source, source), strict=True))
-        self._heads = dict(zip(_NAMES, (block.heads, block.kv_heads, block.kv_heads), strict=True))
+        #: heads and tokens of query, key and value
+        self._of = {
+            "query": (block.heads, x),
+            "key": (block.kv_heads, source),
+            "value": (block.kv_heads, source),
+        }
         self._out = self._linear(
-            lambda block: [block.parameters["out_proj.weight"], block.parameters["out_proj.bias"]]
+            lambda block: [block.parameters[f"out_proj.{one}"] for one in ("weight", "bias")]
         )
         self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
         self._project = self._looped() if projection == "loop" else self._fused()
@@ -87,44 +90,40 @@ class BlockCall:
         }
 
     def _fused(self) -> Call:
-        widths, products = dict(zip(_NAMES, projected(self._block), strict=True)), []
-        for names in [_NAMES] if self._block.memory is None else [_NAMES[:1], _NAMES[1:]]:
+        widths, products = dict(zip(self._of, projected(self._block), strict=True)), []
+        for names in [[*self._of]] if self._block.memory is None else [["query"], ["key", "value"]]:
 
-            def of(block: Block, names: tuple[str, ...] = names) -> list[NDArray[Any]]:
+            def of(block: Block, names: Sequence[str] = tuple(names)) -> list[NDArray[Any]]:
                 pairs = [block.projections[name] for name in names]
                 return [np.concatenate(one) for one in zip(*pairs, strict=True)]
 
-            cuts, start = [], 0
-            for name in names:
-                cuts.append((slice(start, start + widths[name]), self._heads[name]))
-                start += widths[name]
-            products.append((self._linear(of), self._tokens[names[0]], cuts))
+            ends = np.cumsum([widths[name] for name in names])
+            cuts = [
+                (slice(end - widths[name], end), self._of[name][0])
+                for name, end in zip(names, ends, strict=True)
+            ]
+            products.append((self._linear(of), self._of[names[0]][1], cuts))
 
         def project() -> list[Any]:
             found = []
             for linear, tokens, cuts in products:
                 whole = linear(tokens)
-                batch, length, _ = whole.shape
+                lead = whole.shape[:2]
                 # (batch, length, heads · dim) as (batch, heads, length, dim): views
-                found += [
-                    whole[..., cut].reshape(batch, length, heads, -1).swapaxes(1, 2) for cut, heads in cuts
-                ]
+                found += [whole[..., cut].reshape(*lead, heads, -1).swapaxes(1, 2) for cut, heads in cuts]
             return found
 
         return project
 
     def _looped(self) -> Call:
-        products = []
-        for name in _NAMES:
+        def of(block: Block, name: str, head: int) -> list[NDArray[Any]]:
+            return [np.split(one, self._of[name][0])[head] for one in block.projections[name]]
 
-            def of(block: Block, head: int, name: str = name) -> list[NDArray[Any]]:
-                return [np.split(one, self._heads[name])[head] for one in block.projections[name]]
-
-            heads = [self._linear(partial(of, head=at)) for at in range(self._heads[name])]
-            products.append((self._tokens[name], heads))
-        return lambda: [
-            self._library.stacked([one(tokens) for one in heads], 1) for tokens, heads in products
+        products = [
+            (tokens, [self._linear(partial(of, name=name, head=at)) for at in range(heads)])
+            for name, (heads, tokens) in self._of.items()
         ]
+        return lambda: [self._library.stacked([one(tokens) for one in each], 1) for tokens, each in products]
 
     def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
         library, (weight, bias) = self._library, self._kept(of)
@@ -138,7 +137,7 @@ class BlockCall:
             return tuple(self._library.from_numpy(one, self._dtype) for one in arrays)
 
         arrays = made(self._block)
-        self.held.append((arrays, lambda problem: made(problem.block)))
+        self.held.append((arrays, lambda inputs: made(inputs.block)))
         return arrays
 
     def _rotation(self, positions: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -283,15 +283,10 @@ def _checkout(top: Path, commit: str) -> Path:
     folder = home / commit
 
     def unpack(fresh: Path) -> None:
-        command = ["git", "-C", str(top), "archive", "--format=tar", commit]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as packed:
-            try:
-                with tarfile.open(fileobj=packed.stdout, mode="r|") as files:
-                    files.extractall(fresh, filter="data")
-            except tarfile.TarError as fault:
-                raise Unavailable(f"{commit} of {top} could not be unpacked: {fault}") from None
-        if packed.returncode:
-            raise Unavailable(f"{commit} of {top} could not be read: git archive failed")
+        with tempfile.TemporaryDirectory(prefix="attnlab-") as place:
+            packed = Path(place) / "commit.tar"
+            _git("-C", str(top), "archive", "--format=tar", f"--output={packed}", commit)
+            shutil.unpack_archive(packed, fresh, filter="data")
 
     if not folder.is_dir():
         made_whole(folder, unpack)

@@ -63,22 +63,14 @@ import msgspec
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.keywords import known_keywords
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Unavailable
 from attnlab.libraries.library import imports_begun, libraries
 from attnlab.text import suggestion
 from attnlab.workload.number_formats import DTYPES
 
 _HOME = "attnlab.implementations"
-#: what a file may hold beside `attend`, `LIBRARY` and `SETTINGS`, and the fields of `Backend` for it
-_OPTIONAL = {
-    "declines": "own_reason",
-    "prepare": "prepare",
-    "attend_with_log_sum": "attend_with_log_sum",
-    "KERNEL": "kernel",
-    "EMPTY_ROWS": "empty_rows",
-    "MEMORY": "memory",
-    "block": "block",
-}
+#: what a file may hold beside `attend`, `LIBRARY` and `SETTINGS`, which `Backend` has under the same names
+_OPTIONAL = ("prepare", "attend_with_log_sum", "KERNEL", "EMPTY_ROWS", "MEMORY", "block")
 #: what a file's `SETTINGS` have to be
 SETTING = "[a-z][a-z0-9_]*"
 _Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
@@ -210,15 +202,12 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
     values = chosen(name, folders, settings or {})
     module = _imported(name, require(name, folders), settings or {})
     computes_in = _configured(name, module, values)
-    found = {field: getattr(module, one, None) for one, field in _OPTIONAL.items()}
+    found = {one.lower(): getattr(module, one, None) for one in _OPTIONAL}
     block, with_log_sum = found["block"], found["attend_with_log_sum"]
-    attend = _no_core if block is not None else getattr(module, "attend", None)
+    # a block is never asked for its core
+    attend = getattr(module, "attend", None) if block is None else block
     if attend is None and with_log_sum is not None:
-
-        @functools.wraps(with_log_sum)
-        def attend(*arrays: Any, **options: Any) -> Any:
-            return with_log_sum(*arrays, **options)[0]
-
+        attend = functools.wraps(with_log_sum)(lambda *arrays, **asked: with_log_sum(*arrays, **asked)[0])
     if not callable(attend):
         raise ValueError(f"{name}: a backend file must define attend(query, key, value, *, causal, scale)")
     library = getattr(module, "LIBRARY", None)
@@ -230,31 +219,26 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
         library=library,
         attend=attend,
         summary=(inspect.getdoc(module) or "").partition("\n")[0],
-        options=_options(name, attend, 3) if block is None else _options(name, block, 2),
+        options=_options(name, attend, 3 if block is None else 2),
         settings=values,
         computes_in=computes_in,
+        own_reason=getattr(module, "declines", None),
         **found,
     )
 
 
-def _no_core(*arrays: Any, **options: Any) -> Any:
-    raise Declined("it computes whole multi-head blocks; give a block")
-
-
 def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
     """Hand the file its settings, where it has any; the number format in which it then computes."""
-    computes_in = None
+    computes_in = getattr(module, "COMPUTES_IN", None)
     if settings:
-        configure = getattr(module, "configure", None)
-        if not callable(configure):
+        if not callable(configure := getattr(module, "configure", None)):
             raise ValueError(f"{name}: a backend file with SETTINGS must define configure(**settings)")
         try:
-            computes_in = configure(**settings)
+            computes_in = configure(**settings) or getattr(module, "COMPUTES_IN", None)
         except ValueError as refused:
             asked = ", ".join(f"{key}={value}" for key, value in settings.items())
             raise Unavailable(f"{name} refuses {asked}: {' '.join(str(refused).split())}") from None
-    computes_in = computes_in or getattr(module, "COMPUTES_IN", None)
-    if computes_in is not None and computes_in not in DTYPES:
+    if computes_in not in (None, *DTYPES):
         raise ValueError(f"{name}: it must compute in one of {', '.join(DTYPES)}, got {computes_in!r}")
     return computes_in
 
@@ -276,11 +260,9 @@ def _options(name: str, function: Callable[..., Any], positional: int) -> frozen
     ]
     for one in named:
         if one.name not in known and one.default is one.empty:
-            raise ValueError(
-                f"{name}: its attend needs {one.name!r}, which is no keyword of attnlab; "
-                f"known are {', '.join(sorted(known))}; give it a default"
-            )
-    return frozenset(one.name for one in named) & known
+            said = f"which is no keyword of attnlab; known are {', '.join(sorted(known))}; give it a default"
+            raise ValueError(f"{name}: its attend needs {one.name!r}, {said}")
+    return known.intersection(one.name for one in named)
 
 
 def _files(folders: Sequence[Path | str]) -> dict[str, Path]:

@@ -26,10 +26,6 @@
     of a whole block, True where query and key are turned by their positions (`attnlab.workload.inputs`).
 ``enable_gqa``
     True where key and value have fewer heads than the query, each for as many successive heads.
-``page_table``, ``row_offsets``
-    whole numbers of the library, int32, where keys and values are stored in pages or packed: key and value are then
-    given as they lie, see `storage`. None for any other storage. Without the keyword, key and value are
-    gathered within the call. Batch elements have ``key_lengths`` keys as always.
 
 Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
 to be given as an array, all are in that array, and the keywords rest: kernels differ in whether they take both.
@@ -48,7 +44,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.storage import STORED
 from attnlab.errors import Refusal
 from attnlab.libraries.library import Library
 from attnlab.workload.inputs import Alibi, Inputs
@@ -69,8 +64,7 @@ FORMS = ARRAY, NO_MASK = "array", "none"
 
 def known_keywords() -> frozenset[str]:
     """Every keyword that a backend may name."""
-    stored = {one.keyword for one in STORED.values() if one.keyword}
-    return frozenset(_PLAIN).union(stored, *(part.keywords for part in Part.kinds.values()))
+    return frozenset(_PLAIN).union(*(part.keywords for part in Part.kinds.values()))
 
 
 def unsupported(workload: Workload, options: Collection[str]) -> Refusal | None:
@@ -88,7 +82,7 @@ def unsupported(workload: Workload, options: Collection[str]) -> Refusal | None:
     takes = {"bias", "attn_mask"} | ({"alibi_slopes"} if workload.bias == "alibi" else set())
     if workload.bias != "none" and not takes & set(options):
         return _takes_no("bias", "bias")
-    for name, asked in (("softcap", workload.softcap is not None), ("sinks", workload.sinks)):
+    for name, asked in (("softcap", workload.softcap), ("sinks", workload.sinks)):
         if asked and name not in options:
             return _takes_no(name, name)
     if workload.kv_heads != workload.heads and "enable_gqa" not in options:
@@ -119,35 +113,30 @@ def not_in_form(workload: Workload, form: str | None, options: Collection[str]) 
 
 
 def given(
-    problem: Inputs, options: Collection[str], library: Library, dtype: str, form: str | None = None
+    inputs: Inputs, options: Collection[str], library: Library, dtype: str, form: str | None = None
 ) -> dict[str, Any]:
-    """What `attend` is given beside its arrays, by keyword; of a problem that is not `unsupported`."""
+    """What `attend` is given beside its arrays, by keyword; of a inputs that is not `unsupported`."""
     found = given_nothing(options)
-    flags = {} if form == NO_MASK else None if form else _told(problem.mask, problem.shape, options)
-    bias: Any = problem.bias
+    flags = {} if form == NO_MASK else None if form else _told(inputs.mask, inputs.shape, options)
+    bias: Any = inputs.bias
     if flags is not None:
         found.update(flags)
     elif "visible" in options and form is None:
-        found["visible"] = partial(problem.mask.tile, problem.shape)
+        found["visible"] = partial(inputs.mask.tile, inputs.shape)
     elif "mask" in options:
-        found["mask"] = library.from_numpy(_seen(problem), dtype)
+        found["mask"] = library.from_numpy(_seen(inputs), dtype)
     if isinstance(bias, Alibi) and "alibi_slopes" in options:
         found["alibi_slopes"], bias = bias.slopes, None
     if bias is not None and "bias" in options:
-        found["bias"] = library.from_numpy(_array(problem.bias_array), dtype)
+        found["bias"] = library.from_numpy(_array(inputs.bias_array), dtype)
     elif "attn_mask" in options:
-        found["attn_mask"] = _attn_mask(problem, bias is not None, flags is None, library, dtype)
+        found["attn_mask"] = _attn_mask(inputs, bias is not None, flags is None, library, dtype)
         if bias is not None and flags:
             found.update({name: _RESTING.get(name) for name in flags})
-    if problem.sinks is not None:
-        found["sinks"] = library.from_numpy(problem.sinks, dtype)
-    rotary = problem.block is not None and problem.block.rotary
-    plain = {
-        "scale": problem.scale,
-        "softcap": problem.softcap,
-        "enable_gqa": problem.group > 1,
-        "rotary": rotary,
-    }
+    if inputs.sinks is not None:
+        found["sinks"] = library.from_numpy(inputs.sinks, dtype)
+    plain = {"scale": inputs.scale, "softcap": inputs.softcap, "enable_gqa": inputs.group > 1}
+    plain["rotary"] = inputs.block is not None and inputs.block.rotary
     return found | {name: value for name, value in plain.items() if name in options}
 
 
@@ -172,11 +161,11 @@ def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] 
     return found
 
 
-def _attn_mask(problem: Inputs, biased: bool, masked: bool, library: Library, dtype: str) -> Any:
+def _attn_mask(inputs: Inputs, biased: bool, masked: bool, library: Library, dtype: str) -> Any:
     """Mask and bias in one: the mask where a bias needs it, or where it could not be told by keywords."""
     if not biased:
-        return library.from_numpy(_seen(problem), dtype) if masked else None
-    bias, seen = _array(problem.bias_array), problem.mask.array(problem.shape)
+        return library.from_numpy(_seen(inputs), dtype) if masked else None
+    bias, seen = _array(inputs.bias_array), inputs.mask.array(inputs.shape)
     if seen is None:
         return library.from_numpy(bias, dtype)
     hidden = ~_array(seen)
@@ -184,10 +173,10 @@ def _attn_mask(problem: Inputs, biased: bool, masked: bool, library: Library, dt
     return library.fill(library.from_numpy(_array(whole), dtype), library.from_numpy(hidden, dtype), -np.inf)
 
 
-def _seen(problem: Inputs) -> NDArray[np.bool_]:
+def _seen(inputs: Inputs) -> NDArray[np.bool_]:
     """The whole mask, of ones where there is none, with four axes."""
-    found = problem.mask.array(problem.shape)
-    return _array(np.ones(problem.shape[2:], bool) if found is None else found)
+    found = inputs.mask.array(inputs.shape)
+    return _array(np.ones(inputs.shape[2:], bool) if found is None else found)
 
 
 def _array(found: NDArray[Any] | None) -> NDArray[Any]:

@@ -1,8 +1,7 @@
 """How keys and values lie between calls, and what a call does before it can attend: each way is one function.
 
 Keys and values are laid down once, outside the clock; `Stored.read` is on it. Whatever is read is key and value of the
-same question, so that answer, reference and budgets are those of contiguous arrays. A backend that reads them as they
-lie names the storage's keyword (`page_table`, `row_offsets`): nothing is gathered for it.
+same question, so that answer, reference and budgets are those of contiguous arrays.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _SHUFFLE = 9
 #: what a library must do for a storage, and what is said where it does not
 _WITHOUT = {
     "concatenate": "does not concatenate arrays",
-    "write": "does not write into an array where it lies",
+    "in_place": "does not write into an array where it lies",
     "taking": "does not take rows by their numbers",
 }
 
@@ -38,30 +37,23 @@ class Stored(NamedTuple):
     """Keys and values of one workload, laid down in a library.
 
     read : returns key and value, (batch, kv_heads, keys, dim) to the eye: what every call pays for. arrays : those that
-    hold the keys, and those that hold the values; laid : makes such of either in NumPy. lying, numbers : for a backend
-    that names the storage's keyword, key and value as they lie, and what it is given by the keyword.
+    hold the keys, and those that hold the values; laid : makes such of either in NumPy.
     """
 
     read: Callable[[], tuple[Any, Any]]
     arrays: Sequence[Arrays]
     laid: Callable[[Array], Arrays]
-    lying: tuple[Any, Any] = (None, None)
-    numbers: Any = None
 
 
 class Storage(NamedTuple):
     """One way to store keys and values.
 
     lay : from library, workload, key and value in NumPy, (batch, kv_heads, keys, dim), to what is stored; nothing of
-    this is on the clock. needs : the method of the library that it needs. copies : keys and values are held so many
-    times during a call, the arrays that are read included. keyword : by which a backend says that it reads them as
-    they lie.
+    this is on the clock. needs : what of the library it needs.
     """
 
     lay: Callable[[Library, Workload, Array, Array], Stored]
     needs: str
-    copies: int = 2
-    keyword: str | None = None
 
 
 def not_stored(workload: Workload, library: Library) -> Refusal | None:
@@ -70,7 +62,7 @@ def not_stored(workload: Workload, library: Library) -> Refusal | None:
         return None
     if workload.backward:
         reason = f"gradients are computed on contiguous keys and values only, not {workload.storage}"
-    elif hasattr(library, need := STORED[workload.storage].needs):
+    elif getattr(library, need := STORED[workload.storage].needs, False):
         return None
     else:
         reason = f"attnlab's {library.name} library {_WITHOUT[need]}"
@@ -86,7 +78,7 @@ def _cache(library: Library, workload: Workload, *of_keys: Array, grown: bool) -
     copies all.
     """
     keys, axis = workload.keys, 2 if workload.layout == "bhsd" else 1
-    known = keys - min(workload.queries, keys)
+    known, room = keys - min(workload.queries, keys), keys if grown else ROOM * keys
     old, fresh, every = (
         (slice(None),) * axis + (slice(*at),) for at in ((0, known), (known, keys), (0, keys))
     )
@@ -94,24 +86,20 @@ def _cache(library: Library, workload: Workload, *of_keys: Array, grown: bool) -
     def turned(array: Any) -> Any:  # from how it is to the eye to how it lies, and back
         return array if axis == 2 else array.swapaxes(1, 2)
 
-    def concatenated(held: Any, new: Any) -> Any:
-        return library.concatenate((held, new), axis)
-
-    def written(held: Any, new: Any) -> Any:
-        library.write(held, fresh, new)
+    def added(held: Any, new: Any) -> Any:
+        if grown:
+            return library.concatenate((held, new), axis)
+        held[fresh] = new
         return held[every]
 
     def laid(array: Array) -> Arrays:
         array = turned(array)
-        held = np.array(array[old], order="C")
-        if not grown:
-            shape = (*array.shape[:axis], ROOM * keys, *array.shape[axis + 1 :])
-            held = np.full(shape, np.nan, dtype=array.dtype)
-            held[old] = array[old]
-        new = np.array(array[fresh], order="C")
-        return tuple(library.from_numpy(one, workload.dtype) for one in (held, new))
+        held = np.full((*array.shape[:axis], room, *array.shape[axis + 1 :]), np.nan, dtype=array.dtype)
+        held[old] = array[old]
+        parts = np.array(held[old], order="C") if grown else held, np.array(array[fresh], order="C")
+        return tuple(library.from_numpy(one, workload.dtype) for one in parts)
 
-    pairs, added = [laid(array) for array in of_keys], concatenated if grown else written
+    pairs = [laid(array) for array in of_keys]
 
     def read() -> tuple[Any, Any]:
         key, value = (turned(added(*pair)) for pair in pairs)
@@ -126,7 +114,7 @@ def _packed(library: Library, workload: Workload, *of_keys: Array) -> Stored:
     Element b has the rows from number b up to number b + 1 of the offsets. One row of zeros comes after all: padding is
     read from there. As `flash_attn_varlen_func` of FlashAttention's package takes it.
     """
-    lengths = _lengths(workload)
+    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     there = np.arange(workload.keys) < lengths[:, None]
     places = np.where(there, offsets[:-1, None] + np.arange(workload.keys), offsets[-1])
@@ -134,7 +122,7 @@ def _packed(library: Library, workload: Workload, *of_keys: Array) -> Stored:
     def laid(array: Array) -> Array:
         return np.concatenate([array[there], np.zeros((1, *array.shape[2:]), array.dtype)])
 
-    return _gathered(library, workload, of_keys, laid, places, offsets, lambda taken: taken)
+    return _gathered(library, workload, of_keys, laid, places, lambda taken: taken)
 
 
 def _paged(library: Library, workload: Workload, *of_keys: Array) -> Stored:
@@ -144,7 +132,8 @@ def _paged(library: Library, workload: Workload, *of_keys: Array) -> Stored:
     beyond its element's keys is 0. As in PagedAttention (Kwon et al. 2023, section 4.1), in the order of axes that
     FlashInfer calls NHD.
     """
-    lengths, most = _lengths(workload), -(-workload.keys // PAGE)
+    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
+    most = -(-workload.keys // PAGE)
     used = np.arange(most) * PAGE < lengths[:, None]
     order = np.random.default_rng([workload.seed, _SHUFFLE]).permutation(int(used.sum()) + 1)
     table = np.full((workload.batch, most), order[-1])
@@ -161,12 +150,7 @@ def _paged(library: Library, workload: Workload, *of_keys: Array) -> Stored:
     def in_order(taken: Any) -> Any:
         return taken.reshape(workload.batch, most * PAGE, *taken.shape[3:])[:, : workload.keys]
 
-    return _gathered(library, workload, of_keys, laid, table, table, in_order)
-
-
-def _lengths(workload: Workload) -> NDArray[np.int64]:
-    """Keys that are there, by batch element."""
-    return np.array(workload.key_lengths or (workload.keys,) * workload.batch)
+    return _gathered(library, workload, of_keys, laid, table, in_order)
 
 
 def _gathered(
@@ -175,7 +159,6 @@ def _gathered(
     of_keys: tuple[Array, ...],
     laid: Callable[[Array], Array],
     places: NDArray[np.int64],
-    numbers: NDArray[np.int64],
     in_order: Callable[[Any], Any],
 ) -> Stored:
     """Rows that lie elsewhere than in their order, and are taken from their `places`.
@@ -192,13 +175,13 @@ def _gathered(
     def read() -> tuple[Any, Any]:
         return in_order(take(key)).swapaxes(1, 2), in_order(take(value)).swapaxes(1, 2)
 
-    return Stored(read, lying, placed, (key, value), numbers)
+    return Stored(read, lying, placed)
 
 
 #: every way but the contiguous one, by its name in `attnlab.workload.workload.STORAGES`
 STORED = {
-    "preallocated": Storage(partial(_cache, grown=False), "write", copies=ROOM),
+    "preallocated": Storage(partial(_cache, grown=False), "in_place"),
     "grown": Storage(partial(_cache, grown=True), "concatenate"),
-    "packed": Storage(_packed, "taking", keyword="row_offsets"),
-    "paged": Storage(_paged, "taking", keyword="page_table"),
+    "packed": Storage(_packed, "taking"),
+    "paged": Storage(_paged, "taking"),
 }

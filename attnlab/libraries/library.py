@@ -74,12 +74,8 @@ class Library(ABC):
     # for stored keys and values; a storage is declined where the library has not what it needs
     #: a new array of arrays one after the other along an axis
     concatenate: Callable[[Sequence[Any], int], Any]
-    #: puts rows into an array where it lies, at these places
-    write: Callable[[Any, tuple[slice, ...], Any], None]
     #: from places to a function that takes what stands there along an array's first axis, in their shape
     taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
-    #: whole numbers as an array of int32
-    numbers: Callable[[NDArray[np.int64]], Any]
 
     def __init__(self, module: Any = None) -> None:
         self.module = module

@@ -56,20 +56,11 @@ class NumPy(Library):
         arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
         return arrays and np.shares_memory(one, other)
 
-    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        return np.stack(list(arrays), axis=axis)
-
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
         return np.concatenate(list(arrays), axis=axis)
 
-    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
-        array[at] = rows
-
     def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
         return lambda array: array.take(places, axis=0)
-
-    def numbers(self, array: NDArray[np.int64]) -> Any:
-        return array.astype(np.int32)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """In float32 for float16, of which NumPy has no fast product; the bias is added in place."""

@@ -66,8 +66,10 @@ class Compiled:
         shapes are left open, whole numbers in `asked` are too.
         """
         own = own or arrays[0].shape[2] * arrays[1].shape[2] >= OWN_SHAPES
+        # 0 and 1 are numbers of the code, as torch.compile has it; other whole numbers are left open
+        opened = ["whole number" if type(one) is int and one not in (0, 1) else one for one in asked]
         kind = (
-            asked if own else tuple(_opened(one) for one in asked),
+            asked if own else tuple(opened),
             torch.get_num_threads(),
             torch.is_grad_enabled(),
             *[None if one is None else _kind(one, own) for one in arrays],
@@ -94,11 +96,6 @@ def _kind(array: Tensor, own: bool) -> Hashable:
         tuple(one == 1 for one in shape),
         tuple(min(one, 2) for one in strides),
     )
-
-
-def _opened(value: Hashable) -> Hashable:
-    """A whole number without its size; 0 and 1 are numbers of the code, as torch.compile has it."""
-    return "whole number" if type(value) is int and value not in (0, 1) else value
 
 
 def _copied(function: types.FunctionType) -> types.FunctionType:

@@ -95,23 +95,17 @@ class Torch(Library):
     def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
         return self.module.cat(tuple(arrays), axis)
 
-    def write(self, array: Any, at: tuple[slice, ...], rows: Any) -> None:
-        array[at] = rows
-
     def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
         index = self.module.from_numpy(places.reshape(-1)).to(self.device)
         return lambda array: array.index_select(0, index).reshape(*places.shape, *array.shape[1:])
 
-    def numbers(self, array: NDArray[np.int64]) -> Any:
-        return self.module.from_numpy(array.astype(np.int32)).to(self.device)
-
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        leaves = _leaves(arrays)
+        leaves = tuple(array.detach().requires_grad_() for array in arrays)
         output = self._remembered(attend, leaves)
         return lambda: self._gradients(output, leaves, output_gradient, retain_graph=True)
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        leaves = _leaves(arrays)
+        leaves = tuple(array.detach().requires_grad_() for array in arrays)
 
         def call() -> tuple[Any, ...]:
             output = self._remembered(attend, leaves)
@@ -215,10 +209,6 @@ def between_nan(array: NDArray[Any]) -> NDArray[Any]:
     found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     found[...] = array
     return found
-
-
-def _leaves(arrays: Arrays) -> Arrays:
-    return tuple(array.detach().requires_grad_() for array in arrays)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from attnlab.processes import Channel, refusal, serve
 from attnlab.race.instruments import INSTRUMENTS, Readings
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.drawing import inputs_of
-from attnlab.workload.inputs import PROJECTIONS, Inputs, unpack
+from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
 #: what is taken first moves all that is taken after it by up to this: a huge page
@@ -146,9 +146,8 @@ class Worker:
     def _bound(self, workload: Workload, inputs: Inputs) -> Callable[[], Any]:
         backend, contender = _there(self._backend), _there(self._contender)
         library = self._open(workload.device)
-        arrays, left = backend.arrays(workload, inputs)
-        self._calling = Calling(backend, workload, left, library)
-        return self._slowed(self._calling.call(arrays, None, contender.projection or PROJECTIONS[0]))
+        self._calling = Calling(backend, workload, inputs, library)
+        return self._slowed(self._calling.call(projection=contender.projection))
 
     def _slowed(self, call: Callable[[], Any]) -> Callable[[], Any]:
         percent = _there(self._contender).slowed

@@ -9,10 +9,8 @@ import pytest
 from every import here, installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from strategies import workloads
 
-from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.backends.storage import PAGE
 from attnlab.backends.storage import STORED as KINDS
@@ -65,39 +63,3 @@ def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
         expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
         found = backend.named(workload, backend.bind(workload)())["output"]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def _reading_pages(
-    query: NDArray[Any],
-    key: NDArray[Any],
-    value: NDArray[Any],
-    *,
-    causal: bool,
-    scale: float,
-    key_lengths: tuple[int, ...] | None = None,
-    page_table: NDArray[Any] | None = None,
-    enable_gqa: bool = False,
-) -> NDArray[Any]:
-    """Reads pages where they lie: it would fail on gathered arrays, which have the batch as their first axis."""
-    assert page_table is not None and key.shape[1] == PAGE and key.shape[0] == page_table.max() + 1
-    outputs = []
-    for at, pages in enumerate(page_table):
-        count = key.shape[0] * PAGE if key_lengths is None else key_lengths[at]
-        k, v = (
-            one[pages].reshape(-1, *one.shape[2:])[:count].swapaxes(0, 1).repeat(2, 0) for one in (key, value)
-        )
-        weights = np.exp(scale * query[at] @ k.swapaxes(1, 2))
-        outputs.append(weights / weights.sum(-1, keepdims=True) @ v)
-    return np.stack(outputs)
-
-
-def test_a_backend_that_reads_pages_is_given_them_as_they_lie() -> None:
-    """By the keyword that it names; parts of the keys are gathered for it."""
-    options = frozenset({"causal", "scale", "key_lengths", "page_table", "enable_gqa"})
-    backend = Backend("pages", "numpy", _reading_pages, options=options)
-    workload = Workload(
-        batch=2, heads=4, kv_heads=2, queries=1, keys=50, head_dim=4, key_lengths=(50, 17), storage="paged"
-    )
-    assert backend.declines(workload) is None
-    expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
-    np.testing.assert_allclose(backend.bind(workload)(), expected, rtol=1e-4)
