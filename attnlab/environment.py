@@ -61,9 +61,8 @@ def environment() -> dict[str, Any]:
 
     What cannot be read here is None, never a guess.
     """
-    import psutil
-
     processor = _processor()
+    no_turbo, boost = (read(_SYS_CPU / one) or "" for one in ("intel_pstate/no_turbo", "cpufreq/boost"))
     return {
         "cpu": processor.get("brand_raw") or platform.processor() or None,
         "cpu_features": sorted(flag for flag in processor.get("flags", ()) if flag.startswith(_FEATURES)),
@@ -75,9 +74,14 @@ def environment() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "attnlab": importlib.metadata.version("attnlab"),
-        "variables": _variables(),
+        "variables": {
+            name: one_line(value)
+            for name, value in sorted(os.environ.items())
+            if (name in _SINGLE or name.startswith(_FAMILIES))
+            and not any(one in name.upper() for one in _NEVER)
+        },
         "governor": read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
-        "turbo": _turbo(),
+        "turbo": {"0": "on", "1": "off"}.get(no_turbo) or {"1": "on", "0": "off"}.get(boost),
         "huge_pages": read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -158,25 +162,10 @@ def _shown(value: Any) -> str:
     return one_line(str(value), 120)
 
 
-def _variables() -> dict[str, str]:
-    told = (name for name in sorted(os.environ) if name in _SINGLE or name.startswith(_FAMILIES))
-    return {
-        name: one_line(os.environ[name]) for name in told if not any(one in name.upper() for one in _NEVER)
-    }
-
-
 def _gpus() -> list[str]:
     """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
     lines = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
     return sorted(line.partition(":")[2].strip() for line in lines if "Model:" in line)
-
-
-def _turbo() -> str | None:
-    no_turbo = read(_SYS_CPU / "intel_pstate/no_turbo")
-    if no_turbo is not None:
-        return "off" if no_turbo == "1" else "on"
-    boost = read(_SYS_CPU / "cpufreq/boost")
-    return None if boost is None else ("on" if boost == "1" else "off")
 
 
 def read(file: Path) -> str | None:

@@ -58,21 +58,10 @@ def _require(executable: str) -> None:
     no_python = f"{executable} is no Python interpreter"
     if not Path(executable).is_file():
         raise Unavailable(f"{no_python}: there is no such file")
+    said = _ran([executable, "-c", _LOOK, *NEEDED], _PATIENCE).stdout
     try:
-        said = subprocess.run(
-            [executable, "-c", _LOOK, *NEEDED],
-            env=without_own(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-        )
-        version, missing = json.loads(said.stdout)
+        version, missing = json.loads(said)
         version = tuple(map(int, version))
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        why = fault.strerror if isinstance(fault, OSError) else f"no answer within {_PATIENCE:.0f} s"
-        raise Unavailable(f"{executable} cannot run here: {why}") from None
     except (ValueError, TypeError):
         raise Unavailable(no_python) from None
     shown = ".".join(map(str, version))
@@ -111,19 +100,21 @@ def _install(requirements: Sequence[str], base: str, folder: Path) -> None:
     _run([base, "-m", "pip", *here, "install", "-q", *requirements])
 
 
+def _ran(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """A command that has ended. Raises Unavailable where it cannot run, or not within so many seconds."""
+    own, alone = without_own(os.environ), subprocess.DEVNULL
+    try:
+        return subprocess.run(
+            command, env=own, stdin=alone, capture_output=True, text=True, errors="replace", timeout=seconds
+        )
+    except (OSError, subprocess.TimeoutExpired) as fault:
+        why = fault.strerror if isinstance(fault, OSError) else f"no answer within {seconds:.0f} s"
+        raise Unavailable(f"{command[0]} cannot run here: {why}") from None
+
+
 def _run(command: Sequence[str]) -> str:
     """What the command prints. Raises Unavailable, with the last line that it says of what is wrong."""
-    try:
-        done = subprocess.run(
-            command,
-            env=without_own(os.environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    except OSError as fault:
-        raise Unavailable(f"{command[0]} cannot run here: {fault.strerror}") from None
+    done = _ran(command)
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         told = [line for line in lines if line.lower().startswith(("error", "×"))] or lines

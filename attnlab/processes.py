@@ -1,9 +1,9 @@
 """Processes of this program: our own functions called in a child, and messages to and from children.
 
-`call` runs one function of ours in a fresh interpreter and returns its answer; `start` lets it run side by side. A
-`Process` is a child that is kept and asked again and again (`serve` is its side). Requests and answers are msgspec's
-MessagePack with NumPy arrays in it: nothing is unpickled. A crash, a hang or an answer that is none is one exception,
-`Failed`, whose message is a reason in one line.
+`call` runs one function of ours in a fresh interpreter and returns its answer. A `Process` is a child that is kept and
+asked again and again (`serve` is its side). Requests and answers are msgspec's MessagePack with NumPy arrays in it:
+nothing is unpickled. A crash, a hang or an answer that is none is one exception, `Failed`, whose message is a reason in
+one line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 import typing
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
@@ -291,7 +290,8 @@ class Process:
         self.end()
         if status is None:
             return Failed("crashed", f"{fault} (asked to {op}); its process was killed", tail)
-        name = signal_name(-status)
+        number = -status  # a real-time signal has no name
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         how = f"was killed by {name}{_CAUSES.get(name, '')}" if status < 0 else f"exited with status {status}"
         last = f": {tail.splitlines()[-1]}" if tail else ""
         return Failed("crashed", f"its process {how} when it was asked to {op}{last}", tail)
@@ -384,25 +384,8 @@ def refusal(fault: Exception) -> tuple[str, str]:
 # -- one call ----------------------------------------------------------------------------------------
 
 
-class Job:
-    """A call in another process, which ends with this object at the latest."""
-
-    def __init__(self, process: Process, target: str, request: Any, answer: Any) -> None:
-        self._process, self._target, self._answer = process, target, answer
-        self._end = weakref.finalize(self, process.end)
-        process.begin("call", target=target, request=request)
-
-    def result(self, seconds: float | None = None) -> Any:
-        """What the function returned, waiting at most so many seconds. Raises Failed."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        try:
-            return self._process.wait(self._target.partition(":")[2], deadline, self._answer)
-        finally:
-            self._end()
-
-
 class _Calls:
-    """What the child of a `Job` holds."""
+    """What the child of a `call` holds."""
 
     def call(self, target: str, request: Any) -> Any:
         function = _function(target)
@@ -411,31 +394,22 @@ class _Calls:
         return function(convert(request, kind))
 
 
-def start(target: str, request: Any, *, answer: Any = Any, **how: Any) -> Job:
-    """Call `target`, "module:function", with `request` in a process of its own, from now on.
+def call(target: str, request: Any, *, answer: Any = Any, seconds: float | None = None, **how: Any) -> Any:
+    """What `target`, "module:function", returns for `request`, an `answer`, in a process of its own that then ends.
 
-    The function takes one argument, whose type hint says what the request becomes there; `answer` is the type of what
-    `Job.result` returns. Both are plain data, dataclasses and NumPy arrays. how : as of a `Process`.
+    The function takes one argument, whose type hint says what the request becomes there. Both are plain data,
+    dataclasses and NumPy arrays. how : as of a `Process`. Raises Failed, also after so many seconds.
     """
-    return Job(Process("attnlab.processes:calls", **how), target, request, answer)
-
-
-def call(target: str, request: Any, *, seconds: float | None = None, **how: Any) -> Any:
-    """As `start`, and wait for the answer, at most so many seconds. Raises Failed."""
-    return start(target, request, **how).result(seconds)
+    process = Process("attnlab.processes:calls", **how)
+    try:
+        return process.ask("call", seconds=seconds, answer=answer, target=target, request=request)
+    finally:
+        process.end()
 
 
 def calls(channel: Channel) -> None:
-    """In the child of a `Job`."""
+    """In the child of a `call`."""
     serve(channel, _Calls())
-
-
-def signal_name(number: int) -> str:
-    """As the manual calls it."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _function(target: str) -> Callable[[Any], Any]:

@@ -97,16 +97,6 @@ def cores() -> int:
 # -- counts of this process ------------------------------------------------------------------------
 
 
-def minor_faults() -> float:
-    """Pages that this process got without reading a disk, since it started."""
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
-
-
-def involuntary_switches() -> float:
-    """How often it was made to leave a core, since it started."""
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw)
-
-
 def processor_seconds() -> float:
     """Of this process, all its threads together, and of those that it has waited for."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -133,10 +123,11 @@ def run_delay_seconds() -> float:
     return total / 1e9 if seen else math.nan
 
 
-#: counts of this process that grow: what each call adds is noted beside its time (nan: not told)
+#: counts of this process that grow: what each call adds is noted beside its time (nan: not told). Pages that it got
+#: without reading a disk, how often it was made to leave a core, and how long its threads waited for one
 COUNTERS: Mapping[str, Callable[[], float]] = {
-    "minor_faults": minor_faults,
-    "involuntary_switches": involuntary_switches,
+    "minor_faults": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt),
+    "involuntary_switches": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
     "run_delay_s": run_delay_seconds,
 }
 
@@ -174,19 +165,16 @@ def adopt_orphans(on: bool = True) -> bool:
     return sys.platform == "linux" and not ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(on))
 
 
-def limit_files() -> bool:
-    """Let a backend that prints without end be ended (SIGXFSZ), and not the disk; whether that could be done."""
-    return _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
-
-
 def confine(device: str = "cpu") -> bool:
     """Let this process take no more than what is free now, beyond what it holds; whether that could be done.
 
+    A file that it writes without end, as a backend does that prints in a loop, ends it (SIGXFSZ) and not the disk.
     So that a wrong prediction ends a worker and not the machine: without it one that took 40 GiB on a machine of 23
     stalled everything for a minute. The system counts private writable memory (Linux: RLIMIT_DATA, since 4.7) and
     refuses what goes beyond: an array library raises then, and what cannot raise aborts. A process that computes on a
     GPU maps far more than it takes, and is not confined.
     """
+    _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
     if device != "cpu":
         return _limit(resource.RLIMIT_DATA, None)
     try:

@@ -46,7 +46,8 @@ def one_line(text: str, most: int = MOST) -> str:
     shown = text[: 64 * most]
     if not shown.isprintable():  # few are not, and looking at every letter takes long
         shown = _ESCAPES.sub("", shown)
-        shown = "".join(" " if one.isspace() else one for one in shown if one.isspace() or not _hidden(one))
+        spaced = (" " if one.isspace() else one for one in shown)
+        shown = "".join(one for one in spaced if unicodedata.category(one) not in _HIDDEN)
     shown = without_home(" ".join(shown.split()))
     if len(shown) <= most:
         return shown
@@ -116,10 +117,6 @@ def ratio_text(value: float) -> str:
 def interval_text(low: float, high: float) -> str:
     """``[1.02, 1.04]``"""
     return f"[{ratio_text(low)}, {ratio_text(high)}]"
-
-
-def _hidden(one: str) -> bool:
-    return unicodedata.category(one) in _HIDDEN
 
 
 def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:

@@ -296,6 +296,5 @@ def told(fault: Exception) -> tuple[str, str]:
 def work(channel: Channel) -> None:
     """Answer requests until the channel closes."""
     system.adopt_orphans()  # so that whatever is started ends with this process
-    system.limit_files()
     system.confine()
     serve(channel, Worker(), told)

@@ -26,86 +26,91 @@ _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 
 _DRAWN = 2**20
 
 
-def inputs(workload: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Query, key and value of `workload`, rounded to its dtype (bfloat16 in float32 arrays).
-
-    Shapes as in `Workload`. Each array and the distribution have a random stream of their own, so that changing
-    the number of keys leaves the queries as they were.
-
-    Raises Declined where the distribution needs numbers that the dtype does not hold: a logit of some size at a scale
-    near 0 needs queries beyond its largest. Also for a file of inputs that is not what it was.
-    """
-    w = workload
-    wanted = [w.shape_of(gradient) for gradient in GRADIENTS]
-    if w.captured is not None:
-        held = _held(w)
-        q, k, v = (_cut(w, *pair) for pair in zip((held.query, held.key, held.value), wanted, strict=True))
-    elif w.distribution == "normal":  # what every format holds
-        q, k, v = (_drawn(w, stream, shape) for stream, shape in enumerate(wanted))
-        return q, k, v
-    else:
-        q, k, v = (_drawn(w, stream, shape, rounded=False) for stream, shape in enumerate(wanted))
-        with np.errstate(over="ignore", invalid="ignore"):  # told below
-            generator = np.random.default_rng([w.seed, _DISTRIBUTION])
-            drawn = DISTRIBUTIONS[w.distribution](q, k, v, w.scale, generator)
-            q, k, v = (round_to(array, w.dtype) for array in drawn)
-    if not all(np.isfinite(array).all() for array in (q, k, v)):
-        mend = "name a wider dtype" if w.captured else "use a larger scale"
-        raise Declined(f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; {mend}")
-    return q, k, v
-
-
 def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient where it has them.
 
-    Of a block x, memory and parameters (`block_of`) in place of query, key and value.
-    The bias is one standard normal array for all batch elements, sinks are standard normal, and so is the gradient.
-    Of a file of inputs that has them mask, bias and sinks are its own. Raises Declined as `inputs` does, ValueError for
-    a mask or a bias of a caller's own.
+    Each array and the distribution have a random stream of their own, so that changing the number of keys leaves the
+    queries as they were. Of a block x, memory and parameters are drawn in place of query, key and value. The bias is
+    one standard normal array for all batch elements, sinks are standard normal, and so is the output's gradient. Of a
+    file of inputs that has them mask, bias and sinks are its own.
 
     rows : the query rows that the output's gradient is not 0 on, all of them by default. Answers are judged on some
     rows before a race: the gradients of key and value depend on no other row then.
+
+    Raises Declined where the dtype does not hold the numbers: a logit of some size at a scale near 0 needs queries
+    beyond its largest. Also for a file of inputs that is not what it was. ValueError for a mask or a bias of a caller's
+    own.
     """
     w = workload
-    if GIVEN in (w.mask, w.bias) and w.captured is None:
+    held = None if w.captured is None else _held(w)
+    if GIVEN in (w.mask, w.bias) and held is None:
         raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
-    block = None if w.d_model is None else block_of(w)
-    q, k, v = inputs(w) if block is None else block.unknown()
-    bias: Any = None
-    mask, held = w.masked, None if w.captured is None else _held(w)
-    if held is not None and w.mask == GIVEN:
-        parts = (part.array for part in held.mask.parts if isinstance(part, Given))
-        mask = mask & Mask(tuple(Given(of_four_axes(one)[tuple(map(slice, w.shape))]) for one in parts))
-    if w.bias == "alibi":
-        bias = Alibi.of_heads(w.heads)
-    elif held is not None and w.bias == GIVEN:
-        bias = round_to(np.asarray(held.bias)[tuple(map(slice, w.shape))], w.dtype)
+    block = None if w.d_model is None else _block(w)
+    arrays = (held.query, held.key, held.value) if held else block.unknown() if block else _query_key_value(w)
+    if w.distribution != "normal" and not all(np.isfinite(one).all() for one in arrays):
+        mend = "name a wider dtype" if held else "use a larger scale"
+        raise Declined(f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; {mend}")
+    bias: Any = Alibi.of_heads(w.heads) if w.bias == "alibi" else None
+    if held and w.bias == GIVEN:
+        bias = held.bias
     elif w.bias == "normal":  # as large as a score matrix: half of float64 where no more is needed
         wide = np.float64 if w.dtype == "float64" else np.float32
         bias = _drawn(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=wide)
-    sinks = None
-    if w.sinks:
-        own = None if held is None else held.sinks
-        sinks = _drawn(w, _SINKS, (w.heads,)) if own is None else _cut(w, own, (w.heads,))
+    sinks = held.sinks if held and w.sinks else None
     upstream = _drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None
     if upstream is not None and rows is not None:
         upstream[:, :, np.delete(np.arange(w.queries), rows)] = 0
     return Inputs(
-        query=q,
-        key=k,
-        value=v,
+        *arrays,
         dtype=w.dtype,
         scale=w.scale,
-        mask=mask,
+        mask=w.masked & held.mask if held and w.mask == GIVEN else w.masked,
         bias=bias,
         softcap=w.softcap,
-        sinks=sinks,
+        sinks=_drawn(w, _SINKS, (w.heads,)) if w.sinks and sinks is None else sinks,
         output_gradient=upstream,
         block=block,
     )
 
 
-def block_of(workload: Workload) -> Block:
+def _query_key_value(w: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Drawn by the workload's distribution and rounded to its dtype; infinite where that does not hold a number."""
+    rounded = w.distribution == "normal"  # every format holds these, and they need no arrays in float64
+    q, k, v = (_drawn(w, at, w.shape_of(one), rounded=rounded) for at, one in enumerate(GRADIENTS))
+    if not rounded:
+        generator = np.random.default_rng([w.seed, _DISTRIBUTION])
+        with np.errstate(over="ignore", invalid="ignore"):
+            drawn = DISTRIBUTIONS[w.distribution](q, k, v, w.scale, generator)
+        q, k, v = (round_to(array, w.dtype) for array in drawn)
+    return q, k, v
+
+
+def _held(w: Workload) -> Inputs:
+    """What the workload's file holds, the first numbers of each axis, rounded to the workload's dtype.
+
+    Raises Declined where there are fewer, and for a file that is not what it was: inputs are made in a race.
+    """
+    assert w.captured is not None
+    try:
+        found = w.captured.inputs()
+    except ValueError as fault:
+        raise Declined(str(fault)) from None
+    query, key, value = map(w.shape_of, GRADIENTS)
+    wanted = {"query": query, "key": key, "value": value, "sinks": (w.heads,), "bias": w.shape}
+    arrays = {name: getattr(found, name) for name in wanted if getattr(found, name) is not None}
+    cut = {name: round_to(one[tuple(map(slice, wanted[name]))], w.dtype) for name, one in arrays.items()}
+    for name, one in cut.items():
+        if name != "bias" and one.shape != wanted[name]:  # a bias may be broadcast
+            fewer = (
+                f"{w.distribution} holds an array of {arrays[name].shape}, and {wanted[name]} is asked for"
+            )
+            raise Declined(fewer)
+    parts = (part.array for part in found.mask.parts if isinstance(part, Given))
+    mask = Mask(tuple(Given(of_four_axes(one)[tuple(map(slice, w.shape))]) for one in parts))
+    return found.with_(**cut, mask=mask)
+
+
+def _block(workload: Workload) -> Block:
     """The block that `workload` poses: equal workloads give bit-equal arrays.
 
     x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the
@@ -128,23 +133,6 @@ def block_of(workload: Workload) -> Block:
         parameters=parameters,
         **{name: getattr(w, name) for name in WIDTHS},
     )
-
-
-def _held(w: Workload) -> Inputs:
-    """What the workload's file holds. Raises Declined for one that is not what it was: inputs are made in a race."""
-    try:
-        assert w.captured is not None
-        return w.captured.inputs()
-    except ValueError as fault:
-        raise Declined(str(fault)) from None
-
-
-def _cut(w: Workload, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The first numbers of each axis, rounded. Raises Declined where there are fewer."""
-    found = array[tuple(map(slice, shape))]
-    if found.shape != shape:
-        raise Declined(f"{w.distribution} holds an array of {array.shape}, and {shape} is asked for")
-    return round_to(found, w.dtype)
 
 
 def _drawn(

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
+from attnlab.text import decode
 from attnlab.workload.distributions import DISTRIBUTIONS, Captured, is_captured
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
 from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
@@ -76,8 +77,6 @@ _OF_BLOCKS = {
 }
 #: positions of all batch elements, at which a mask is counted; and multiplications, so that all counts have 63 bits
 _MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
-#: what fields were called in results that are stored; and fields that went, with the one value that can be read
-_FORMER, _GONE = {"regime": "distribution"}, {"splits": 1}
 #: how False and True may be written
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
 #: what the declarations of both lengths share
@@ -460,16 +459,8 @@ class Workload:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
-        """The inverse of `to_dict`, former names of fields included. Raises ValueError for an unknown one."""
-        given = {_FORMER.get(name, name): value for name, value in data.items()}
-        for name in _GONE.keys() & given.keys():
-            if (value := given.pop(name)) != _GONE[name]:
-                raise ValueError(f"{name} of {value!r} is read by attnlab 0.3.1 alone; measure again")
-        known = {field.name for field in fields(cls)}
-        unknown = sorted(set(given) - known)
-        if unknown:
-            raise ValueError(f"unknown workload field {unknown[0]!r}; known: {', '.join(sorted(known))}")
-        return cls(**given)
+        """The inverse of `to_dict`. Raises ValueError for an unknown field and for what a workload cannot be."""
+        return decode(data, cls, "the workload")
 
 
 #: what sizes may be at most, by name

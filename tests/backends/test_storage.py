@@ -15,7 +15,7 @@ from attnlab.backends.discovery import load
 from attnlab.backends.storage import PAGE
 from attnlab.backends.storage import STORED as KINDS
 from attnlab.libraries.library import open_library
-from attnlab.workload.drawing import inputs
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]
@@ -36,7 +36,8 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
     library = open_library(name)
     if library.declines(workload.dtype):
         return
-    _, key, value = inputs(workload)
+    made = inputs_of(workload)
+    key, value = made.key, made.value
     stored = KINDS[workload.storage].lay(library, workload, key, value)
     lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
     there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)

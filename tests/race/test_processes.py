@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnlab.processes import Failed, Interpreter, Process, call, decode, encode, start
+from attnlab.processes import Failed, Interpreter, Process, call, decode, encode
 from tests.race.called import Asked, Told
 
 _HOME = "tests.race.called"
@@ -24,15 +24,10 @@ def test_a_call_carries_arrays_and_dataclasses_both_ways() -> None:
 
 
 def test_what_goes_wrong_is_a_reason_in_one_line() -> None:
-    """Of whatever kind, and side by side."""
-    jobs = {
-        how: start(f"{_HOME}:fails", how, interpreter=_HERE)
-        for how in ("raises", "declines", "crashes", "hangs", "odd")
-    }
     told = {}
-    for how, job in jobs.items():
+    for how in ("raises", "declines", "crashes", "hangs", "odd"):
         with pytest.raises(Failed) as fault:
-            job.result(0.0 if how == "hangs" else None)
+            call(f"{_HOME}:fails", how, interpreter=_HERE, seconds=0.1 if how == "hangs" else None)
         told[how] = fault.value.kind, str(fault.value)
     assert told["raises"] == ("raised", "raised ValueError: no such thing")
     assert told["declines"] == ("declined", "not for odd numbers")

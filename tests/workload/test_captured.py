@@ -11,7 +11,7 @@ import pytest
 
 from attnlab.errors import Declined
 from attnlab.workload.distributions import digest_of
-from attnlab.workload.drawing import inputs, inputs_of
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import workloads
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_input_is_told_in_one_line(tmp_path: Path, held: Any, 
     else:
         save_file(held, str(file))
     with pytest.raises((ValueError, Declined), match=told) as fault:
-        inputs(_one(str(file), dtype="float16"))
+        inputs_of(_one(str(file), dtype="float16"))
     assert "\n" not in str(fault.value)
 
 
@@ -117,12 +117,12 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
     _file(tmp_path, a=_inputs(1))
     os.utime(file, (0, 0))  # the clock of a file system may not have ticked since
     with pytest.raises(Declined, match=r"qkv\.safetensors has changed: it was [0-9a-f]{16}, it is"):
-        inputs(one)
+        inputs_of(one)
     with pytest.raises(ValueError, match=r"has changed: .*leave out what follows @"):
         _one(one.distribution)
     Path(file).unlink()
     with pytest.raises(Declined, match="cannot be read"):
-        inputs(one)
+        inputs_of(one)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from attnlab.workload.distributions import DISTRIBUTIONS
-from attnlab.workload.drawing import inputs
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.mask_kinds import Causal, Part, Shape, Window, band
 from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import DTYPES, round_to
@@ -23,7 +23,8 @@ WORKLOAD = Workload(heads=2, queries=128, keys=128, head_dim=64)
 
 def logits(workload: Workload) -> NDArray[np.float64]:
     """scale · Q Kᵀ in float64, of the inputs as cast."""
-    q, k, _ = (array.astype(np.float64) for array in inputs(workload))
+    found = inputs_of(workload)
+    q, k = found.query.astype(np.float64), found.key.astype(np.float64)
     return np.asarray((q @ k.swapaxes(-1, -2)) * workload.scale)
 
 
@@ -69,9 +70,9 @@ def test_a_row_finds_its_largest_logit_twice() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str) -> None:
     """With a value mean of 1 a wrong scale would hardly show."""
-    found = inputs(WORKLOAD.with_(distribution=distribution, dtype=dtype))
-    assert all(np.isfinite(array).all() for array in found)
-    assert abs(found[2].astype(np.float64).mean()) < 0.05
+    found = inputs_of(WORKLOAD.with_(distribution=distribution, dtype=dtype))
+    assert all(np.isfinite(array).all() for array in (found.query, found.key, found.value))
+    assert abs(found.value.astype(np.float64).mean()) < 0.05
 
 
 WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))

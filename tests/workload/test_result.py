@@ -119,7 +119,7 @@ def test_a_line_of_a_newer_version_is_refused_where_it_means_something_else() ->
     plain = json.loads(result().to_json())
     with pytest.raises(ValueError, match="melted"):
         Result.from_json(json.dumps({**plain, "outcome": "melted"}))
-    with pytest.raises(ValueError, match="unknown workload field"):
+    with pytest.raises(ValueError, match="the workload: unknown key"):
         Result.from_json(json.dumps({**plain, "workload": {**plain["workload"], "rotation": 3}}))
     assert Result.from_json(json.dumps({**plain, "further": "calm"})).to_json() == json.dumps(plain)
 
