@@ -14,7 +14,7 @@ from attnlab.cli import options
 from attnlab.workload.number_formats import DTYPES
 
 
-@click.command()
+@click.command(cls=options.Command)
 @options.backend_names
 @options.device
 @options.folders
@@ -25,8 +25,8 @@ def backends(
 ) -> int:
     """List the backends: which can run here, which cannot, and why.
 
-    All of them, or those named. With --matrix each of them is asked for every feature (masks, bias, soft cap, sinks,
-    grouped heads, decoding, ...) in every direction and number format: yes, or the reason. Exits with 1 where one does
+    All of them, or those named. With --matrix each is asked for every feature in every direction and number format:
+    masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or the reason. Exits with 1 where one does
     not decline what it does not do.
     """
     from attnlab.backends.discovery import backends as there
@@ -55,12 +55,11 @@ def backends(
     return 0
 
 
-@click.command()
+@click.command(cls=options.Command)
 @options.backend_names
 @options.names("--dtypes", "--dtype", known=DTYPES, metavar="A,B", help="Number formats (default: all).")
-@click.option(
-    "--everything", is_flag=True, help="Ask the large questions too, and for the same bits again: minutes."
-)
+@click.option("--everything", is_flag=True, help="Large questions too, and the same bits again: minutes.")
+@options.seed
 @options.device
 @options.folders
 @options.as_json
@@ -68,8 +67,8 @@ def backends(
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Check answers and gradients of backends against float64.
 
-    All backends, or those named: one line for each number format. Exits with 1 where one is wrong, cannot be loaded,
-    or was named and could not be asked; with --quiet those alone are printed.
+    All backends, or those named: one line for each number format. Exits with 1 where one is wrong or cannot be loaded,
+    or was named and could not be asked. With --quiet only those are printed.
     """
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import backends as there
@@ -97,27 +96,17 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     return 1 if failed else 0
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
-@click.option(
-    "--claims", is_flag=True, help="Measure what is often claimed about attention; NAME is a claim."
-)
-@options.chosen_backends("Backends to measure through; all that are there by default.")
-@click.option("--seed", default=0, help="Seed of every draw.")
+@click.option("--claims", is_flag=True, help="Measure what is often claimed; NAME is a claim.")
+@options.chosen_backends(help="Backends to measure through; all that are there by default.")
+@options.seed
 @options.folders
-@options.out("A new folder; reports/numerics by default.")
+@options.out(help="A new folder; reports/numerics by default.")
 @options.as_json
 @options.quiet
-def numerics(
-    names: tuple[str, ...],
-    listing: bool,
-    claims: bool,
-    out: Path | None,
-    as_json: bool,
-    quiet: bool,
-    **how: Any,
-) -> int:
+def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, **how: Any) -> int:
     """Run numerical experiments and write their page.
 
     Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
@@ -129,6 +118,7 @@ def numerics(
     from attnlab.report import experiments_page, fill, show
     from attnlab.runs.store import claim
 
+    listing, claims = how.pop("listing"), how.pop("claims")
     if listing and claims:
         show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
         return 0
@@ -174,19 +164,14 @@ def _claims(ids: tuple[str, ...], as_json: bool, **how: Any) -> int:
     return 0
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("model", type=options.PATH)
-@click.option(
-    "--text", "file", required=True, type=options.PATH, metavar="FILE", help="What it reads, UTF-8."
-)
+@click.option("--text", "file", required=True, type=options.PATH, metavar="FILE", help="Its input, UTF-8.")
 @click.option("--length", default=512, metavar="N", help="The first N tokens of the text.")
 @click.option(
-    "--untrained",
-    type=int,
-    metavar="SEED",
-    help="The control: the same model with random weights of this seed.",
+    "--untrained", type=int, metavar="SEED", help="The same model with random weights of this seed."
 )
-@options.out("A new folder; reports/diagnosis by default.")
+@options.out(help="A new folder; reports/diagnosis by default.")
 @options.as_json
 def diagnose(
     model: Path, file: Path, length: int, untrained: int | None, out: Path | None, as_json: bool

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,15 @@ def completing(known: Known, *, several: bool = False) -> Callable[..., list[str
     return complete
 
 
-def _split(context: click.Context, param: click.Parameter, text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(split_names(text))
-
-
 def names(option: str, *also: str, metavar: str, help: str, known: Known = ()) -> Decorator:
     """An option with names between commas, which come as a tuple. An empty name is a ValueError."""
-    complete = completing(known, several=True)
-    return click.option(option, *also, metavar=metavar, callback=_split, shell_complete=complete, help=help)
+    return click.option(
+        *(option, *also),
+        metavar=metavar,
+        callback=lambda context, param, text: None if text is None else tuple(split_names(text)),
+        shell_complete=completing(known, several=True),
+        help=help,
+    )
 
 
 class _Path(click.Path):
@@ -95,14 +97,10 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and 
 backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completing(backends))
 
 
-def chosen_backends(help: str) -> Decorator:
-    """``--backends A,B``."""
-    return names("--backends", known=backends, metavar="A,B", help=help)
-
-
-def out(help: str) -> Decorator:
-    """``--out DIR``."""
-    return click.option("--out", type=PATH, metavar="DIR", help=help)
+#: ``--backends A,B`` and ``--out DIR``, with a `help` of their own
+chosen_backends = partial(names, "--backends", known=backends, metavar="A,B")
+out = partial(click.option, "--out", type=PATH, metavar="DIR")
+seed = click.option("--seed", type=click.IntRange(0), default=0, help="Seed of every draw.")
 
 
 def words_without(*names: str) -> list[str]:
@@ -169,38 +167,26 @@ def read_workload(
 _EVERYTHING = "attnlab.everything"
 
 
-def _show_everything(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    if asked:
-        ctx.meta[_EVERYTHING] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
-
-
 class Command(click.Command):
-    """A command whose --help shows its `common` options, by their names, and whose --help-all shows every one.
+    """A command whose --help shows its `common` options, by their names, by default all; --help-all shows every one.
 
     Its yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``.
     """
 
-    def __init__(self, *args: Any, common: Sequence[str], **rest: Any) -> None:
+    def __init__(self, *args: Any, common: Sequence[str] = (), **rest: Any) -> None:
         super().__init__(*args, **rest)
         self._common = common
-        every = click.Option(
-            ["--help-all"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_everything,
-            help="Show every option.",
-        )
-        self.params.append(every)
+        told: dict[str, Any] = {"is_flag": True, "expose_value": False, "help": "Show every option."}
+        self.params.append(click.Option(["--help-all"], **told))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The common options, or all of them: first the command's own, then those of a workload by their headings."""
         named = {one.name: one for one in self.params if isinstance(one, click.Option)}
         of_help = self.get_help_option(ctx)
         found: dict[str, list[click.Option]] = {"Options": []}
-        if ctx.meta.get(_EVERYTHING):
+        if not self._common:
+            found["Options"] = list(named.values())
+        elif ctx.meta.get(_EVERYTHING):
             headings = {one.name: one.group for grid in (False, True) for one in choices(grid=grid)}
             for name, option in named.items():
                 found.setdefault(headings.get(name, "Options"), []).append(option)
@@ -214,7 +200,9 @@ class Command(click.Command):
                     formatter.write_dl([one for one in records if one])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """With ``=true`` written behind those that stand bare."""
+        """With ``=true`` written behind those that stand bare; ``--help-all`` is ``--help`` that shows everything."""
+        if "--help-all" in args:
+            ctx.meta[_EVERYTHING], args = True, ["--help"]
         bare = {one.option: one for grid in (False, True) for one in choices(grid=grid) if one.bare}
         written, rest = [], list(args)
         while rest and rest[0] != "--":

@@ -1,16 +1,19 @@
 """How far a measurement has come: a bar in a terminal, plain lines elsewhere, both on standard error.
 
-Nothing is drawn while a turn is on the clock: no thread refreshes the bar. It is drawn when the conductor tells
-something, which it does when every timed process is stopped, and at most twice a second.
+The bar is drawn when the conductor tells something, which it does while every timed process is stopped, and at most
+twice a second. Beside that it is drawn every 4 s, so that a terminal is never silent for long: this takes 2 ms, of
+which a turn that meets it may be counted as disturbed.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from attnlab.race.instruments import Notice
@@ -20,15 +23,48 @@ from attnlab.text import one_line
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-#: seconds between two drawings
-_BETWEEN = 0.5
+    from attnlab.runs.store import Run
+
+#: seconds between two drawings, at least and at most
+_BETWEEN, _SILENT = 0.5, 4.0
+#: what a later visit takes of the first one's time, as long as none was made
+_GUESS = 0.6
 
 
+@dataclass
+class TimeLeft:
+    """Estimates the seconds that are left of a run, from the visits that are over: within 30 % from the second lap on.
+
+    The visits that are left are taken to go to the workloads that have had the fewest. The first visit to a workload
+    takes longer than the next ones, by a factor that is learnt from all workloads; a guess counts as two of them.
+    """
+
+    took: dict[str, list[float]] = field(default_factory=dict)
+    _stage: tuple[str, int, float] = "", -1, 0.0
+
+    def begins(self, text: str, *, done: int, total: int, now: float) -> float | None:
+        """Visit `done` of `total` begins, to the workload `text`. The seconds left, None while no visit is over."""
+        before, number, since = self._stage
+        if done == number + 1 and before:
+            self.took.setdefault(before, []).append(now - since)
+        self._stage = text, done, now
+        if not self.took or done >= total:
+            return None
+        order = sorted(self.took.values(), key=len)
+        guess = 2 * statistics.fmean(one[0] for one in order)
+        later = sum(sum(one[1:]) for one in order) + _GUESS * guess
+        factor = later / (sum(one[0] * len(one[1:]) for one in order) + guess)
+        seconds = [statistics.median(one[1:]) if one[1:] else factor * one[0] for one in order]
+        laps, rest = divmod(total - done, len(order))
+        return laps * sum(seconds) + sum(seconds[:rest])
+
+
+@dataclass
 class _Lines(Progress):
     """A line for each stage, and each notice, for logs."""
 
-    def __init__(self) -> None:
-        self._started, self._told = time.monotonic(), set[str]()
+    _started: float = field(default_factory=time.monotonic)
+    _told: set[str] = field(default_factory=set)
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         seconds = time.monotonic() - self._started
@@ -41,14 +77,21 @@ class _Lines(Progress):
 
 
 class _Drawn(Progress):
-    """A bar with the workload, how many are done and the time left; below it what is done now."""
+    """A bar with the workload, its lap and the time left, and what is done now."""
 
     def __init__(self, bar: Bar) -> None:
-        self._bar, self._drawn = bar, -_BETWEEN
-        self._task = bar.add_task("starting", total=None, now="")
+        self._bar, self._drawn, self._left, self._laps = bar, -_BETWEEN, TimeLeft(), False
+        self._task = bar.add_task("starting", total=None, lap="", ends=None, now="")
+
+    def begins(self, run: Run) -> None:
+        self._laps = True
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        self._bar.update(self._task, description=text, completed=done, total=total, now="", refresh=True)
+        now = time.monotonic()
+        left = self._left.begins(text, done=done, total=total, now=now)
+        lap = f"lap {len(self._left.took.get(text, ())) + 1}" if self._laps and done < total else ""
+        told: dict[str, Any] = {"description": text, "lap": lap, "ends": left and now + left, "now": ""}
+        self._bar.update(self._task, completed=done, total=total, refresh=True, **told)
 
     def detail(self, text: str) -> None:
         if isinstance(text, Notice):
@@ -66,21 +109,21 @@ def progress(*, quiet: bool = False) -> Iterator[Progress]:
         yield Progress() if quiet else _Lines()
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
     from rich.progress import Progress as Bar
     from rich.table import Column
+    from rich.text import Text
 
-    text = TextColumn("{task.description}", markup=False)
-    now = TextColumn(
-        "{task.fields[now]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)
-    )
-    columns = (text, BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(), now)
-    # nothing refreshes by itself, and the speed counts every workload since the start
-    how: dict[str, Any] = {"auto_refresh": False, "transient": True, "speed_estimate_period": float("inf")}
-    with Bar(*columns, console=Console(stderr=True), expand=True, **how) as bar:
+    class Left(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            ends = task.fields["ends"]
+            seconds = max(0, round(ends - time.monotonic())) if ends else 0
+            return Text(f"{seconds // 60}:{seconds % 60:02} left" if ends else "")
+
+    text, lap = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[lap]"))
+    one_row = Column(no_wrap=True, ratio=1)
+    now = TextColumn("{task.fields[now]}", style="dim", markup=False, table_column=one_row)
+    columns = (text, lap, BarColumn(12), MofNCompleteColumn(), Left(), now)
+    how: dict[str, Any] = {"refresh_per_second": 1 / _SILENT, "transient": True, "expand": True}
+    with Bar(*columns, console=Console(stderr=True), **how) as bar:
         yield _Drawn(bar)

@@ -33,25 +33,17 @@ if TYPE_CHECKING:
 @click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="For Slurm's jobs, as partition=cpu.")
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
-    "--resume",
-    type=options.PATH,
-    metavar="DIR",
-    help="Continue an interrupted run; its folder holds the plan, so no other option is taken.",
+    "--resume", type=options.PATH, metavar="DIR", help="Continue this run; no other option is taken."
 )
-@options.chosen_backends("Backends to race (default: all that start quickly; all for every one).")
+@options.chosen_backends(help="Backends to race (default: all that start quickly; all for every one).")
 @options.workload_options(grid=True)
-@click.option(
-    "--baseline",
-    metavar="NAME",
-    shell_complete=options.completing(options.backends),
-    help="The contender that the others are compared with.",
-)
+@click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
 @options.names("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
 @click.option("--seconds", type=options.AMOUNT, help="Time for each workload, in all its visits.")
 @click.option("--visits", type=options.VISITS, metavar="N", help="Visits to each workload, at most.")
 @click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
-@options.out("A new folder (default: reports/latest; an earlier run there is moved aside).")
+@options.out(help="A new folder (default: reports/latest; an earlier run there is moved aside).")
 @options.quiet
 def run(
     list_presets: bool,
@@ -99,11 +91,8 @@ def run(
     if not quiet:
         click.echo(f"\nThe report: {page}")
     if not found.complete:
-        click.echo(
-            "Interrupted: the report covers what was measured until then. "
-            f"Continue with: attnlab run --resume {shlex.quote(str(found.folder))}",
-            err=True,
-        )
+        again = f"attnlab run --resume {shlex.quote(str(found.folder))}"
+        click.echo(f"Interrupted. The report covers what was measured. Continue with: {again}", err=True)
         return 130
     if not any(one.outcome is Outcome.MEASURED for one in found.results):
         reasons = dict.fromkeys(one.reason for one in found.results)
@@ -123,14 +112,12 @@ def _add_chapter(found: Run, shown: Progress) -> None:
 
     names, total = sound_backends(found), len(found.plan.workloads)
 
-    def begins(name: str) -> None:
-        shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
-
+    how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
+    how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
     try:
         if names:
             with accounted(found, "numerics"), terminable():
-                asked = found.plan.experiments
-                run_chapter(found.folder, asked, backends=names, folders=found.plan.folders, on_event=begins)
+                run_chapter(found.folder, found.plan.experiments, **how)
     except KeyboardInterrupt:
         found.complete = False
 
@@ -156,10 +143,8 @@ def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, s
     words = options.words_without("--shards", "--cluster", "--slurm", "--out")[1:]
     jobs = list(missing([one for one in words if one != "--quiet"], shards, out))
     click.echo(f"{shards - len(jobs)} of {shards} shards are complete; {len(jobs)} to run", err=True)
-    parameters = dict(one.split("=", 1) for one in slurm)
-    failed = carry_out(
-        jobs, out, cluster, parameters=parameters, tell=lambda text: click.echo(text, err=True)
-    )
+    tell, parameters = partial(click.echo, err=True), dict(one.split("=", 1) for one in slurm)
+    failed = carry_out(jobs, out, cluster, parameters=parameters, tell=tell)
     for name, why in failed.items():
         click.echo(f"attnlab: {name}: {why}", err=True)
     if failed:
@@ -276,7 +261,7 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @click.argument("head")
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file: its workloads.")
 @options.preset
-@options.chosen_backends("What is raced; the backends of --implementations by default.")
+@options.chosen_backends(help="What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GATE_GRID)
 @options.folders
 @_margin("--margin", "slower", default="3%", help="A smaller slowdown is no regression.")
@@ -289,24 +274,15 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet
-def gate(
-    base: str,
-    head: str,
-    seconds: float,
-    visits: int,
-    summary: Path | None,
-    as_json: bool,
-    quiet: bool,
-    **given: Any,
-) -> int:
+def gate(base: str, head: str, summary: Path | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race two versions: did it become slower, bigger or wrong?
 
-    Each side is a commit, branch or tag of the git repository here (. is the working tree as it is), the path of an
-    interpreter or virtual environment, or a requirement such as torch==2.11.0, which is installed over this
-    environment's packages. By default at 8 heads and lengths 128, 512 and 1024.
+    A side is a commit, branch or tag of the git repository here; . is the working tree as it is. Or it is the path of
+    an interpreter or virtual environment. Or it is a requirement such as torch==2.11.0, which is installed over this
+    environment's packages. By default 8 heads and lengths 128, 512 and 1024 are raced.
 
-    Exits with 0 where nothing regressed, and says which slow-down it could not have seen; with 1 for a regression that
-    two races agree on; with 3 where there is no verdict, so that a pipeline can try again.
+    Exits with 0 where nothing regressed, and says how large a slowdown it could have missed. Exits with 1 for a
+    regression that two races agree on. Exits with 3 where there is no verdict, so that a pipeline can try again.
     """
     from attnlab.backends.contender import require_two, setting_of
     from attnlab.backends.discovery import backends as known
@@ -314,7 +290,7 @@ def gate(
     from attnlab.report import fill, show
     from attnlab.runs import gate as regression
 
-    sides = setting_of(base), setting_of(head)
+    sides, seconds, visits = (setting_of(base), setting_of(head)), given.pop("seconds"), given.pop("visits")
     require_two(*sides)
     margins = regression.Margins(**{one.name: given.pop(one.name) for one in fields(regression.Margins)})
     if not given["file"] and not given["preset"]:
@@ -325,22 +301,11 @@ def gate(
         raise ValueError("name what is raced: --backends A,B, or --implementations DIR with backend files")
     if visits < regression.LEAST_VISITS:
         raise ValueError(f"--visits must be at least {regression.LEAST_VISITS} for a gate, got {visits}")
-    limits = replace(
-        regression.LIMITS,
-        workload_seconds=seconds,
-        visits=min(regression.LIMITS.visits, visits),
-        most_visits=visits,
-    )
+    most = {"visits": min(regression.LIMITS.visits, visits), "most_visits": visits}
+    limits = replace(regression.LIMITS, workload_seconds=seconds, **most)
+    how: dict[str, Any] = {"folders": plan.folders, "margins": margins, "limits": limits}
     with progress(quiet=as_json or quiet) as shown:
-        found = regression.gate(
-            *sides,
-            raced,
-            plan.workloads,
-            folders=plan.folders,
-            margins=margins,
-            limits=limits,
-            on_event=shown.detail,
-        )
+        found = regression.gate(*sides, raced, plan.workloads, on_event=shown.detail, **how)
     if summary:
         with summary.open("a", encoding="utf-8") as file:
             file.write(fill("gate.md.j2", found=found, quiet=False))

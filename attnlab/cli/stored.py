@@ -13,9 +13,9 @@ from attnlab.system import without_garbage_collection
 from attnlab.text import finite, one_line
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
-@options.out("Where to write (default: RUN_DIR).")
+@options.out(help="Where to write (default: RUN_DIR).")
 @without_garbage_collection(last=True)
 def report(folder: Path, out: Path | None) -> int:
     """Write the report of a stored run again.
@@ -32,7 +32,7 @@ def report(folder: Path, out: Path | None) -> int:
     return 0
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @click.option(
     *("--format", "form"),
@@ -62,7 +62,7 @@ def show(folder: Path, form: str, as_json: bool) -> int:
     return 0
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=options.PATH)
 @click.option(
     *("-o", "--out"),
@@ -75,7 +75,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 
     Takes every run in and below the folders, interrupted runs as far as they are. A row holds one measurement with its
-    workload, contender, run and machine; a result without measurements has one row too. Exits with 1 where a run could
+    workload, contender, run and machine. A result without measurements has one row too. Exits with 1 where a run could
     not be read; the others are written all the same.
     """
     from attnlab.runs.store import collect as join
@@ -88,12 +88,10 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     return int(bool(skipped))
 
 
-@click.command()
+@click.command(cls=options.Command)
 @click.argument("first", metavar="RUN", type=options.PATH)
 @click.argument("second", metavar="RUN", type=options.PATH)
-@click.option(
-    "--anyway", is_flag=True, help="Show runs of different conditions too; nothing is called changed then."
-)
+@click.option("--anyway", is_flag=True, help="Show runs of different conditions too, without verdicts.")
 @options.as_json
 @without_garbage_collection(last=True)
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:

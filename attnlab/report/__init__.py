@@ -20,6 +20,8 @@ from attnlab.report.frames import Frames, comparison, differences, grids, record
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
+from attnlab.stats.verdicts import speeds
+from attnlab.workload.result import Outcome
 
 __all__ = [
     "PAGE",
@@ -28,41 +30,39 @@ __all__ = [
     "comparison_text",
     "differences",
     "fill",
-    "report_text",
+    "report_texts",
     "show",
     "to_json",
 ]
 __all__ += ["verdict_text", "write"]
 
-REPORT, FIGURES = "report.md", "figures"
+REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
 #: tables of groups of workloads on one page
 MOST_GROUPS = 4
 #: entries of an environment that the report shows: those that change a time
-_ENVIRONMENT = (
-    "cpu",
-    "gpus",
-    "cores",
-    "system",
-    "python",
-    "attnlab",
-    "governor",
-    "huge_pages",
-    "variables",
-)
+_ENVIRONMENT = ("cpu", "gpus", "cores", "system", "python", "attnlab", "governor", "huge_pages", "variables")
 
 
 def write(run: Run, folder: Path | None = None) -> Path:
-    """Write ``report.md``, ``figures/`` and ``explore.html`` into `folder`, by default the run's own.
+    """Write ``report.md``, ``details.md``, ``figures/`` and ``explore.html`` into `folder`, by default the run's own.
 
     Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
     NotStored where the folder cannot be written to.
     """
     place, frames = folder or run.folder, Frames(run)
     try:
-        pictures = _pictures(frames, place / FIGURES)
-        findings = chapter_of(run.folder, place)
-        (place / REPORT).write_text(report_text(frames, pictures, findings), encoding="utf-8")
-        (place / PAGE).write_text(page(frames, fill("verdict.md.j2", **answer(frames))), encoding="utf-8")
+        (place / FIGURES).mkdir(parents=True, exist_ok=True)
+        for old in (place / FIGURES).glob("*.png"):
+            old.unlink()
+        pictures = []
+        for name, one in run_figures.draw(frames).items():
+            figures.save(one.figure, place / FIGURES / f"{name}.png")
+            says = one.says.replace("[", "(").replace("]", ")")
+            pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
+        texts = report_texts(frames, pictures, chapter_of(run.folder, place))
+        texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
+        for name, text in texts.items():
+            (place / name).write_text(text, encoding="utf-8")
     except OSError as fault:
         raise NotStored(
             f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "
@@ -71,11 +71,42 @@ def write(run: Run, folder: Path | None = None) -> Path:
     return place / REPORT
 
 
-def report_text(
+def report_texts(
     frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Mapping[str, Any]] = ()
-) -> str:
-    """The report as Markdown, with links to the pictures that there are."""
-    return fill("report.md.j2", **_values(frames), pictures=pictures, findings=findings)
+) -> dict[str, str]:
+    """The report and its details as Markdown by the name of their file, with links to the pictures that there are."""
+    run, analysis, control, results = frames.run, frames.analysis, frames.control, frames.results
+    left_out = frames.left_out
+    by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
+    missing = left_out[(left_out.outcome == Outcome.UNAVAILABLE) & by_itself]
+    values = {
+        **answer(frames),
+        "run": run,
+        "names": analysis.names,
+        "shared": analysis.shared,
+        "margin": analysis.margin,
+        "machine": machine(run.environment),
+        "environment": [
+            (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
+        ],
+        "unseen": run.environment.get("not_seen_here") or [],
+        "command": run.command.replace("```", "'''"),
+        "measured": len(frames.contenders),
+        "grids": grids(frames.winners),
+        "most_groups": MOST_GROUPS,
+        "contenders": frames.contenders,
+        "fallbacks": results[results.asked_kernel.notna()].drop_duplicates("contender"),
+        "missing": missing.contender,
+        "left_out": left_out.drop(missing.index),
+        "accuracy": frames.accuracy,
+        "control": control,
+        "control_worst": None if control.empty else float((control.speedup - 1).abs().max()),
+        "between": None if control.empty else float(control.between_processes.median()),
+        "growth": frames.growth,
+        "pictures": pictures,
+        "findings": findings,
+    }
+    return {name: fill(f"{name}.j2", **values) for name in (REPORT, DETAILS)}
 
 
 def verdict_text(run: Run) -> str:
@@ -86,11 +117,13 @@ def verdict_text(run: Run) -> str:
 
 def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False) -> str:
     """One race in words and as a table, as Markdown; `chosen` says which workload was taken of several."""
-    facts = [one.latency.facts for one in found.results if one.latency]
+    timed = {one.contender: one.latency for one in found.results if one.latency}
+    facts = [one.facts for one in timed.values()]
     return fill(
         "compare.md.j2",
         found=found,
         rows=comparison(found),
+        speeds={name: speeds(one) for name, one in timed.items()},
         needed=max((one.visits_needed or 0 for one in found.verdicts.values()), default=0),
         others=next((one["others"] for one in facts if "others" in one), None),
         chosen=chosen,
@@ -125,49 +158,6 @@ def bmf(run: Run) -> dict[str, dict[str, dict[str, float]]]:
             told["peak-memory"] = {"value": row["peak_bytes"]}
         found[f"{row['workload']} {row['contender']}"] = told
     return found
-
-
-def _pictures(frames: Frames, folder: Path) -> list[dict[str, str]]:
-    """The figures as files in `folder`, from which those of an earlier report are removed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.png"):
-        old.unlink()
-    drawn = run_figures.draw(frames)
-    for name, one in drawn.items():
-        figures.save(one.figure, folder / f"{name}.png")
-    return [
-        {"says": one.says.replace("[", "(").replace("]", ")"), "link": f"{FIGURES}/{name}.png"}
-        for name, one in drawn.items()
-    ]
-
-
-def _values(frames: Frames) -> Mapping[str, Any]:
-    """What the report shows beside its pictures and experiments."""
-    run, analysis, control, results = frames.run, frames.analysis, frames.control, frames.results
-    return {
-        **answer(frames),
-        "run": run,
-        "names": analysis.names,
-        "shared": analysis.shared,
-        "margin": analysis.margin,
-        "machine": machine(run.environment),
-        "environment": [
-            (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
-        ],
-        "unseen": run.environment.get("not_seen_here") or [],
-        "command": run.command.replace("```", "'''"),
-        "measured": len(frames.contenders),
-        "grids": grids(frames.winners),
-        "most_groups": MOST_GROUPS,
-        "contenders": frames.contenders,
-        "fallbacks": results[results.asked_kernel.notna()].drop_duplicates("contender"),
-        "left_out": frames.left_out,
-        "accuracy": frames.accuracy,
-        "control": control,
-        "control_worst": None if control.empty else float((control.speedup - 1).abs().max()),
-        "between": None if control.empty else float(control.between_processes.median()),
-        "growth": frames.growth,
-    }
 
 
 def _plain(value: Any) -> str:

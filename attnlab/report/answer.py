@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from attnlab.report.frames import NOT_BELIEVED, Frames, mapping, pool_threads
-from attnlab.stats.analysis import Analysis, Cell, Choice, choose, largest_with_peaks
+from attnlab.report.frames import NOT_BELIEVED, Frames, mapping
+from attnlab.stats.analysis import Choice, choose, largest_with_peaks
 from attnlab.stats.ranking import Sure
 from attnlab.stats.verdicts import speeds
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: a contender that the fastest beats by this factor wherever both were measured is not worth a further race
 SLOW = 10.0
 #: above this part of disturbed rounds a reader is warned
 BUSY = 0.2
-#: environment variables that hold libraries to fewer threads, and those that choose a library's kernels
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_KERNELS = (
-    "OPENBLAS_CORETYPE", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
-    "ATEN_CPU_CAPABILITY", "NPY_DISABLE_CPU_FEATURES", "BLIS_ARCH_TYPE",
-)  # fmt: skip
-_FAULTS = (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)
+#: outcomes for which nobody should use a contender, the worst first
+_FAULTS = [str(one).replace("_", " ") for one in (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)]
 
 
 def answer(frames: Frames) -> dict[str, Any]:
@@ -36,11 +28,19 @@ def answer(frames: Frames) -> dict[str, Any]:
     name = chosen["name"] if chosen else None
     unsure = winners[(winners.sure == Sure.NO_INTERVAL) | winners.not_compared.map(bool)]
     lower = results[results.computes_in.notna() & results.seconds.notna()].sort_values("score_bytes")
+    faulty = frames.left_out[frames.left_out.outcome.isin(_FAULTS)]
+    two_speeds = [
+        {"heads": cell.workload.heads, "n": cell.workload.keys, "group": cell.group, "name": name, "of": both}
+        for cell in analysis.cells
+        for name, one in cell.measured.items()
+        if one.latency and len(both := speeds(one.latency)) > 1
+    ]
+    least = results[results.behind_low.notna()].groupby("contender", sort=False).behind.min()
     return {
         "chosen": chosen,
         "groups": groups,
         "kinds": len({one["name"] for _, one in groups if one}),
-        "faulty": list(_faulty(results)),
+        "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),
         "outcomes": set(results.outcome),
         "memory": _memory(frames, name),
         "crossovers": frames.crossovers[
@@ -48,21 +48,11 @@ def answer(frames: Frames) -> dict[str, Any]:
         ],
         "lower": lower.drop_duplicates("contender", keep="last"),
         "unsure": unsure,
-        "slow": _slow(results),
-        "two_speeds": list(_two_speeds(frames.analysis)),
+        "slow": least[least >= SLOW],
+        "two_speeds": two_speeds,
         "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
         "warned": warnings(frames),
     }
-
-
-def _two_speeds(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    """Contenders that have two speeds from visit to visit at a workload, with both and how often each was met."""
-    for cell in analysis.cells:
-        for name, result in cell.measured.items():
-            found = speeds(result.latency) if result.latency else ()
-            if len(found) > 1:
-                place = {"heads": cell.workload.heads, "n": cell.workload.keys, "group": cell.group}
-                yield {**place, "contender": name, "fast": found[0], "slow": found[1]}
 
 
 def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
@@ -75,6 +65,10 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         return None
     won, close, tied = map(chosen.first_at, (Sure.DECIDED, Sure.CLOSE, Sure.TIE))
     name = chosen.name
+    close_to, tied_with = (
+        list(dict.fromkeys(one for cell in cells for one in cell.won.first if one not in cell.first & {name}))
+        for cells in (close, tied)
+    )
     worst = max(chosen.behind, key=lambda one: one.behind(name), default=None)
     leads = [one.won.ahead.ratio for one in won if one.won.ahead is not None]
     kinds = {one.won.sure for one in chosen.places}
@@ -86,9 +80,9 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         "won": len(won),
         "lead": (min(leads), max(leads)) if leads else None,
         "close": len(close),
-        "close_to": _rivals(name, close),
+        "close_to": close_to,
         "tied": len(tied),
-        "tied_with": _rivals(name, tied),
+        "tied_with": tied_with,
         "behind": len(chosen.behind),
         "worst": worst
         and {"by": worst.behind(name), "heads": worst.at[0], "n": worst.at[1], "group": worst.group},
@@ -96,33 +90,6 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         "absent": len(chosen.absent),
         "absent_why": next((one.answers[name].reason for one in chosen.absent if name in one.answers), None),
     }
-
-
-def _rivals(name: str, places: Sequence[Cell]) -> list[str]:
-    return list(
-        dict.fromkeys(one for place in places for one in place.won.first if one not in place.first & {name})
-    )
-
-
-def _faulty(results: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Contenders that are wrong, crash or hang, with the number of workloads and the first reason."""
-    for outcome in (str(one).replace("_", " ") for one in _FAULTS):
-        for name, rows in results[results.outcome == outcome].groupby("contender", sort=False):
-            asked = int((results.contender == name).sum())
-            yield {
-                "outcome": outcome,
-                "contender": name,
-                "at": len(rows),
-                "of": asked,
-                "reason": rows.reason.iloc[0],
-            }
-
-
-def _slow(results: pd.DataFrame) -> dict[str, Any] | None:
-    """Contenders that the fastest beats by `SLOW` and more wherever both were measured, and by how much at least."""
-    least = results[results.behind_low.notna()].groupby("contender", sort=False).behind.min()
-    slow = least[least >= SLOW]
-    return None if slow.empty else {"names": list(slow.index), "by": float(slow.min())}
 
 
 def _memory(frames: Frames, name: str | None) -> dict[str, Any] | None:
@@ -147,7 +114,7 @@ def warnings(frames: Frames) -> dict[str, Any]:
     facts = [one.facts for one in timed]
     failed = control[control.differs]
     refused = results[results.outcome == NOT_BELIEVED]
-    variables = mapping(run.environment.get("variables"))
+    without_peak = int(results[results.seconds.notna()].peak_bytes.isna().sum())
     return {
         "answered": results.workload.nunique(),
         "planned": len(run.plan.workloads),
@@ -162,26 +129,8 @@ def warnings(frames: Frames) -> dict[str, Any]:
         "control_of": len(control),
         "control_worst": None if failed.empty else failed.iloc[int((failed.speedup - 1).abs().argmax())],
         "not_believed": dict(refused.reason.value_counts()),
-        "no_memory": int(
-            results.reason[results.seconds.notna()].str.contains("peak memory could not be").sum()
-        ),
-        "threads": _held(run.environment, {one: variables[one] for one in _THREADS if one in variables}),
-        "kernels": {one: variables[one] for one in _KERNELS if one in variables},
+        "no_memory": without_peak if run.complete and run.plan.memory else 0,
     }
-
-
-def _held(environment: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Variables that held libraries to fewer threads than there are cores, with both numbers; None where none did."""
-    cores, affinity = mapping(environment.get("cores")).get("physical"), environment.get("affinity")
-    counts = (cores, len(affinity) if isinstance(affinity, list) else None)
-    allowed = min((one for one in counts if isinstance(one, int)), default=0)
-    pools = [
-        max(pool_threads(mapping(facts)), default=0)
-        for name, facts in mapping(environment.get("contenders")).items()
-        if "threads=" not in name
-    ]
-    held = [one for one in pools if 0 < one < allowed]
-    return {"variables": said, "threads": max(held), "cores": allowed} if said and held else None
 
 
 def machine(environment: Mapping[str, Any]) -> list[str]:

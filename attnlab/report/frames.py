@@ -17,7 +17,7 @@ from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell
 from attnlab.stats.crossover import find_crossovers, slopes
-from attnlab.stats.ranking import Lead, is_second_entry
+from attnlab.stats.ranking import is_second_entry
 from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result
 
@@ -135,36 +135,35 @@ class Frames:
     @cached_property
     def contenders(self) -> pd.DataFrame:
         """A row for each contender that was measured: where, its set-up, what ran, and whether its bits repeat."""
-        return _frame((row for name in self.analysis.names if (row := self._contender(name))), _CONTENDER)
-
-    def _contender(self, name: str) -> dict[str, Any] | None:
-        mine = self.results[self.results.contender == name]
-        timed = mine[mine.seconds.notna()]
-        if timed.empty:
-            return None
-        facts = mapping(mapping(self.run.environment.get("contenders")).get(name))
-        same = [bit for one in self.run.invariance if one.contender == name for bit in one.same.values()]
-        return {
-            "contender": name,
-            "measured": len(timed),
-            "asked": len(mine),
-            "setup_seconds": timed.setup_seconds.median(),
-            "same_bits": f"{sum(same)} of {len(same)}" if same else None,
-            "threads": max(pool_threads(facts), default=None),
-            "kernels": ", ".join(dict.fromkeys(timed.kernel.dropna())) or None,
-            "versions": ", ".join(
-                f"{one} {number}" for one, number in mapping(facts.get("versions")).items()
-            ),
-        }
+        rows, known = [], mapping(self.run.environment.get("contenders"))
+        for name, mine in self.results.groupby("contender", sort=False):
+            timed, facts = mine[mine.seconds.notna()], mapping(known.get(str(name)))
+            if timed.empty:
+                continue
+            same = [bit for one in self.run.invariance if one.contender == name for bit in one.same.values()]
+            pools = facts.get("pools")
+            threads = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
+            versions = mapping(facts.get("versions")).items()
+            rows.append(
+                {
+                    "contender": name,
+                    "measured": len(timed),
+                    "asked": len(mine),
+                    "setup_seconds": timed.setup_seconds.median(),
+                    "same_bits": f"{sum(same)} of {len(same)}" if same else None,
+                    "threads": max((one for one in threads if isinstance(one, int)), default=None),
+                    "kernels": ", ".join(dict.fromkeys(timed.kernel.dropna())) or None,
+                    "versions": ", ".join(f"{one} {number}" for one, number in versions),
+                }
+            )
+        return _frame(rows, _CONTENDER)
 
     @cached_property
     def left_out(self) -> pd.DataFrame:
-        """A row for each contender and outcome without a time: at how many workloads, and the first reason."""
-        without = self.results[self.results.seconds.isna()]
-        counted = without.groupby(["contender", "outcome"], sort=False).agg(
-            at=("n", "size"), reason=("reason", "first")
-        )
-        return counted.reset_index()
+        """A row for each contender and outcome without a time: at how many workloads `of` all, and the first reason."""
+        without = self.results[self.results.seconds.isna()].groupby(["contender", "outcome"], sort=False)
+        counted = without.agg(at=("n", "size"), reason=("reason", "first")).reset_index()
+        return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
 
 
 _RESULT = (
@@ -179,15 +178,8 @@ _WINNER = (
     "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
-    "contender",
-    "measured",
-    "asked",
-    "setup_seconds",
-    "same_bits",
-    "threads",
-    "kernels",
-    "versions",
-)
+    "contender", "measured", "asked", "setup_seconds", "same_bits", "threads", "kernels", "versions",
+)  # fmt: skip
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
@@ -263,7 +255,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
 
 
 def _winner(cell: Cell) -> dict[str, Any]:
-    won = cell.won
+    won, over = cell.won, cell.won.over_baseline
     return {
         **_place(cell),
         "sure": str(won.sure),
@@ -272,8 +264,8 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "same_kernel": sorted(cell.first.difference(won.first)),
         "seconds": won.seconds,
         "runner_up": won.ahead.over if won.ahead else None,
-        **_lead("speedup", won.ahead),
-        **_lead("over_baseline", won.over_baseline),
+        **(_span("speedup", won.ahead.ratio, won.ahead.low, won.ahead.high) if won.ahead else {}),
+        **(_span("over_baseline", over.ratio, over.low, over.high) if over else {}),
         "not_compared": list(won.not_compared),
         "peak_bytes": cell.measured[won.name].peak_bytes,
     }
@@ -288,10 +280,6 @@ def speedup_of(name: str, verdict: Verdict | None) -> dict[str, float | None]:
         return dict.fromkeys(_ends(name))
     low, high = (1 / verdict.high, 1 / verdict.low) if verdict.low > 0 else (None, None)
     return dict(zip(_ends(name), (1 / verdict.ratio, low, high), strict=True))
-
-
-def _lead(name: str, lead: Lead | None) -> dict[str, float | None]:
-    return {} if lead is None else _span(name, lead.ratio, lead.low, lead.high)
 
 
 def _span(name: str, value: float, low: float | None, high: float | None) -> dict[str, float | None]:
@@ -353,13 +341,6 @@ def evenly(values: Sequence[Any], most: int) -> list[Any]:
 def mapping(value: Any) -> Mapping[str, Any]:
     """An entry of an environment, in which a file may hold anything; empty where it is no mapping."""
     return value if isinstance(value, Mapping) else {}
-
-
-def pool_threads(facts: Mapping[str, Any]) -> list[int]:
-    """The numbers of threads of the pools in a contender's process."""
-    pools = facts.get("pools")
-    counts = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
-    return [one for one in counts if isinstance(one, int) and one > 0]
 
 
 def differences(found: Diff) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from attnlab.report.render import fill
 
 if TYPE_CHECKING:
     import altair as alt
-    import pandas as pd
 
 PAGE = "explore.html"
 #: rows of the table, and raw rounds, that one page holds; of more the first, or evenly spaced ones
@@ -31,7 +30,6 @@ QUANTITIES = {
     "error": "relative error",
 }
 _SPEEDUP = ("speedup", "speedup_low", "speedup_high")
-_WIDTH = 430
 
 
 def page(frames: Frames, verdict: str) -> str:
@@ -39,26 +37,26 @@ def page(frames: Frames, verdict: str) -> str:
     from markdown_it import MarkdownIt
     from markupsafe import Markup
 
-    rounds, results = (
-        frames.rounds,
-        frames.results.sort_values("seconds", key=lambda one: one.isna(), kind="stable"),
-    )
-    spec = charts(frames).to_dict()
-    thinned = rounds.iloc[:: max(1, -(-len(rounds) // MOST_ROUNDS))]
-    spec["datasets"] = {name: records(one) for name, one in _data(frames, thinned).items()}
-    # no tag can begin within the data
-    data = json.dumps(spec, allow_nan=False).replace("<", "\\u003c")
+    results = frames.results.sort_values("seconds", key=lambda one: one.isna(), kind="stable")
+    every = max(1, -(-len(frames.rounds) // MOST_ROUNDS))
+    joined = frames.winners["first"].map(", ".join)
+    data = {
+        "results": frames.results[frames.results.seconds.notna()],
+        "winners": frames.winners.assign(first=joined).drop(columns=["not_compared", "same_kernel"]),
+        "rounds": frames.rounds.iloc[::every],
+    }
+    spec = charts(frames).to_dict() | {"datasets": {name: records(one) for name, one in data.items()}}
     head = MarkdownIt("commonmark", {"html": False}).enable("table").render(verdict)
     return fill(
         "explore.html.j2",
         title=frames.run.folder.resolve().name,
         head=Markup(head),  # markdown-it leaves HTML in it as text
         bundle=Markup(_bundle()),
-        spec=Markup(data),
+        spec=Markup(json.dumps(spec, allow_nan=False).replace("<", "\\u003c")),  # no tag can begin in it
         rows=list(results[:MOST_ROWS].itertuples()),
         grouped=results.group.nunique() > 1,
         left_out=max(0, len(results) - MOST_ROWS),
-        every=-(-len(rounds) // MOST_ROUNDS),
+        every=every,
     )
 
 
@@ -67,128 +65,86 @@ def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed, as one script."""
     import vl_convert
 
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
-        "</script", "<\\/script"
-    )
-
-
-def _data(frames: Frames, rounds: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    results = frames.results[frames.results.seconds.notna()]
-    winners = frames.winners.assign(first=frames.winners["first"].map(", ".join)).drop(
-        columns=["not_compared", "same_kernel"]
-    )
-    return {"results": results, "winners": winners, "rounds": rounds}
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    return str(script).replace("</script", "<\\/script")
 
 
 def charts(frames: Frames) -> alt.VConcatChart:
     """Curves against length, speedups with intervals at one size, the map of the fastest, and the raw rounds.
 
-    One choice of group, head count and length holds for all of them.
+    One choice of group, head count and length holds for all of them; at first it is the largest size.
     """
     import altair as alt
 
     timed = frames.results[frames.results.seconds.notna()]
-    choices = [_choice(name, sorted(set(timed[name]))) for name in ("group", "heads", "n")]
+    choices = []
+    for name in ("group", "heads", "n"):
+        values = sorted(set(timed[name].tolist())) or [None]
+        bind = alt.binding_select(options=values, name=f"{name} ") if len(values) > 1 else alt.Undefined
+        choices.append(alt.param(name, value=values[-1], bind=bind))
     labels: dict[str, Any] = {"options": list(QUANTITIES), "labels": list(QUANTITIES.values())}
     quantity = alt.param("quantity", value="seconds", bind=alt.binding_select(name="curves show ", **labels))
     only = alt.selection_point(fields=["contender"], bind="legend", name="only")
-    legend = alt.Legend(
-        orient="top", columns=5, title="click to show one, shift-click for more", titleLimit=400
-    )
+    title = "click to show one, shift-click for more"
+    legend = alt.Legend(orient="top", columns=5, title=title, titleLimit=400)
     names = list(dict.fromkeys(frames.rounds.contender))
     colour = alt.Color("contender:N", scale=alt.Scale(domain=names), legend=legend)
-    faded = alt.when(only).then(alt.value(1.0)).otherwise(alt.value(0.08))
-    first = _against_length(colour, faded).add_params(only) | _speedups(colour)
-    made = alt.vconcat(first, _fastest(colour) | _rounds(colour, faded))
-    made = made.add_params(*choices, quantity)
+    lines, spans, boxes, rounds = _panels(
+        colour, alt.when(only).then(alt.value(1.0)).otherwise(alt.value(0.08))
+    )
+    made = alt.vconcat(lines.add_params(only) | spans, boxes | rounds).add_params(*choices, quantity)
     made.resolve = alt.Resolve(scale={"shape": "independent"})
     return made
 
 
-#: what is shown of the choices; and what a pointer shows of a contender
-_HERE, _SIZE = "datum.group == group && datum.heads == heads", " && datum.n == n"
-_TOLD = [f"{name}:N" for name in ("contender", "heads", "n", "kernel", "computes_in", "verdict")]
-_TOLD += [f"{name}:Q" for name in ("seconds", *_SPEEDUP, "peak_bytes", "error")]
-
-
-def _chart(data: str, title: str, **options: Any) -> alt.Chart:
+def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
+    """The four charts; `faded` is how opaque a contender is."""
     import altair as alt
 
-    return alt.Chart(alt.NamedData(data), title=title, width=_WIDTH, **options)
-
-
-def _log(base: int = 10) -> alt.Scale:
-    import altair as alt
-
-    return alt.Scale(type="log", base=base, nice=False, padding=12)
-
-
-def _against_length(colour: alt.Color, faded: Any) -> Any:
-    import altair as alt
-
-    lines = _chart("results", "Against length, at the chosen head count", height=320).transform_filter(_HERE)
-    lines = lines.transform_calculate(value="datum[quantity]")
-    return (
-        lines.transform_filter("isValid(datum.value) && datum.value > 0")
+    here, size = "datum.group == group && datum.heads == heads", " && datum.n == n"
+    log: dict[str, Any] = {"type": "log", "base": 10, "nice": False, "padding": 12}
+    told = [f"{name}:N" for name in ("contender", "heads", "n", "kernel", "computes_in", "verdict")]
+    told += [f"{name}:Q" for name in ("seconds", *_SPEEDUP, "peak_bytes", "error")]
+    results, winners, rounds = (
+        alt.Chart(alt.NamedData(name), width=430) for name in ("results", "winners", "rounds")
+    )
+    lines = (
+        results.properties(title="Against length, at the chosen head count", height=320)
+        .transform_filter(here)
+        .transform_calculate(value="datum[quantity]")
+        .transform_filter("isValid(datum.value) && datum.value > 0")
         .mark_line(point=True)
         .encode(
-            alt.X("n:Q", scale=_log(2)),
-            alt.Y("value:Q", scale=_log(), title=None, axis=alt.Axis(format="~s")),
+            alt.X("n:Q", scale={**log, "base": 2}),
+            alt.Y("value:Q", scale=log, title=None, axis={"format": "~s"}),
             colour,
             alt.Shape("contender:N", legend=None),
             opacity=faded,
-            tooltip=_TOLD,
+            tooltip=told,
         )
     )
-
-
-def _speedups(colour: alt.Color) -> Any:
-    import altair as alt
-
     title = "Speedup over the baseline at the chosen size, with 95 % interval"
-    rows = _chart("results", title).transform_filter(_HERE + _SIZE)
-    rows = rows.encode(alt.Y("contender:N", sort=None, title=None), colour)
-    low, middle = (alt.X(f"{name}:Q", scale=_log(), title="speedup") for name in ("speedup_low", "speedup"))
-    spans = rows.mark_rule().encode(low, alt.X2("speedup_high:Q"))
-    return spans + rows.mark_point(filled=True, size=70).encode(middle, tooltip=_TOLD)
-
-
-def _fastest(colour: alt.Color) -> Any:
-    import altair as alt
-
-    cells = _chart("winners", "The fastest at each size; pale where that is not decided")
+    at_size = results.properties(title=title).transform_filter(here + size)
+    at_size = at_size.encode(alt.Y("contender:N", sort=None, title=None), colour)
+    low, middle = (alt.X(f"{name}:Q", scale=log, title="speedup") for name in ("speedup_low", "speedup"))
+    spans = at_size.mark_rule().encode(low, alt.X2("speedup_high:Q"))
+    spans += at_size.mark_point(filled=True, size=70).encode(middle, tooltip=told)
+    cells = winners.properties(title="The fastest at each size; pale where that is not decided")
     cells = cells.transform_filter("datum.group == group")
-    cells = cells.encode(alt.X("heads:O", axis=alt.Axis(labelAngle=0)), alt.Y("n:O"))
+    cells = cells.encode(alt.X("heads:O", axis={"labelAngle": 0}), alt.Y("n:O"))
     decided = alt.condition("datum.sure == 'decided'", alt.value(0.85), alt.value(0.3))
-    told = ["first:N", "sure:N", "runner_up:N", *(f"{name}:Q" for name in _SPEEDUP), "workload:N"]
-    boxes = cells.mark_rect(stroke="white").encode(colour, opacity=decided, tooltip=told)
-    return boxes + cells.mark_text(fontSize=10).encode(alt.Text("contender:N"))
-
-
-def _rounds(colour: alt.Color, faded: Any) -> Any:
-    import altair as alt
-
+    of_cell = ["first:N", "sure:N", "runner_up:N", *(f"{name}:Q" for name in _SPEEDUP), "workload:N"]
+    boxes = cells.mark_rect(stroke="white").encode(colour, opacity=decided, tooltip=of_cell)
+    boxes += cells.mark_text(fontSize=10).encode(alt.Text("contender:N"))
     title = "Rounds at the chosen size; crosses were disturbed and do not count"
-    marks = alt.Scale(domain=[False, True], range=["circle", "cross"])
-    return (
-        _chart("rounds", title, height=320)
-        .transform_filter(_HERE + _SIZE)
-        .mark_point()
-        .encode(
-            alt.X("round:Q"),
-            alt.Y("seconds:Q", scale=_log(), axis=alt.Axis(format="~s")),
-            colour,
-            alt.Shape("disturbed:N", scale=marks, legend=None),
-            opacity=faded,
-            tooltip=["contender:N", "round:Q", "visit:Q", "seconds:Q", "disturbed:N"],
-        )
+    raw = rounds.properties(title=title, height=320).transform_filter(here + size)
+    marks = {"domain": [False, True], "range": ["circle", "cross"]}
+    raw = raw.mark_point().encode(
+        alt.X("round:Q"),
+        alt.Y("seconds:Q", scale=log, axis={"format": "~s"}),
+        colour,
+        alt.Shape("disturbed:N", scale=marks, legend=None),
+        opacity=faded,
+        tooltip=["contender:N", "round:Q", "visit:Q", "seconds:Q", "disturbed:N"],
     )
-
-
-def _choice(name: str, values: list[Any]) -> alt.Parameter:
-    """A select of one value of a column, the last at first: the largest size."""
-    import altair as alt
-
-    plain = [one.item() if hasattr(one, "item") else one for one in values] or [None]
-    bind = alt.binding_select(options=plain, name=f"{name} ") if len(plain) > 1 else alt.Undefined
-    return alt.param(name, value=plain[-1], bind=bind)
+    return lines, spans, boxes, raw

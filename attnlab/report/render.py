@@ -20,7 +20,6 @@ from attnlab.text import bytes_text, flops_text, number_text, one_line, percent,
 if TYPE_CHECKING:
     from jinja2 import Environment
     from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.markdown import Markdown
 
 #: stands where there is nothing to say
 NONE = "–"
@@ -52,16 +51,15 @@ def _templates(*, html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts = {
+    texts: dict[str, Any] = {
         "seconds": seconds_text,
         "bytes": bytes_text,
         "flops": flops_text,
         "percent": percent,
-        "number": number_text,
     }
+    texts |= {"number": number_text, "known": str}
     made.filters |= {name: _known(text) for name, text in texts.items()}
     made.filters |= {
-        "known": _known(str),
         "flop": lambda count: flops_text(count).removesuffix("/s"),
         "shortened": shortened,
         "code": code,
@@ -138,12 +136,6 @@ def where(row: Any) -> str:
     return ", ".join(one if name == "backend" else f"{name} = {one}" for name, one in plain.items())
 
 
-def verdict(claim: Any) -> str:
-    """A claim's verdict, with its condition if it depends on one."""
-    found = str(claim.verdict)
-    return f"{found}: {claim.condition}" if found == "conditional" else found
-
-
 def deciding(claim: Any) -> str:
     """The figure on which a claim's verdict turns, or why there is none."""
     row = claim.deciding
@@ -156,8 +148,12 @@ def deciding(claim: Any) -> str:
 # -- a terminal --------------------------------------------------------------------------------------
 
 
-def rich_text(markdown: str) -> Markdown:
-    """Markdown as rich shows it; names in tables are folded, not cut."""
+def show(markdown: str) -> None:
+    """Print Markdown on standard output: in a terminal as wide as that, else without colours.
+
+    Names in tables are folded, not cut.
+    """
+    from rich.console import Console
     from rich.markdown import Markdown, TableElement
     from rich.table import Table
 
@@ -171,15 +167,8 @@ def rich_text(markdown: str) -> Markdown:
     class Folded(Markdown):
         elements: ClassVar = {**Markdown.elements, "table_open": Folding}
 
-    return Folded(markdown, inline_code_theme="ansi_dark")
-
-
-def show(markdown: str) -> None:
-    """Print Markdown on standard output: in a terminal as wide as that, else without colours."""
-    from rich.console import Console
-
     here = sys.stdout.isatty()
     console = Console(width=None if here else _PIPED, force_terminal=here)
     with console.capture() as capture:
-        console.print(rich_text(markdown))
+        console.print(Folded(markdown, inline_code_theme="ansi_dark"))
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))

@@ -1,24 +1,26 @@
 """The figures of a run: latency by length, the fastest at each size, memory, and the roofline.
 
-Each returns None where there is nothing to draw. Names stand beside curves and in cells, so that no figure needs
-colours to be read; `says` states the result for whoever does not see it.
+Each asks one question; its title is the answer, and `says` states the result for whoever does not see it. Names stand
+beside curves and in cells, so that no figure needs colours to be read. None where there is nothing to draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnlab import figures
 from attnlab.figures import Drawn
 from attnlab.report.frames import Frames, Grid, evenly, grids
 from attnlab.report.render import plural, speedup
-from attnlab.text import bytes_text, flops_text, seconds_text
+from attnlab.text import bytes_text, flops_text, number_text, seconds_text
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+#: a contender that the fastest beats by this factor wherever measured would press all other curves together
+FAR = 100.0
 #: panels of one figure; inches of a panel of curves, and of a cell of the map
 _PANELS, _PANEL, _CELL = 3, (4.9, 4.6), (2.0, 0.62)
 #: edges of cells that are not decided, which are paler too
@@ -27,25 +29,29 @@ _PALE = 0.18
 
 
 class Curves(NamedTuple):
-    """What one figure of curves shows: columns of the results, the titles, and how a value is written."""
+    """What one figure of curves shows: columns of the results, what is best in it, and how a value is written.
+
+    guides : columns that are known by arithmetic, drawn as grey lines under their names.
+    """
 
     x: str
     y: str
-    title: str
+    best: str
     x_label: str
+    y_label: str
     written: Callable[[float], str]
-    better: Callable[[pd.Series[float]], Any]
+    better: Callable[..., Any]
+    guides: Mapping[str, str] = {}
 
 
-LATENCY = Curves("n", "seconds", "Time of one call (median): lower is better", "n, length", seconds_text, min)
-MEMORY = Curves("n", "peak_bytes", "Peak memory of one call: lower is better", "n, length", bytes_text, min)
+LATENCY = Curves("n", "seconds", "Lowest median time", "n, length", "time of one call", seconds_text, min)
+MEMORY = Curves(
+    *("n", "peak_bytes", "Lowest peak memory", "n, length", "peak memory of one call", bytes_text, min),
+    {"score matrix": "score_bytes", "output": "output_bytes"},
+)
 ROOFLINE = Curves(
-    "flop_per_byte",
-    "flops",
-    "Arithmetic done per second: higher is better",
-    "FLOPs per byte of inputs and output",
-    flops_text,
-    max,
+    *("flop_per_byte", "flops", "Nearest to the machine's limit", "FLOPs per byte of inputs and output"),
+    *("arithmetic per second", flops_text, max),
 )
 
 
@@ -54,7 +60,7 @@ def draw(frames: Frames) -> dict[str, Drawn]:
     drawn = {
         "latency": curves(frames, LATENCY),
         "winners": winners(frames),
-        "memory": curves(frames, MEMORY, {"score matrix": "score_bytes", "output": "output_bytes"}),
+        "memory": curves(frames, MEMORY),
         "roofline": curves(frames, ROOFLINE) if frames.run.ceilings else None,
     }
     return {name: one for name, one in drawn.items() if one is not None}
@@ -63,48 +69,49 @@ def draw(frames: Frames) -> dict[str, Drawn]:
 # -- curves --------------------------------------------------------------------------------------------
 
 
-def curves(frames: Frames, kind: Curves, guides: dict[str, str] | None = None) -> Drawn | None:
-    """`kind` against length, a panel for each group and head count; of many panels an even part.
-
-    guides : columns that are known by arithmetic, drawn as grey lines under their names.
-    """
-    known = frames.results[frames.results[kind.y].notna()]
-    every = [
-        (str(rows["group"].iloc[0]), int(rows.heads.iloc[0]), rows)
-        for _, rows in known.groupby(["group", "heads"], sort=False)
-    ]
-    every = [panel for panel in every if panel[2].n.nunique() > 1]
+def curves(frames: Frames, kind: Curves) -> Drawn | None:
+    """`kind` against length, a panel for each group and head count; of many panels an even part."""
+    behind = frames.results.groupby("contender", sort=False).behind.min()
+    far = behind[behind >= FAR]
+    known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
+    every = [rows for _, rows in known.groupby(["group", "heads"], sort=False) if rows.n.nunique() > 1]
     if not every:
         return None
     panels = every[-1:] if kind is ROOFLINE else evenly(every, _PANELS)
     figure, axes = figures.new_figure(
         len(panels), width=_PANEL[0] * len(panels) + 2.2 * (len(panels) < 2), height=_PANEL[1]
     )
-    styles = figures.styles(list(frames.contenders.contender))
-    for one, (name, heads, rows) in zip(axes, panels, strict=True):
+    styles, ends = figures.styles(list(frames.contenders.contender)), []
+    for one, rows in zip(axes, panels, strict=True):
         if kind is ROOFLINE:
             _roofs(one, frames, rows)
-        _panel(one, rows, kind, styles, guides or {})
-        figures.entitle(one, f"{plural(heads, 'head')}{', ' if name else ''}{name}", kind.x_label)
-    part = f" ({len(panels)} of {len(every)} panels)" if 1 < len(panels) < len(every) else ""
-    figure.suptitle(kind.title + part, fontsize=figures.SIZE + 1)
-    return Drawn(figure, _says(kind, *panels[-1]))
+        _panel(one, rows, kind, styles)
+        place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
+        figures.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
+        last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
+        ends.append((place, int(last.n.iloc[0]), last.iloc[0], last.iloc[-1]))
+    names, lengths = (
+        list(dict.fromkeys(found))
+        for found in zip(*((one[2].contender, one[1]) for one in ends), strict=True)
+    )
+    at = f"n = {lengths[0]}" if len(lengths) == 1 else "the longest lengths"
+    title = f"{kind.best} at {at}: {' or '.join(names[:2])}{' or others' if len(names) > 2 else ''}"
+    figure.suptitle(title, fontsize=figures.SIZE + 2, fontweight="bold")
+    told = [f"{title}."]
+    for place, n, best, worst in ends:
+        values = f"{best.contender} {kind.written(best[kind.y])}"
+        if worst.contender != best.contender:
+            values += f", {worst.contender} {kind.written(worst[kind.y])}"
+        told.append(f"{place}, n = {n}: {values}.")
+    if len(far):
+        told.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
+        figure.supxlabel(told[-1], fontsize=figures.SIZE - 1.5, color=figures.GREY, parse_math=False)
+    if len(panels) < len(every):
+        told.append(f"Panels: {len(panels)} of {len(every)}.")
+    return Drawn(figure, " ".join(told))
 
 
-def _says(kind: Curves, group: str, heads: int, rows: pd.DataFrame) -> str:
-    """The longest length of a panel in words: the best there, and the worst."""
-    there = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
-    best, worst = there.iloc[0], there.iloc[-1]
-    place = f"n = {best.n}, {plural(heads, 'head')}{', ' if group else ''}{group}"
-    told = f"{best.contender} {kind.written(best[kind.y])}"
-    if len(there) > 1:
-        told = f"from {told} to {worst.contender} {kind.written(worst[kind.y])}"
-    return f"{kind.title}. At {place}: {told}."
-
-
-def _panel(
-    axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any], guides: dict[str, str]
-) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any]) -> None:
     ends, count = [], rows.contender.nunique()
     for at, (name, mine) in enumerate(rows.sort_values("n").groupby("contender", sort=False)):
         look, x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
@@ -112,7 +119,7 @@ def _panel(
         size: dict[str, Any] = {"markersize": 4 + 3 * under, "linewidth": 1.2 + 1.6 * under}
         axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dashes, **size)
         ends.append((x[-1], y[-1], str(name), look.colour))
-    for text, column in guides.items():
+    for text, column in kind.guides.items():
         lengths = rows.drop_duplicates("n").sort_values("n")
         x, y = list(lengths[kind.x]), list(lengths[column])
         axes.plot(x, y, color=figures.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
@@ -141,21 +148,29 @@ def _roofs(axes: Axes, frames: Frames, rows: pd.DataFrame) -> None:
 
 def winners(frames: Frames) -> Drawn | None:
     """A cell for each size with the fastest contender and its speedup; dashed and pale where that is not decided."""
-    every = grids(frames.winners)
+    rows, every = frames.winners, grids(frames.winners)
     if not every:
         return None
     shown, styles = every[:_PANELS], figures.styles(frames.analysis.names)
     heights = [_CELL[1] * len(one.lengths) + 0.5 for one in shown]
     width = _CELL[0] * max(len(one.heads) for one in shown) + 0.9
     figure, axes = figures.new_figure(
-        1, len(shown), width=max(width, 5.0), height=sum(heights) + 0.5, height_ratios=heights
+        1, len(shown), width=max(width, 5.0), height=sum(heights) + 0.7, height_ratios=heights
     )
     for one, grid in zip(axes, shown, strict=True):
         _map(one, grid, styles)
-    figure.suptitle(
-        "The fastest, and its speedup over the runner-up\n(dashed: not decided)", fontsize=figures.SIZE
-    )
-    return Drawn(figure, _map_says(frames.winners))
+    decided = rows[rows.sure == "decided"].contender.value_counts()
+    title = "No size has a decided winner"
+    if len(decided):
+        title = f"{decided.index[0]} is decidedly fastest at {decided.iloc[0]} of {plural(len(rows), 'size')}"
+    figure.suptitle(title, fontsize=figures.SIZE + 2, fontweight="bold", parse_math=False)
+    about = "number: speedup over the runner-up; dashed: not decided"
+    figure.supxlabel(about, fontsize=figures.SIZE - 1.5, color=figures.GREY)
+    told = [
+        f"{name} leads at {len(mine)}, decidedly at {decided.get(name, 0)}"
+        for name, mine in sorted(rows.groupby("contender"), key=lambda one: -len(one[1]))
+    ]
+    return Drawn(figure, f"{title}. Of {plural(len(rows), 'size')} {'; '.join(told)}.")
 
 
 def _map(axes: Axes, grid: Grid, styles: dict[str, Any]) -> None:
@@ -166,38 +181,19 @@ def _map(axes: Axes, grid: Grid, styles: dict[str, Any]) -> None:
     axes.set_yticks(range(len(grid.lengths)), [f"n = {one}" for one in grid.lengths])
     axes.tick_params(length=0)
     axes.grid(False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
     figures.entitle(axes, grid.name)
+    look: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
     for (heads, n), row in grid.cells.items():
         if heads not in grid.heads or n not in grid.lengths:
             continue
         x, y, edge = grid.heads.index(heads), grid.lengths.index(n), _EDGES[row.sure]
         colour = styles[row.contender].colour
         ground = colour if edge == "-" else figures.mixed(colour, _PALE)
-        box = Rectangle(
-            (x - 0.47, y - 0.45), 0.94, 0.9, facecolor=ground, edgecolor=figures.BLACK, linestyle=edge
-        )
-        axes.add_patch(box)
+        line: dict[str, Any] = {"edgecolor": figures.BLACK, "linestyle": edge}
+        axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=ground, **line))
         told = speedup(row.speedup, row.speedup_low, row.speedup_high) if row.runner_up else "alone"
-        look: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "color": figures.ink(ground),
-            "parse_math": False,
-        }
-        axes.text(x, y - 0.17, row.contender, fontsize=_fitting(row.contender), fontweight="bold", **look)
-        axes.text(x, y + 0.2, told, fontsize=_fitting(told), **look)
-
-
-def _fitting(text: str) -> float:
-    """The size of letters in points at which `text` fits into a cell."""
-    return min(figures.SIZE - 1.5, _CELL[0] * 72 / 0.66 / max(1, len(text)))
-
-
-def _map_says(rows: pd.DataFrame) -> str:
-    told = [
-        f"{name} at {len(mine)}, {(mine.sure == 'decided').sum()} of them decided"
-        for name, mine in sorted(rows.groupby("contender"), key=lambda one: -len(one[1]))
-    ]
-    return f"Map of the fastest at {plural(len(rows), 'size')}: {'; '.join(told)}."
+        for text, above, weight in ((row.contender, -0.17, "bold"), (told, 0.2, "normal")):
+            fitting = min(figures.SIZE - 1.5, _CELL[0] * 72 / 0.66 / max(1, len(text)))
+            ink: dict[str, Any] = {"color": figures.ink(ground), "fontsize": fitting, "fontweight": weight}
+            axes.text(x, y + above, text, **ink, **look)

@@ -40,15 +40,6 @@ def test_every_file_of_data_is_declared() -> None:
     assert {file for file in every if file.suffix not in (".py", ".pyc", ".pyi")} <= matched
 
 
-def test_a_first_race_installs_neither_pytest_nor_what_traces_memory() -> None:
-    """Who wants them has an extra, and `all`; tests have them too."""
-    project, tests = PYPROJECT["project"], PYPROJECT["dependency-groups"]["test"]
-    for extra in ("memory", "pytest"):
-        asked = project["optional-dependencies"][extra]
-        assert asked and not set(asked) & set(project["dependencies"]) and set(asked) <= set(tests)
-        assert re.search(rf"[\[,]{extra}[,\]]", project["optional-dependencies"]["all"][0])
-
-
 def test_an_install_puts_one_name_at_the_top() -> None:
     """`attnlab`, with implementations and suites within."""
     site = Path(attnlab.__file__).parents[1]

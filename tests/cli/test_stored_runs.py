@@ -37,17 +37,3 @@ def test_data_is_printed_and_nothing_is_written(stored: Path, capsys: pytest.Cap
     assert status("show", str(stored), "--format", "bmf") == 0
     assert "latency" in json.loads(capsys.readouterr().out)["b1 h4 n64 d64 float32 cpu torch_sdpa"]
     assert {file: file.read_bytes() for file in stored.iterdir()} == before
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 16])
-def test_a_run_is_shown_as_far_as_it_is(
-    count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nothing of it, half a workload, some, or all."""
-    synthetic(tmp_path, lengths=(64, 1024), heads=(4,), complete=count == 16)
-    lines = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    if count < 16:
-        (tmp_path / "results.jsonl").write_text("".join(lines[:count]), encoding="utf-8")
-    assert status("show", str(tmp_path)) == 0
-    shown = capsys.readouterr().out
-    assert ("interrupted" in shown) == (count < 16) and ("Use torch_sdpa" in shown or count < 16)

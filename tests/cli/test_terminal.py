@@ -13,8 +13,6 @@ import pytest
 from rich.cells import cell_len
 from typed import status
 
-from attnlab.workload.mask_kinds import Given, Part
-
 REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 
 
@@ -57,8 +55,3 @@ def test_nobody_needs_to_read_to_the_end() -> None:
     found = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (found.returncode, found.stderr) == (0, "")
-
-
-def test_the_help_of_a_race_names_every_mask(screen: Callable[[str], list[str]]) -> None:
-    of_masks = "\n".join(screen("compare --help-all")).partition("--mask")[2].partition("--bias")[0]
-    assert all(f"{kind}(" in of_masks for kind in {*Part.kinds} - {Given.kind})

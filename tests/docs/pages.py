@@ -3,9 +3,7 @@
 A block is run as it stands, unless an HTML comment right before it says otherwise and why:
 
 ``<!-- test: parsed: takes minutes -->``  its commands are understood, and not run;
-``<!-- test: with --length 32 -->``       each of its `attnlab` commands is run with these options after its own;
-``<!-- test: needs pyarrow, duckdb -->``  it is run where these can be imported, and parsed elsewhere;
-``<!-- test: in tests/x/test_y.py -->``   that file tests it, and names this page.
+``<!-- test: with --length 32 -->``       its `attnlab` commands are run with these options after their own.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import contextlib
 import doctest
 import importlib.util
 import io
-import os
 import re
 import shlex
 import shutil
@@ -35,12 +32,11 @@ from attnlab.runs.plan import Plan, read_plan
 ROOT = Path(__file__).parents[2]
 #: rendered from percent files, which a test of their own runs
 NOTEBOOKS = ROOT / "docs" / "notebooks"
-MARK = re.compile(r"<!-- test: (parsed|with|needs|in):? (.+?) -->")
-TITLE = re.compile(r'title="([^"]+)"')
+MARK = re.compile(r"<!-- test: (parsed|with):? (.+?) -->")
 #: what a page shows is what is printed, but that ``...`` stands for what differs from machine to machine
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-#: a measured run, of which every reader has a copy
-REFERENCE = Path("reports", "reference")
+#: a plan that tests give to commands which measure: the machine's limits take ten seconds
+QUICK = "ceilings = false\nmemory = false\n"
 
 
 @dataclass(frozen=True)
@@ -54,13 +50,6 @@ class Block:
     text: str
     mark: str = ""
     said: str = ""
-
-    @property
-    def parsed(self) -> bool:
-        """Whether it is understood only, and not run."""
-        if self.mark == "needs":
-            return any(importlib.util.find_spec(name) is None for name in self.said.split(", "))
-        return self.mark == "parsed"
 
 
 def pages() -> list[Path]:
@@ -82,7 +71,7 @@ def blocks(page: Path) -> Iterator[Block]:
         mark = MARK.fullmatch(before)
         assert mark or not before.startswith("<!-- test:"), f"{page}:{first}: a mark that is not known"
         language, _, rest = token.info.strip().partition(" ")
-        title = TITLE.search(rest)
+        title = re.search(r'title="([^"]+)"', rest)
         said = mark.groups() if mark else ("", "")
         yield Block(page, first + 1, language, title[1] if title else None, token.content, *said)
 
@@ -100,29 +89,26 @@ class Reader:
     """Somebody who types a page from its top, in a folder of his own, with the run that comes with the repository."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.names = folder, dict[str, Any]()
-        self.printed = ""
-        shutil.copytree(ROOT / REFERENCE, folder / REFERENCE)
+        self.folder, self.names, self.printed = folder, dict[str, Any](), ""
+        shutil.copytree(ROOT / "reports" / "reference", folder / "reports" / "reference")
+        (folder / "quick.toml").write_text(QUICK, encoding="utf-8")
 
     def does(self, block: Block) -> None:
         """One block. Raises AssertionError where it does not do what the page says."""
-        if block.mark == "in":
-            assert block.page.name in (ROOT / block.said).read_text(encoding="utf-8")
+        printed, self.printed = self.printed, ""
+        if block.language == "text":
+            right = doctest.OutputChecker().check_output(block.text, printed, COMPARISON)
+            assert right or not printed, f"the page shows\n{block.text}\nand what came is\n{printed}"
             return
-        if block.language in ("text", "mermaid"):
-            if self.printed and not block.parsed:
-                checker = doctest.OutputChecker()
-                right = checker.check_output(block.text, self.printed, COMPARISON)
-                assert right, f"the page shows\n{block.text}\nand what came is\n{self.printed}"
-            self.printed = ""
-            return
-        self.printed = ""
         path = self.folder / (block.title or "plan.toml")
         if block.title or block.language == "toml":
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(block.text, encoding="utf-8")
         if block.language == "python":
-            self._python(compile(block.text, f"{block.page}:{block.line}", "exec"), block)
+            code = compile(block.text, f"{block.page}:{block.line}", "exec")
+            if not block.title and block.mark != "parsed":
+                with self._typed():
+                    exec(code, self.names)
         elif block.language == "toml":
             assert Plan.grid(**read_plan(path)).workloads
         elif block.language == "yaml":  # a CI file, with 1 for its variables
@@ -136,44 +122,24 @@ class Reader:
                 if words := shlex.split(line, comments=True):
                     self._command(words, block)
 
-    def _python(self, code: Any, block: Block) -> None:
-        if not block.title and not block.parsed:
-            printed = io.StringIO()
-            with contextlib.chdir(self.folder), contextlib.redirect_stdout(printed):
-                exec(code, self.names)
-            self.printed = printed.getvalue()
+    @contextlib.contextmanager
+    def _typed(self) -> Iterator[None]:
+        """In the reader's folder; what is printed is read."""
+        printed = io.StringIO()
+        with contextlib.chdir(self.folder), contextlib.redirect_stdout(printed):
+            yield
+        self.printed += printed.getvalue()
 
     def _command(self, words: list[str], block: Block) -> None:
-        *words, into = [*words[:-2], words[-1]] if words[-2:-1] == [">"] else [*words, ""]
-        understood(words)
-        if block.parsed:
+        understood(words[:-2] if words[-2:-1] == [">"] else words)
+        if block.mark == "parsed":
             return
-        if block.mark == "with" and words[0] in ("attnlab", "pytest"):
-            words += shlex.split(block.said)
-        if words[0] == "attnlab":
-            printed = self._attnlab(words[1:])
-        else:
-            assert words[0] in ("pytest", "python"), f"{words[0]} is run by nobody here: say why"
-            module = ["-P", "-m"] if words[0] == "pytest" else []
-            # without what is a worker's of pytest-xdist, which switches off the benchmarks of every pytest below it
-            ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-            command = [sys.executable, *module, *words[not module :]]
-            done = subprocess.run(command, cwd=self.folder, env=ours, capture_output=True, text=True)
-            assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-            printed = done.stdout
-        if into:
-            (self.folder / into).write_text(printed, encoding="utf-8")
-        else:
-            self.printed += printed
-
-    def _attnlab(self, words: list[str]) -> str:
-        printed = io.StringIO()
-        try:
-            with contextlib.chdir(self.folder), contextlib.redirect_stdout(printed):
-                main(words)
-        except SystemExit as end:
-            assert not end.code, f"attnlab {shlex.join(words)} ended with {end.code}\n{printed.getvalue()}"
-        return printed.getvalue()
+        assert words[0] == "attnlab", f"{words[0]} is run by nobody here: say why"
+        with self._typed():
+            try:
+                main(words[1:] + shlex.split(block.said))
+            except SystemExit as end:
+                assert not end.code, f"{shlex.join(words)} ended with {end.code}"
 
 
 def understood(words: list[str]) -> None:

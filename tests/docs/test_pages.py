@@ -21,7 +21,6 @@ PATHS = sorted(NOTEBOOKS.glob("*.py"))
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Typed from its top by one reader."""
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("MPLBACKEND", "agg")
     reader = Reader(tmp_path)
     for block in blocks(page):
         try:

@@ -51,14 +51,13 @@ def synthetic(
     lengths: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048),
     heads: tuple[int, ...] = (1, 4, 16),
     rounds: int = 15,
-    processes: int = 5,
+    visits: int = 5,
     noise: float = 0.02,
     wander: float = 0.01,
     baseline: str = "",
     second_entry: float = 1.0,
     wrong: tuple[str, ...] = (),
     memory: bool = True,
-    whole: bool = False,
     complete: bool = True,
     ceiling_flops: float = 240e9,
     seed: int = 0,
@@ -68,107 +67,78 @@ def synthetic(
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
     The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
-    `processes`, each with two placements. `contenders` are by default those with costs, and the `baseline` the first of
-    them.
-    `whole` results have all measurements and columns that a measured one has, set-up among them.
+    `visits`. `contenders` are by default those with costs, and the `baseline` the first of them.
     `variants` are further fields of the workloads; the whole grid is asked of each.
     """
     contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))
-    baseline = baseline or (BASELINE if costs is COSTS else contenders[0])
     plan = Plan.grid(lengths=lengths, heads=heads, contenders=(), baseline=None, **grid)
     every = tuple(workload.with_(**fields) for fields in variants for workload in plan.workloads)
-    plan = replace(plan, workloads=every)
     generator = np.random.default_rng(seed)
     run = Run(
         folder=folder,
-        plan=plan,
+        plan=replace(plan, workloads=every),
         environment=ENVIRONMENT,
         contenders=contenders,
-        baseline=baseline,
+        baseline=baseline or (BASELINE if costs is COSTS else contenders[0]),
         command="attnlab run --lengths 64,2048",
         started="2026-03-01T12:00:00+00:00",
         complete=complete,
-        account={"start-up": 21.0, "timed": 88.0, "warm-up": 31.0, "checking": 18.0, "memory": 16.0},
+        account={"starting": 21.0, "timed": 88.0, "warm-up": 31.0, "checking": 18.0, "instruments": 16.0},
         ceilings=[Ceiling("cpu", "float32", ceiling_flops, "numpy", 21e9, "torch")],
     )
     run.save()
     write_chapter(run, [variance()])
 
     def result(name: str, workload: Workload, drift: np.ndarray) -> Result:
-        backend = name.partition("#")[0]
+        backend, rows = name.partition("#")[0], workload.queries
         error = 3e-7 * (workload.keys / 64) ** 0.1
-        accuracy = Accuracy(error, 4e-6, 4 * error, workload.queries, workload.queries, passed=True)
+        accuracy = Accuracy(error, 4e-6, 4 * error, rows, rows, passed=True)
         if backend not in costs:
-            reason = (
-                f"{backend.removeprefix('torch_sdpa_')} attention is there for CUDA only, the device is cpu"
-            )
+            reason = f"{backend.removeprefix('torch_sdpa_')} attention is there for CUDA only"
             return Result(name, workload, Outcome.DECLINED, reason)
         if backend in wrong:
-            bad = Accuracy(
-                0.31, 4e-6, 1.2, workload.queries, workload.queries, False, "error 0.31, budget 4e-06"
-            )
+            bad = Accuracy(0.31, 4e-6, 1.2, rows, rows, False, "error 0.31, budget 4e-06")
             return Result(name, workload, Outcome.WRONG, "relative error 0.31, at most 4e-06 is right", bad)
         seconds = costs[backend](workload) * (second_entry if "#" in name else 1.0)
         if seconds > 2:
             reason = f"a call is predicted to take {seconds:.0f} s, more than 2 s"
             return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
-        count = len(drift)
-        placed = np.arange(count) * 2 * processes // count
-        samples = seconds * drift * np.exp(generator.normal(0, noise, count))
-        disturbed = np.arange(count) == 3 if count > 5 else np.zeros(count)
+        count = np.arange(len(drift))
+        samples = seconds * drift * np.exp(generator.normal(0, noise, len(drift)))
         noted = {
-            "round": range(count),
-            "process": placed // 2,
-            "placement": placed % 2,
-            "disturbed": disturbed,
+            "round": count,
+            "visit": count * visits // len(drift),
+            "disturbed": (count == 3) & (rounds > 5),
         }
-        noted["calibration_s"] = np.full(count, 5e-4)
-        if whole:
-            noted |= {
-                one: generator.integers(0, 200, count) for one in ("iterations", "minor_faults", "retaken")
-            }
-            noted |= {one: generator.uniform(0, 1e-2, count) for one in ("run_delay_s", "waited", "steal_s")}
-            noted |= {"involuntary_switches": generator.integers(0, 3, count)}
         columns = {name: tuple(map(float, column)) for name, column in noted.items()}
         latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
         peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000
         peaks = (Measurement("peak_memory", "B", (peak, peak * 1.001), facts={"method": "memray"}),)
         library, measured = backend.partition("_")[0], (latency, *(peaks if memory else ()))
-        if whole:
-            first = tuple(map(float, 5e-4 * np.exp(generator.normal(0, noise, processes))))
-            numbers = tuple(map(float, range(processes)))
-            columns = {"bind_s": first, "fresh": (0.0,) * processes, "process": numbers}
-            measured += (Measurement("setup", "s", first, columns),)
-        return Result(
-            name, workload, Outcome.MEASURED, None, accuracy, kernels.get(backend), measured, library
-        )
+        kernel = kernels.get(backend)
+        return Result(name, workload, Outcome.MEASURED, None, accuracy, kernel, measured, library)
 
-    for workload in plan.workloads:
+    for workload in every:
         drift = np.exp(np.cumsum(generator.normal(0, wander, rounds)))
         run.append([result(name, workload, drift) for name in contenders])
     return run
 
 
 def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
-    """The run, with those turns disturbed of which `when` says so: by length, number of the round, and process."""
+    """The run, with those turns disturbed of which `when` says so: by length, number of the round, and visit."""
 
     def flagged(one: Result) -> Result:
         assert one.latency is not None
-        turns = zip(one.latency.columns["round"], one.latency.columns["process"], strict=True)
+        turns = zip(one.latency.columns["round"], one.latency.columns["visit"], strict=True)
         flags = tuple(float(when(one.workload.keys, *turn)) for turn in turns)
         if not any(flags):
             return one
         columns = {**one.latency.columns, "disturbed": flags}
-        facts = {**one.latency.facts, "others": "1.5 cores, most of it rustc"}
+        facts = {**one.latency.facts, "others": "1.5 cores"}
         return replace(one, measurements=(replace(one.latency, columns=columns, facts=facts),))
 
     run.results = [flagged(one) for one in run.results]
     return run
-
-
-def alone_in_process_0(run: Run, keys: int) -> Run:
-    """The run, with every turn at this length disturbed but those of one process: times, and no intervals."""
-    return disturbed(run, lambda n, turn, process: n == keys and process > 0)
 
 
 def write_chapter(run: Run, findings: Sequence[Finding]) -> None:

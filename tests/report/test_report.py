@@ -14,10 +14,11 @@ from synthetic import disturbed
 
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
-from attnlab.report import Frames, fill, report_text, show, verdict_text, write
+from attnlab.report import Frames, fill, report_texts, show, verdict_text, write
 from attnlab.report.render import escaped, faster, speedup
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
+from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
 Make = Callable[..., Run]
@@ -35,21 +36,32 @@ def checked(text: str) -> str:
     return text
 
 
+def reported(run: Run) -> str:
+    """The report and its details."""
+    return checked("\n".join(report_texts(Frames(run)).values()))
+
+
 def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> None:
     run = made(lengths=(64, 1024), heads=(16,))
     page = write(run)
-    text = checked(page.read_text(encoding="utf-8"))
+    text, details = (
+        checked((page.parent / name).read_text(encoding="utf-8")) for name in ("report.md", "details.md")
+    )
     assert "**Use `torch_sdpa`**" in text[:80] and "attnlab run --lengths 64,2048" in text
-    assert "torch_eager#2" not in text, "entered twice, reported once"
-    pictures = re.findall(r"!\[(.*?)\]\((figures/.*?)\)", text)
-    assert [Path(file).stem for _, file in pictures[:4]] == ["latency", "winners", "memory", "roofline"]
-    for says, file in pictures:
-        assert (page.parent / file).read_bytes().startswith(b"\x89PNG") and len(says) > 20
-    assert any("torch_sdpa" in says and re.search(r"\d (ms|µs)", says) for says, _ in pictures)
-    assert len(text[: text.index("## Details")].splitlines()) < 60, "two screens"
-    again = read_run(run.folder)
-    shown = [{"says": says, "link": file} for says, file in pictures[:4]]
-    assert report_text(Frames(again), shown) == report_text(Frames(run), shown)
+    assert "torch_eager#2" not in text + details, "entered twice, reported once"
+    assert len(text.splitlines()) < 80, "two screens"
+    titles = {
+        re.sub(r"[^a-z -]", "", one.lower()).replace(" ", "-")
+        for one in re.findall(r"^## (.*)", details, re.M)
+    }
+    assert {*re.findall(r"\(details\.md#(.*?)\)", text)} == titles
+    pictures = re.findall(r"!\[(.*?)\]\(figures/(.*?)\.png\)", text + details)
+    assert [name for _, name in pictures] == ["latency", "winners", "memory", "roofline"]
+    for says, name in pictures:
+        assert (page.parent / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "torch_sdpa" in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
+        assert "naive_loop" not in says or "Not shown: naive_loop" in says or name == "winners"
+    assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +71,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"memory": False, "ceiling_flops": 1e6}, "No verdict"),
         ({"wrong": PAIR, "contenders": PAIR}, "Use none of these here"),
         ({"lengths": (64,), "heads": (1,), "complete": False}, "The run was interrupted: 1 of 1"),
-        ({"processes": 1, "contenders": PAIR}, "No verdict yet"),
+        ({"visits": 1, "contenders": PAIR}, "No verdict yet"),
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "| use |"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ "),
     ],
@@ -67,8 +79,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
 def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(
     made: Make, options: dict, said: str
 ) -> None:
-    frames = Frames(made(**{"lengths": (64, 256), "heads": (1,), **options}))
-    assert said in checked(report_text(frames))
+    assert said in reported(made(**{"lengths": (64, 256), "heads": (1,), **options}))
 
 
 def test_an_empty_run_says_so(made: Make, tmp_path: Path) -> None:
@@ -80,49 +91,37 @@ def test_an_empty_run_says_so(made: Make, tmp_path: Path) -> None:
 
 def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
     run = disturbed(made(contenders=(*PAIR, "torch_eager#2"), heads=(1,)), lambda *turn: True)
-    text = checked(report_text(Frames(run)))
+    text = reported(run)
     assert not re.search(r"\d× faster|\d (ms|µs|ns)\b", text)
 
 
 def test_a_fallback_is_told(made: Make) -> None:
     run = made(contenders=PAIR, heads=(1,))
-    run.results = [
-        replace(one, asked_kernel="_flash", kernel="_math") if one.contender == "torch_sdpa" else one
-        for one in run.results
-    ]
-    assert "`torch_sdpa` asked for `_flash`, but `_math` ran" in report_text(Frames(run))
+    run.results = [replace(one, asked_kernel="_flash", kernel="_math") for one in run.results]
+    assert "`torch_sdpa` asked for `_flash`, but `_math` ran" in reported(run)
 
 
 def test_a_hostile_run_has_harmless_markdown(made: Make) -> None:
     """Nothing in names, reasons, environment or command begins a tag, a link, a cell or a second code block."""
     run = made(contenders=PAIR, heads=(1,), wrong=("torch_eager",))
     run.environment = {**run.environment, "cpu": NASTY, "governor": f"```\n{NASTY}"}
-    run.results = [
-        replace(one, reason=NASTY) if one.reason else replace(one, kernel=NASTY) for one in run.results
-    ]
+    run.results = [replace(one, **{"reason" if one.reason else "kernel": NASTY}) for one in run.results]
     run.command, run.torn = f"attnlab ```\n# {NASTY}", {"results.jsonl": [NASTY]}
-    text = checked(report_text(Frames(run)))
+    text = reported(run)
     tags = re.findall(r"<(/?\w+)", re.sub(r"```.*?```", "", text, flags=re.S))
-    assert set(tags) <= {"details", "/details", "summary", "/summary"}
-    assert "\x1b" not in text and "](javascript" not in text and text.count("```") == 2
+    assert not tags and "\x1b" not in text and "](javascript" not in text and text.count("```") == 2
 
 
 def test_entries_of_the_environment_may_be_anything(made: Make) -> None:
     """A file may hold text where a mapping or a number belongs."""
     run = made(contenders=PAIR, heads=(1,))
-    run.environment = {
-        "cores": "many",
-        "contenders": [1],
-        "variables": None,
-        "gpus": 3,
-        "memory_bytes": "lots",
-    }
-    checked(report_text(Frames(run)))
-    run.environment = {
-        "contenders": {"torch_sdpa": {"pools": "x", "versions": 3}},
-        "not_seen_here": ["steal time"],
-    }
-    checked(report_text(Frames(run)))
+    odd = {"contenders": {"torch_sdpa": {"pools": "x", "versions": 3}}, "not_seen_here": ["steal time"]}
+    for one in (
+        {"cores": "many", "contenders": [1], "variables": None, "gpus": 3, "memory_bytes": "lots"},
+        odd,
+    ):
+        run.environment = one
+        reported(run)
 
 
 def test_a_folder_that_cannot_be_written_to_is_one_line(made: Make, tmp_path: Path) -> None:
@@ -138,13 +137,33 @@ def test_no_text_begins_a_tag_a_span_a_link_a_cell_or_a_second_line(text: str) -
     assert not re.search(r"<[A-Za-z/!?]|`|!\[|\]\(|\]:|\n|(?<!\\)\|", escaped(text))
 
 
-def test_a_gate_is_told_with_its_reasons_and_speedups() -> None:
-    """A regression of a half in time and memory, as a table with a space after each sign."""
-    why = Reason("memory", 2**20, 2**22), Reason("time", 0.0, 0.0)
-    line = Line("mine", Workload(), Kinds.REGRESSION, why, ratio=2.0, low=1.6, high=2.5)
-    text = fill("gate.md.j2", found=Gate("main", "HEAD", Margins(), (line,), {}, 12.0), quiet=False)
-    assert "Regression: `HEAD` is worse than `main` in 1 of 1 race" in text
-    assert "| 0.500 [0.400," in text and "1.00 MiB → 4.00 MiB; slower |" in text
+def test_what_cannot_run_here_is_one_sentence_and_a_shared_setting_no_warning(made: Make) -> None:
+    """One with settings of its own keeps its reason."""
+    run = made(contenders=PAIR, lengths=(64,), heads=(1,))
+    for name in ("jax_xla", "keras", "torch_sdpa[python=gone]"):
+        run.results.append(Result(name, run.plan.workloads[0], Outcome.UNAVAILABLE, f"no {name} here"))
+    run.environment = {**run.environment, "variables": {"OMP_NUM_THREADS": "1"}}
+    text = reported(run)
+    assert "2 backends cannot run here: `jax_xla`, `keras`." in text and "no jax_xla" not in text
+    assert "no torch_sdpa(python=gone) here" in text.replace("[", "(").replace("]", ")")
+    assert "Warning" not in text and "| variables | OMP_NUM_THREADS 1 |" in text
+
+
+@pytest.mark.parametrize("kind", [Kinds.REGRESSION, Kinds.NO_VERDICT])
+def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
+    """A row has size, speedup, interval and what was found; without a verdict the table comes first, and always."""
+    why = Reason("memory", 2**20, 2**22), Reason("unseen", head=2.5)
+    line = Line("mine", Workload(), kind, why, ratio=2.0, low=1.6, high=2.5)
+    found, unclear = Gate("main", "HEAD", Margins(), (line,), {}, 12.0), kind is Kinds.NO_VERDICT
+    text, brief = (checked(fill("gate.md.j2", found=found, quiet=quiet)) for quiet in (False, True))
+    row = "| 0.500 | 0.400 to 0.625 | peak memory 1.00 MiB → 4.00 MiB; a slowdown of up to 150 % could not"
+    said = (
+        "No verdict on `HEAD` against `main` in 1 of 1 race"
+        if unclear
+        else "`HEAD` is worse than `main` in 1 of 1"
+    )
+    assert row in text and (row in brief) == unclear and said in brief
+    assert (text.index(row) < text.index(said)) == unclear
 
 
 def test_speedups_are_written_one_way() -> None:

@@ -30,19 +30,15 @@ def told(pattern: str, text: str) -> float:
 
 
 def compared(run: Run, *further: Result, baseline: str = "a") -> Comparison:
-    results = (*run.results, *further)
-    workload = run.results[0].workload
-    return Comparison(
-        workload, baseline, results, verdicts_against(results, baseline), 5, command="attnlab compare a b"
-    )
+    results, workload = (*run.results, *further), run.results[0].workload
+    verdicts = verdicts_against(results, baseline)
+    return Comparison(workload, baseline, results, verdicts, 5, command="attnlab compare a b")
 
 
 def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
     run = made(costs=COSTS, **ONE)
     missing = Result("e", run.results[0].workload, Outcome.UNAVAILABLE, "no library")
-    text = comparison_text(compared(run, missing), chosen="of lengths the middle one").replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    text = comparison_text(compared(run, missing), chosen="of lengths the middle one")
     assert told(r"\*\*`b` is ([\d.]+)× faster \[.*\] than `a`", text) == pytest.approx(2, rel=0.02)
     assert told(r"\*\*`a` is ([\d.]+)× faster \[.*\] than `c`", text) == pytest.approx(4, rel=0.02)
     assert "`d` and `a` are equally fast" in text and "attnlab compare a b" in text
@@ -53,7 +49,7 @@ def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
 
 
 def test_without_an_interval_nothing_is_decided(made: Make) -> None:
-    text = comparison_text(compared(made(costs=COSTS, processes=1, **ONE)))
+    text = comparison_text(compared(made(costs=COSTS, visits=1, **ONE)))
     assert told(r"Undecided: `b` against `a`\*\*, speedup ([\d.]+)", text) == pytest.approx(2, rel=0.02)
     assert "faster" not in text and "without an interval" in text
 
@@ -65,12 +61,8 @@ def test_two_runs_side_by_side(made: Make) -> None:
     second.results = [replace(one, kernel="new") for one in second.results if one.contender != "c"]
     found = diff(replace(first, id="1"), replace(second, id="2"), anyway=True)
     rows = differences(found).set_index("contender")
-    assert rows.loc["b", "speedup"] == pytest.approx(2, rel=0.02) and rows.loc["b", "was"] == pytest.approx(
-        2, rel=0.02
-    )
-    assert rows.loc["b", "now"] == pytest.approx(4, rel=0.02) and rows.loc["d", "speedup"] == pytest.approx(
-        1, rel=0.02
-    )
+    for row, column, value in (("b", "speedup", 2), ("b", "was", 2), ("b", "now", 4), ("d", "speedup", 1)):
+        assert rows.loc[row, column] == pytest.approx(value, rel=0.02)
     text = fill("diff.md.j2", found=found, rows=rows.reset_index())
     assert re.search(r"`b` \| measured \| [\d.]+ µs → [\d.]+ µs \|", text)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from synthetic import synthetic
 
-from attnlab.report import Frames, report_text, verdict_text
+from attnlab.report import Frames, report_texts, verdict_text
 from attnlab.runs.store import RESULTS, RUN_FILE, read_run
 from attnlab.workload.result import Invariance
 
@@ -45,7 +45,7 @@ class Stored:
     def __init__(self, folder: Path) -> None:
         some = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_cudnn")
         folder.mkdir(exist_ok=True)
-        self.run = synthetic(folder, contenders=some, lengths=(64, 128), heads=(1,), rounds=10, whole=True)
+        self.run = synthetic(folder, contenders=some, lengths=(64, 128), heads=(1,), rounds=10)
         self.run.invariance = [Invariance("torch_sdpa", "float32", 64, 64, {"again": True})]
         self.run.save()
         self.folder = folder
@@ -61,7 +61,7 @@ class Stored:
         (self.folder / name).write_bytes(data)
         try:
             found = read_run(self.folder)
-            report_text(Frames(found))
+            report_texts(Frames(found))
             verdict_text(found)
             there = set(map(repr, found.results))
             for line, result in zip(self.good[RESULTS].splitlines(), self.run.results, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest import mock
 
@@ -21,59 +21,38 @@ BACKENDS = Path(__file__).parent / "backends"
 PHASES = ("start", "prepare", "check", "time", "memory")
 WORKLOAD = Workload(heads=2, queries=16, keys=16, head_dim=8)
 DEADLINE = 4.0
-QUICK = Limits(
-    visits=1, most_visits=1, rounds=2, turn_seconds=1e-4, warm_seconds=1e-3, deadline_seconds=DEADLINE
-)
+_SHORT = Limits(visits=1, most_visits=1, rounds=2, turn_seconds=1e-4, warm_seconds=1e-3)
+QUICK = replace(_SHORT, deadline_seconds=DEADLINE)
 #: for faults that end by themselves: nothing is too slow, however busy the machine is
-PATIENT = Limits(
-    visits=1, most_visits=1, rounds=2, turn_seconds=1e-4, warm_seconds=1e-3, call_seconds=300,
-    deadline_seconds=300, start_seconds=300,
-)  # fmt: skip
+PATIENT = replace(_SHORT, call_seconds=300.0, deadline_seconds=300.0, start_seconds=300.0)
 GOOD = ("numpy_vectorized", "numpy_blocked")
 CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
-OVER, UNAVAILABLE, WRONG = Outcome.OVER_BUDGET, Outcome.UNAVAILABLE, Outcome.WRONG
+OVER, UNAVAILABLE = Outcome.OVER_BUDGET, Outcome.UNAVAILABLE
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The outcome of a fault, and words of the reason; `phases` holds those that differ in a phase."""
-
-    outcome: Outcome
-    words: str
-    phases: Mapping[str, tuple[Outcome, str]] = field(default_factory=dict)
-
-
-#: at the start a file that fails on import is not there
-FAULTS: Mapping[str, Expected] = {
-    "exception": Expected(
-        CRASHED, "raised ValueError: faulty was here", {"start": (UNAVAILABLE, "fails on import")}
-    ),
-    "segfault": Expected(CRASHED, "killed by SIGSEGV when it was asked to"),
-    "abort": Expected(CRASHED, "killed by SIGABRT when it was asked to"),
-    "exit_at_once": Expected(CRASHED, "exited with status 7"),
-    "leave": Expected(CRASHED, "exited with status 1", {"start": (UNAVAILABLE, "SystemExit: enough")}),
-    "killed": Expected(CRASHED, "killed by SIGKILL"),
-    "exhausted": Expected(OVER, "ran out of memory", {"start": (UNAVAILABLE, "MemoryError")}),
-    "hang": Expected(TIMED_OUT, "no answer in time"),
-    "hang_with_gil": Expected(TIMED_OUT, "no answer in time"),
-    "stopped": Expected(TIMED_OUT, "no answer in time"),
-    "late": Expected(TIMED_OUT, "no answer in time"),
-    "garbage": Expected(CRASHED, "it sent a message"),
-    "half_a_frame": Expected(TIMED_OUT, "no answer in time"),
-    "huge_frame": Expected(CRASHED, "it sent a message of"),
+#: the outcome of each fault, and words of the reason
+FAULTS: Mapping[str, tuple[Outcome, str]] = {
+    "exception": (CRASHED, "raised ValueError: faulty was here"),
+    "segfault": (CRASHED, "killed by SIGSEGV when it was asked to"),
+    "abort": (CRASHED, "killed by SIGABRT when it was asked to"),
+    "exit_at_once": (CRASHED, "exited with status 7"),
+    "leave": (CRASHED, "exited with status 1"),
+    "killed": (CRASHED, "killed by SIGKILL"),
+    "exhausted": (OVER, "ran out of memory"),
+    **dict.fromkeys(("hang", "hang_with_gil", "stopped", "half_a_frame"), (TIMED_OUT, "no answer in time")),
+    "garbage": (CRASHED, "it sent a message"),
+    "huge_frame": (CRASHED, "it sent a message of"),
+    "closed_pipe": (CRASHED, "the other process is gone"),
+    **dict.fromkeys(("threads", "flood_stdout", "flood_stderr", "children", "elsewhere"), (MEASURED, "")),
+    **dict.fromkeys(("deaf", "forks", "returns_twice", "other_locale"), (MEASURED, "")),
+}
+#: what differs in a phase: a file that fails on import is not there
+ELSE: Mapping[tuple[str, str], tuple[Outcome, str]] = {
+    ("exception", "start"): (UNAVAILABLE, "fails on import"),
+    ("leave", "start"): (UNAVAILABLE, "SystemExit: enough"),
+    ("exhausted", "start"): (UNAVAILABLE, "MemoryError"),
     # the file of the trace of its memory is closed with it
-    "closed_pipe": Expected(
-        CRASHED, "the other process is gone", {"memory": (MEASURED, "could not be measured")}
-    ),
-    "threads": Expected(MEASURED, ""),
-    "flood_stdout": Expected(MEASURED, ""),
-    "flood_stderr": Expected(MEASURED, ""),
-    "children": Expected(MEASURED, ""),
-    "elsewhere": Expected(MEASURED, ""),
-    "deaf": Expected(MEASURED, ""),
-    "forks": Expected(MEASURED, ""),
-    "returns_twice": Expected(MEASURED, ""),
-    "other_locale": Expected(MEASURED, ""),
+    ("closed_pipe", "memory"): (MEASURED, "could not be measured"),
 }
 
 
@@ -119,9 +98,7 @@ def _left(before: set[int]) -> list[psutil.Process]:
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
     """The outcome, and words of the reason. What fails while its memory is measured has its speed already."""
-    told = FAULTS[fault]
-    if phase in told.phases:
-        return told.phases[phase]
+    outcome, words = ELSE.get((fault, phase), FAULTS[fault])
     if phase == "memory":
-        return MEASURED, "" if told.outcome is MEASURED else told.words
-    return told.outcome, told.words
+        return MEASURED, "" if outcome is MEASURED and (fault, phase) not in ELSE else words
+    return outcome, words

@@ -4,7 +4,7 @@
 """
 
 import ctypes
-import io
+import itertools
 import locale
 import os
 import signal
@@ -27,163 +27,70 @@ FRAMES = {
     "time": "Worker.turn",
     "memory": "PeakMemory.measure",
 }
-#: longer than any deadline of a test
+#: seconds, longer than any deadline of a test
 LONG = 3600
-MARK = "faulty was here"
-
-
-def channel():
-    """The socket on which the conductor waits for an answer."""
-    return next(one for one in range(3, 256) if _is_socket(one))
-
-
-def _is_socket(number):
-    try:
-        return stat.S_ISSOCK(os.fstat(number).st_mode)
-    except OSError:
-        return False
-
-
-def exception():
-    raise ValueError(f"{MARK}: <b>bad</b> \x1b[31m{'x' * 5000}")
-
-
-def segfault():
-    print(MARK, file=sys.stderr, flush=True)
-    ctypes.string_at(0)
-
-
-def abort():
-    print(MARK, file=sys.stderr, flush=True)
-    os.abort()
-
-
-def exit_at_once():
-    print(MARK, flush=True)
-    os._exit(7)
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def exhausted():
-    held = []
-    while True:
-        held.append(np.empty(2**27, np.uint8))
 
 
 def hang():
-    while True:
-        time.sleep(LONG)
-
-
-def hang_with_gil():
-    ctypes.PyDLL(None).sleep(LONG)
-
-
-def stopped():
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
-def threads():
-    for _ in range(400):
-        threading.Thread(target=time.sleep, args=(LONG,), daemon=True).start()
-
-
-def garbage():
-    os.write(channel(), b"garbage " * 1000)
-    hang()
-
-
-def half_a_frame():
-    os.write(channel(), struct.pack(">Q", 100) + b"x")
-    hang()
-
-
-def huge_frame():
-    os.write(channel(), struct.pack(">Q", 2**64 - 1) + b"{" * 4096)
-    hang()
-
-
-def late():
     time.sleep(LONG)
 
 
-def flood_stdout():
-    for _ in range(64):
-        sys.stdout.write("flood " * 2**17)
-    sys.stdout.flush()
+def fail():
+    raise ValueError(f"faulty was here: <b>bad</b> \x1b[31m{'x' * 5000}")
 
 
-def flood_stderr():
-    for _ in range(64):
-        os.write(2, b"\x1b]0;owned\x07" * 2**13)
-
-
-def closed_pipe():
-    os.closerange(3, 256)
-    hang()
+def send(data):
+    """Write to the socket on which the conductor waits for an answer."""
+    for number in range(3, 256):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.write(number, data)
+                return
+        except OSError:
+            continue
 
 
 def children():
+    sleep = [sys.executable, "-S", "-c", f"import time; time.sleep({LONG})"]
     for own_session in (False, True):
-        subprocess.Popen(
-            [sys.executable, "-S", "-c", f"import time; time.sleep({LONG})"], start_new_session=own_session
-        )
+        subprocess.Popen(sleep, start_new_session=own_session)
     # and one that has left its family altogether
     lost = f"import os, time; os.setsid(); os.fork() and os._exit(0); time.sleep({LONG})"
     subprocess.Popen([sys.executable, "-S", "-c", lost]).wait()
 
 
-def forks():
-    if os.fork() == 0:
-        os.setsid()
-        time.sleep(LONG)
-
-
-def returns_twice():
-    os.fork()
-
-
-def elsewhere():
-    os.chdir("/")
-    os.environ.clear()
-
-
 def deaf():
-    for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in set(signal.valid_signals()) - {signal.SIGKILL, signal.SIGSTOP}:
         try:
             signal.signal(number, signal.SIG_IGN)
         except (OSError, ValueError):
             continue
 
 
-def other_locale():
-    locale.setlocale(locale.LC_ALL, "C.UTF-8")
-    locale.setlocale(locale.LC_NUMERIC, "C")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="ascii")
-
-
-def rounding():
-    ctypes.CDLL("libm.so.6").fesetround(0x800)  # upward, on x86-64
-
-
-def interrupt():
-    raise KeyboardInterrupt
-
-
-def leave():
-    sys.exit("enough")
-
-
 FAULTS = {
-    name: one
-    for name, one in list(globals().items())
-    if callable(one)
-    and getattr(one, "__module__", "") == __name__
-    and name not in ("channel", "_is_socket", "strike", "prepare", "attend")
+    "exception": fail,
+    "leave": lambda: sys.exit("enough"),
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exit_at_once": lambda: os._exit(7),
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exhausted": lambda: [np.empty(2**27, np.uint8) for _ in itertools.count()],
+    "hang": hang,
+    "hang_with_gil": lambda: ctypes.PyDLL(None).sleep(LONG),
+    "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "threads": lambda: [threading.Thread(target=hang, daemon=True).start() for _ in range(400)],
+    "garbage": lambda: (send(b"garbage " * 1000), hang()),
+    "half_a_frame": lambda: (send(struct.pack(">Q", 100) + b"x"), hang()),
+    "huge_frame": lambda: (send(struct.pack(">Q", 2**64 - 1) + b"{" * 4096), hang()),
+    "flood_stdout": lambda: print("flood " * 2**23, flush=True),
+    "flood_stderr": lambda: [os.write(2, b"\x1b]0;owned\x07" * 2**13) for _ in range(64)],
+    "closed_pipe": lambda: (os.closerange(3, 256), hang()),
+    "children": children,
+    "forks": lambda: os.fork() or (os.setsid(), hang()),
+    "returns_twice": os.fork,
+    "elsewhere": lambda: (os.chdir("/"), os.environ.clear()),
+    "deaf": deaf,
+    "other_locale": lambda: (locale.setlocale(locale.LC_ALL, "C"), sys.stdout.reconfigure(encoding="ascii")),
 }
 struck = False
 
