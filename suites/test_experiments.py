@@ -2,7 +2,7 @@
 
 import pytest
 
-from attnlab.lab import experiments, run_experiment
+from attnlab.lab import EXPERIMENTS, run_experiment
 from attnlab.pytest_plugin import SETTINGS
 
 
@@ -12,7 +12,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("backend", list(dict.fromkeys(one.backend for one in contenders)))
 
 
-@pytest.mark.parametrize("experiment", list(experiments()))
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiment(experiment: str, backend: str, pytestconfig: pytest.Config) -> None:
     """Every row of what was measured through the backend agrees with its prediction."""
     found = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)

@@ -123,7 +123,8 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
         return 0
     if listing:
-        show(fill("experiments.md.j2", experiments=lab.experiments()))
+        known = {name: lab.load_experiment(name).question for name in lab.EXPERIMENTS}
+        show(fill("experiments.md.j2", experiments=known))
         return 0
     if claims:
         return _claims(names, as_json, **how)

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.figures import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
-from attnlab.lab.laws import jacobian_norm_squared
-from attnlab.lab.random_energy import critical_beta, random_energy
+from attnlab.lab.random_logits import critical_beta, random_energy
+from attnlab.lab.theory import jacobian_norm_squared
 from attnlab.libraries.library import required
 
 if TYPE_CHECKING:

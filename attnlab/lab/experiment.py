@@ -1,9 +1,8 @@
 """What an experiment declares, how it is run, and what it found: rows of measured beside predicted, as plain data.
 
-An experiment is a file in `attnlab/lab/experiments`. Its docstring is the question (first line) and the theory; its
-``EXPERIMENT`` declares the rest; one function measures. It asks every backend, and each answer becomes a row. Backends
-are opened once for each number format. One that cannot be asked is named with the reason, and one that raises becomes a
-failed row, not the end of the experiment.
+An experiment is a file in `attnlab/lab/experiments`. Its docstring is the question (first line) and the theory. Its
+``EXPERIMENT`` declares the rest, and one function measures: it yields a row for each answer of a backend. A backend
+that cannot be asked is named with the reason. One that raises becomes a failed row, and the experiment goes on.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
 from attnlab.lab.observables import Attend, Observables, black_box, gradients, observe
-from attnlab.lab.random_energy import RandomEnergy
+from attnlab.lab.random_logits import RandomEnergy
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import MOST_SEED
 
@@ -34,20 +33,6 @@ from attnlab.workload.workload import MOST_SEED
 Where = Mapping[str, Any]
 #: the relation of a figure of which nothing is predicted
 MEASURED = "measured"
-
-
-def meets(measured: float, relation: str, expected: float, room: float) -> bool:
-    """Whether `measured` stands in `relation` (= ≤ ≥ < > or `MEASURED`) to `expected`, give or take `room`.
-
-    < and > must hold beyond the room. A NaN stands in no relation.
-    """
-    if relation == MEASURED:
-        return math.isfinite(measured)
-    if measured == expected:
-        return relation in "=≤≥"
-    above = measured - expected
-    reached = {"=": abs(above) <= room, "≤": above <= room, "≥": above >= -room}
-    return bool((reached | {"<": above < -room, ">": above > room})[relation])
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -81,10 +66,11 @@ class Row(msgspec.Struct, frozen=True):
         """A judged row. Without a prediction (None) it passes if `measured` is finite."""
         if predicted is None:
             predicted, relation = measured, MEASURED
-        measured, predicted, error = float(measured), float(predicted), float(standard_error)
-        passed = meets(measured, relation, predicted, max(STANDARD_ERRORS * error, slack))
         plain = {name: one if isinstance(one, str | int) else float(one) for name, one in where.items()}
-        return cls(quantity, plain, predicted, measured, error, passed, relation, float(slack))
+        numbers = float(predicted), float(measured), float(standard_error)
+        row = cls(quantity, plain, *numbers, passed=False, relation=relation, slack=float(slack))
+        strict = relation in "<>"
+        return msgspec.structs.replace(row, passed=row.excess < 0 or (row.excess == 0 and not strict))
 
     @property
     def compared(self) -> bool:
@@ -93,12 +79,22 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far."""
-        room, above = max(STANDARD_ERRORS * self.standard_error, self.slack), self.measured - self.predicted
-        if math.isnan(above):
-            return -math.inf if self.passed else math.inf
-        above = {"=": abs(above), "≥": -above, ">": -above, MEASURED: -math.inf}.get(self.relation, above)
-        beyond = above + room if self.relation in "<>" else above - room
+        """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far.
+
+        < and > must hold beyond the room.
+        """
+        room = max(STANDARD_ERRORS * self.standard_error, self.slack)
+        above = 0.0 if self.measured == self.predicted else self.measured - self.predicted
+        beyond = {
+            "=": abs(above) - room,
+            "≤": above - room,
+            "≥": -above - room,
+            "<": above + room,
+            ">": room - above,
+            MEASURED: -math.inf if math.isfinite(self.measured) else math.inf,
+        }[self.relation]
+        if math.isnan(beyond):
+            return math.inf
         return beyond / room if room else beyond
 
 
@@ -136,9 +132,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pick(rows: Iterable[Row], quantity: str | Sequence[str], **where: Any) -> list[Row]:
-    """The rows of that quantity with these conditions; a tuple or a list stands for any of its values."""
+    """The rows of that quantity with these conditions; a tuple or a list stands for any of its values, ... for all."""
 
     def among(value: Any, wanted: Any) -> bool:
+        if wanted is ...:
+            return value is not None
         return value in wanted if isinstance(wanted, tuple | list) else bool(value == wanted)
 
     return [
@@ -158,6 +156,8 @@ QUANTITIES = {
     "largest weight": "largest_weight",
     "Σp²": "participation",
     "mean ‖J‖²": "jacobian_norm_squared",
+    "ln Z": "log_partition",
+    "largest logit": "largest_logit",
 }
 #: the backend that measures what one backend is enough for, if it is there
 _LEAD = "torch_sdpa"
@@ -196,10 +196,11 @@ class Chart:
 class Experiment:
     """What a file of `attnlab/lab/experiments` declares as ``EXPERIMENT``.
 
-    measure : the rows that one backend gives in one number format. dtypes : the formats it is asked in. sentence :
-    what was found, a format string, and `numbers` fill it from the rows. lesson : what follows.
+    about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
+    it is asked in. sentence : what was found, a format string; `numbers` fill it from the rows. lesson : what follows.
     """
 
+    about: str | None
     title: str
     measure: Callable[[Subject], Iterator[Row]]
     sentence: str
@@ -208,11 +209,15 @@ class Experiment:
     charts: tuple[Chart, ...]
     dtypes: tuple[str, ...] = ("float64",)
 
-    def said(self, rows: Sequence[Row]) -> str:
-        """The sentence with its numbers."""
-        if not any(row.quantity != RAISED for row in rows):
-            return "No backend could be measured."
-        return self.sentence.format(**{name: number(rows) for name, number in self.numbers.items()})
+    @property
+    def question(self) -> str:
+        """The first line of its docstring."""
+        return (self.about or "").partition("\n\n")[0]
+
+    @property
+    def theory(self) -> str:
+        """The rest of its docstring."""
+        return (self.about or "").partition("\n\n")[2]
 
 
 def measured(
@@ -311,12 +316,7 @@ class Subject:
 
 
 def run(
-    name: str,
-    experiment: Experiment,
-    question: str,
-    backends: Sequence[str],
-    seed: int,
-    folders: Sequence[Path | str],
+    name: str, experiment: Experiment, backends: Sequence[str], seed: int, folders: Sequence[Path | str]
 ) -> Finding:
     """What `experiment` finds through `backends`."""
     rows: list[Row] = []
@@ -339,19 +339,21 @@ def run(
                 subject = Subject(one, backend, attend, dtype, seed, slow[one], one == lead)
                 rows += _rows_of(experiment, subject, missing)
             asked |= dict.fromkeys(one for one, *_ in opened)
-    seconds = round(time.perf_counter() - begun, 2)
-    facts: dict[str, str | int | float] = {
-        "seed": seed,
-        "backends": ", ".join(asked) or "none",
-        "seconds": seconds,
-    }
+    said = "No backend could be measured."
+    if any(row.quantity != RAISED for row in rows):
+        numbers = {name: number(rows) for name, number in experiment.numbers.items()}
+        said = experiment.sentence.format(**numbers)
     return Finding(
         experiment=name,
         title=experiment.title,
-        question=question,
-        conclusion=experiment.said(rows),
+        question=experiment.question,
+        conclusion=said,
         rows=tuple(rows),
-        facts=facts,
+        facts={
+            "seed": seed,
+            "backends": ", ".join(asked) or "none",
+            "seconds": round(time.perf_counter() - begun, 2),
+        },
         missing=missing,
     )
 

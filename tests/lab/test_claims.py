@@ -10,7 +10,7 @@ from typed import status
 from verdicts import CONDITIONAL, CONFIRMED, NOT_MEASURABLE, REFUTED, VERDICTS, found
 
 from attnlab.lab import EXPERIMENTS, judge
-from attnlab.lab.catalogue import PUBLISHED, Claim, Role, claims
+from attnlab.lab.claims import PUBLISHED, Claim, Role, claims
 from attnlab.lab.experiment import Finding
 
 MEASURED = [claim for claim in claims().values() if claim.experiment]

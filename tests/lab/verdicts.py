@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attnlab.lab.catalogue import Claim, ClaimVerdict, Role, Test
+from attnlab.lab.claims import Claim, ClaimVerdict, Role, Test
 from attnlab.lab.experiment import Finding, Row
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict

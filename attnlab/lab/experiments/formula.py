@@ -97,7 +97,7 @@ def _share_of_pairs(one: Subject, q: NDArray[Any], k: NDArray[Any], mask: str, e
 
 def _scores(one: Subject) -> Iterator[Row]:
     """The table of scores is not symmetric; a score is a length times a cosine."""
-    heads, n = 32, 24
+    heads, n = 32, 12
     q, other = one.rng(1600, 4).standard_normal((2, 1, heads, n, _DIM))
     for keys, k, expected in (("k = q", q, 0.0), ("independent", other, 2 * (n - 1) / n)):
         s = read_logits(one.attend, q, k, scale=_SCALE)[0]
@@ -115,7 +115,7 @@ def _without_softmax(one: Subject) -> Iterator[Row]:
     """How large Σ_j s_ij v_j is beside the output. Every term has variance 1, so the sum has n; the output E Σp²."""
     for keys in (16, 128):
         rng = one.rng(1650, keys)
-        q, k, v = (rng.standard_normal((1, 32, n, _DIM)) for n in (24, keys, keys))
+        q, k, v = (rng.standard_normal((1, 32, n, _DIM)) for n in (8, keys, keys))
         summed = (read_logits(one.attend, q, k, scale=_SCALE) @ v)[0] ** 2
         output = one.attend(q, k, v, causal=False, scale=_SCALE)[0] ** 2
         exact = attention_under_random_inputs(keys, _DIM, _SCALE).participation
@@ -149,6 +149,7 @@ def _shapes(one: Subject) -> Iterator[Row]:
 
 
 EXPERIMENT = Experiment(
+    about=__doc__,
     title="The formula, index by index",
     measure=measure,
     dtypes=("float64", "float32"),

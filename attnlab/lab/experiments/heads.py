@@ -138,6 +138,7 @@ def _memory(one: Subject) -> Iterator[Row]:
 
 
 EXPERIMENT = Experiment(
+    about=__doc__,
     title="Heads: independence and cost",
     measure=measure,
     dtypes=("float64", "float32"),

@@ -1,63 +1,174 @@
-"""Do few keys take the weight as d_k grows, and does 1/√d_k prevent it?
+"""When do few keys take the weight: as d_k grows, as the temperature falls, as the sequence gets longer?
 
 Given its query, a row of standard normal inputs has n independent normal logits of standard deviation β: about √d_k
-without the scale, about 1 with it. The softmax over them is the random energy model (Derrida 1981). It freezes at
-β_c = √(2 ln n), which unscaled is d_k = 2 ln n: beyond it a few keys keep a share of the weight that no longer falls
-with their number. That holds for normal logits; components of ±1, whose products have shorter tails, freeze only at
-d_k = 3.05 ln n. Curves are exact integrals at this n, where the transition is gradual.
+without the scale, about 1 with it. The softmax over them is Derrida's random energy model (1981) at the temperature
+1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many keys, and the
+entropy is about ln n − β²/2. At lower ones a few keys hold it, and in the limit of many keys their weights follow the
+Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for normal logits.
+Components of ±1, whose products have shorter tails, freeze at d_k = 3.05 ln n. At real n the transition is gradual:
+curves are exact integrals at each n.
+
+At a fixed β H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). For a few keys to keep a
+share of the weight at every n, β must grow at least as √(2 ln n). β = a ln n (Nakanishi 2025) passes that once
+ln n > 2/a².
+Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.
+And ln Z lies between the largest logit and ln n above it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
+from attnlab.lab import theory
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
-from attnlab.lab.theory import attention_under_random_inputs, freezing_head_dim
 
-#: keys a row, head dimensions, heads and queries a head; a slow backend gets the second line. Below d_k = 4 a few
-#: long queries carry the mean participation, and no error of it can be told from the rows that were seen
-KEYS = 1024
-_SIZES = KEYS, (4, 8, 16, 32, 64, 128, 256), 16, 16
-_SLOW_SIZES = 64, (4, 64), 32, 4
-#: single precision resolves weights to about 1e-6 and entropies to 1e-5 at these sizes
-_SLACK = 2e-5
+#: keys a row, head dimensions, heads and queries a head of the leading backend. Below d_k = 4 a few long queries carry
+#: the mean participation, and no error of it can be told from the rows that were seen
+KEYS, DIMS, _SIZES = 1024, (4, 16, 64, 256), (16, 16)
+#: of any other backend, and of a slow one
+_OTHERS, _SLOW = (KEYS, (64, 256), *_SIZES), (64, (4, 64), 32, 4)
+#: temperatures in units of the freezing one, 1/β_c, and the lengths at which each is measured
+TEMPERATURES, LENGTHS = (0.125, 0.25, 0.4, 0.7, 1.0, 1.6, 2.5, 5.0), (64, 1024, 16384)
+SLOPE = 0.5
+SCALED, UNSCALED, SCALABLE = "β = 1 (scaled)", "β = 8 (unscaled, d_k = 64)", f"β = {SLOPE:g} ln n (scalable)"
+#: the standard deviation of logits over n keys, and the lengths at which each rule is measured
+RULES: Mapping[str, Callable[[int], float]] = {
+    SCALED: lambda n: 1.0,
+    "β = 3": lambda n: 3.0,
+    UNSCALED: lambda n: 8.0,
+    SCALABLE: lambda n: SLOPE * math.log(n),
+}
+RULE_LENGTHS = (16, 64, 256, 1024, 16384)
+#: heads and queries where a query has length 1 and dimension 8: logits are then independent N(0, β²) numbers
+_GIVEN_SIZES, _GIVEN_DIM = (24, 8), 8
+#: single precision resolves weights to about 1e-6, entropies to 1e-5 and logits to this part of themselves
+_SLACK, _LOGIT_SLACK = 2e-5, 1e-5
+WEIGHT, _GAP_LENGTHS, _CAPS = 0.9, (16, 256, 1024, 16384, 131072), (2.0, 5.0, 8.0)
+#: between the logit of one key and that of all others
+_FIXED_GAP = 8.0
+ENTROPY, LARGEST, OF_HEAD = "entropy / ln n", "largest weight", "largest logit of a head"
+AT_NEEDED, AT_FIXED = "weight at the gap that .9 needs", "weight at a fixed gap"
+AT_CAP = "weight at the gap of a soft cap"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Mean entropy (nats), largest weight and Σp² of a row, with the scale and without.
+    """In float32 means over random rows against exact integrals; in float64 the largest weight that a gap allows.
 
-    Prediction: `attention_under_random_inputs`, exact at any n. Rows of one head share its keys, so heads are clusters.
+    Rows of one head share its keys, so heads are clusters.
     """
-    keys, dims, heads, queries = _SLOW_SIZES if one.slow else _SIZES
+    if one.dtype == "float64":
+        yield from bounds(one)
+        return
+    keys, dims, heads, queries = _SLOW if one.slow else (KEYS, DIMS, *_SIZES) if one.lead else _OTHERS
     for head_dim in dims:
         for scaling, scale in (("unscaled", 1.0), ("scaled", head_dim**-0.5)):
             seen = one.observed((head_dim,), (heads, queries, keys), head_dim, scale)
-            exact = attention_under_random_inputs(keys, head_dim, scale)
+            exact = theory.attention_under_random_inputs(keys, head_dim, scale)
             where = {"scaling": scaling, "keys": keys, "head_dim": head_dim}
-            yield from one.means(where, seen, exact, "entropy / ln n", "largest weight", "Σp²", slack=_SLACK)
+            yield from one.means(where, seen, exact, ENTROPY, LARGEST, "Σp²", slack=_SLACK)
+            slack = _LOGIT_SLACK * exact.largest_logit
+            yield from one.means(where, seen, exact, "ln Z", "largest logit", slack=slack)
+            yield one.row(OF_HEAD, where, None, float(seen.largest_logit.max(axis=-1).mean()))
+    if one.lead:
+        for given, keys, beta in _given():
+            seen = one.observed((500, keys, round(1e3 * beta)), (*_GIVEN_SIZES, keys), _GIVEN_DIM, beta, 1.0)
+            exact = theory.random_energy(keys, beta)
+            yield from one.means(given, seen, exact, ENTROPY, LARGEST, slack=_SLACK)
+
+
+def _given() -> Iterator[tuple[dict[str, float | str], int, float]]:
+    """The conditions, n and β of rows of given β: along the temperature, then along the length."""
+    for keys in LENGTHS:
+        for temperature in TEMPERATURES:
+            yield {"keys": keys, "temperature": temperature}, keys, theory.critical_beta(keys) / temperature
+    for rule, beta in RULES.items():
+        for keys in RULE_LENGTHS:
+            yield {"rule": rule, "keys": keys}, keys, beta(keys)
+
+
+def bounds(one: Subject) -> Iterator[Row]:
+    """Two values of the logits attain the bound: at the gap that a weight of .9 needs, at a fixed one, at soft caps.
+
+    And where among the others the key lies makes no difference.
+    """
+
+    def weight(keys: int, gap: float, place: int) -> float:
+        """Of the one key whose logit is the gap, all others being 0."""
+        q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
+        k[0, 0, place] = gap
+        return float(one.attend(q, k, (k > 0).astype(np.float64), causal=False, scale=1.0)[0, 0, 0, 0])
+
+    for keys in _GAP_LENGTHS[: 3 if one.slow else None]:
+        needed = theory.required_gap(keys, WEIGHT)
+        for quantity, kind, value, gap in (
+            (AT_NEEDED, "gap", needed, needed),
+            (AT_FIXED, "fixed gap", _FIXED_GAP, _FIXED_GAP),
+            *((AT_CAP, "cap", cap, 2 * cap) for cap in _CAPS),
+        ):
+            found, expected = weight(keys, gap, keys // 2), theory.largest_possible_weight(keys, gap)
+            yield one.row(quantity, {"keys": keys, kind: value}, expected, found, slack=1e-10)
+        there = [weight(keys, _FIXED_GAP, place) for place in (0, keys // 2, keys - 1)]
+        quantity = "change of a weight with the distance of its key"
+        yield one.row(quantity, {"keys": keys}, 0.0, max(there) - min(there), slack=1e-10)
 
 
 EXPERIMENT = Experiment(
+    about=__doc__,
     title="Saturation of the softmax",
     measure=measure,
-    dtypes=("float32",),
-    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 4 and {many:.2f} at 256 without the "
-    "scale, and {scaled:.3f} at 256 with 1/√d_k. Theory has the unscaled softmax freeze around d_k = 2 ln n = 13.9.",
+    dtypes=("float32", "float64"),
+    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 4 and {many:.2f} at 256 without the scale, "
+    "and {scaled:.3f} at 256 with 1/√d_k. The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and "
+    "{hot:.2f} ln n at 2.5 times it. From 64 to 16,384 keys it goes from {short:.2f} to {long:.2f} ln n at β = 1. The "
+    "largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} with it.",
     numbers={
-        "few": measured("largest weight", scaling="unscaled", head_dim=4, keys=KEYS),
-        "many": measured("largest weight", scaling="unscaled", head_dim=256, keys=KEYS),
-        "scaled": measured("largest weight", scaling="scaled", head_dim=256, keys=KEYS),
+        "few": measured(LARGEST, scaling="unscaled", head_dim=4, keys=KEYS),
+        "many": measured(LARGEST, scaling="unscaled", head_dim=256, keys=KEYS),
+        "scaled": measured(LARGEST, scaling="scaled", head_dim=256, keys=KEYS),
+        "cold": measured(ENTROPY, keys=KEYS, temperature=0.4),
+        "hot": measured(ENTROPY, keys=KEYS, temperature=2.5),
+        "short": measured(ENTROPY, rule=SCALED, keys=64),
+        "long": measured(ENTROPY, rule=SCALED, keys=16384),
+        "logit": measured(OF_HEAD, scaling="unscaled", head_dim=64, keys=KEYS),
+        "scaled_logit": measured(OF_HEAD, scaling="scaled", head_dim=64, keys=KEYS),
     },
-    lesson="For components of mean 0 and unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = "
-    "1024). What decides is the standard deviation of a row's logits against √(2 ln n); d_k enters through it alone.",
+    lesson="What decides is the standard deviation β of a row's logits against √(2 ln n). For components of mean 0 and "
+    "unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). A weight of .9 over n keys needs a "
+    "gap of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within 2c of each "
+    "other, so that a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at "
+    "c = 8. The largest logit of a head is what QK-Clip bounds during training (Kimi K2, 2507.20534).",
     charts=(
         Chart(
             title="Unscaled, few keys take the weight",
             x="head_dim",
             x_label=f"head dimension d_k, at n = {KEYS}",
             y="mean largest weight",
-            lines={name: of("largest weight", scaling=name, keys=KEYS) for name in ("unscaled", "scaled")},
-            marks={"d_k = 2 ln n": freezing_head_dim(KEYS)},
+            lines={name: of(LARGEST, scaling=name, keys=KEYS) for name in ("unscaled", "scaled")},
+            marks={"d_k = 2 ln n": theory.freezing_head_dim(KEYS)},
+            limits=(0.0, 1.05),
+        ),
+        Chart(
+            title="Below T_c the entropy of a row collapses",
+            x="temperature",
+            y=ENTROPY,
+            lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},
+            marks={"T_c": 1.0},
+        ),
+        Chart(
+            title="At a fixed β the softmax disperses",
+            x="keys",
+            y=ENTROPY,
+            lines={rule: of(ENTROPY, rule=rule) for rule in RULES},
+            limits=(0.0, 1.05),
+        ),
+        Chart(
+            title="A gap of logits is worth less at length",
+            x="keys",
+            y="weight of one key",
+            lines={"gap 8": of(AT_FIXED)} | {f"soft cap {cap:g}": of(AT_CAP, cap=cap) for cap in _CAPS},
             limits=(0.0, 1.05),
         ),
     ),

@@ -28,7 +28,7 @@ from attnlab.lab.observables import (
 )
 
 #: heads, queries, keys, head dimension of the identities; the logits' standard deviation; the temperatures
-_HEADS, _QUERIES, _KEYS, _HEAD_DIM, _STD = 4, 8, 48, 16, 1.5
+_HEADS, _QUERIES, _KEYS, _HEAD_DIM, _STD = 2, 4, 32, 16, 1.5
 TEMPERATURES = (0.5, 1.0, 2.0)
 #: the row whose weights are added up
 _SUM_KEYS = 49_152
@@ -169,7 +169,7 @@ def _curves(one: Subject) -> Iterator[Row]:
     critical = theory.critical_beta(CURVE_KEYS)
     for number, ratio in enumerate(_CURVE):
         b, rng = critical / ratio, one.rng(950, number)
-        q, k = (rng.standard_normal((1, 48, n, _HEAD_DIM)) for n in (_QUERIES, CURVE_KEYS))
+        q, k = (rng.standard_normal((1, 48, n, _HEAD_DIM)) for n in (8, CURVE_KEYS))
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
         seen, exact = observe(one.attend, q, k, scale=b), theory.random_energy(CURVE_KEYS, b)
         where = {"temperature": ratio, "keys": CURVE_KEYS}
@@ -197,6 +197,7 @@ _IDENTITIES = (
     "dF/dτ = −H", "dH/dτ = Var_p(s)/τ³", "∂o/∂s_j = b p_j (v_j − o)", "do/db = Cov_p(v, s)",
 )  # fmt: skip
 EXPERIMENT = Experiment(
+    about=__doc__,
     title="The softmax as thermodynamics",
     measure=measure,
     dtypes=("float64", "float32"),

@@ -1,9 +1,15 @@
-"""Does Var(q·k) grow as d_k, and does the scale 1/√d_k keep it at 1?
+"""How large are logits: does Var(q·k) grow as d_k, does 1/√d_k keep it at 1, and with what do layers start?
 
 A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these are independent
 with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their distribution: its standard
 deviation grows as √d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the scale of μP, leaves
 1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.
+
+In a layer q and k are projections of x. For |x|² = d_model, as after a layer norm, and independent weights of variance
+σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w² + σ_b²)² at initialisation, σ_b² being that of the biases,
+0 but for nn.Linear's default: it is 1 only for one of the four usual schemes. In a stack of layers x ← x + W_O
+Attention(x) with a pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth,
+whatever the scale; without a norm |x|² grows by what each layer adds.
 """
 
 from __future__ import annotations
@@ -15,23 +21,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, measured, of
+from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
+from attnlab.lab.experiments.heads import MODEL_DIM, joined, split
 from attnlab.lab.observables import read_logits
-from attnlab.lab.theory import dot_product_moments
+from attnlab.lab.theory import dot_product_moments, initial_logit_variance
 
 Single = NDArray[np.float32]
 Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 #: what the dot product is multiplied by, as a power of d_k
 SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
-_HEAD_DIMS, _FAMILY_HEAD_DIMS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64, 256)
+#: head dimensions of the leading backend, and of the others and of every family of components
+_HEAD_DIMS, _FEWER_HEAD_DIMS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64, 256)
 #: independent heads, and queries and keys in each; a slow backend gets the second
 _SIZES, _SLOW_SIZES = (24, 48, 48), (8, 16, 16)
 #: queries, and keys, of a block of dot products, and independent blocks for a point
 _BLOCK, _BLOCKS = 256, 24
+#: independent draws of both projections, tokens of each, and their heads
+_DRAWS, _TOKENS, _HEADS = 32, 16, 8
+#: layers of the stack; independent stacks, their tokens, dimensions of a token, heads
+LAYERS, NORMS = 6, ("none", "pre-norm")
+_STACKS, _STACK_TOKENS, _STACK_DIM, _STACK_HEADS = 16, 48, 96, 4
+_STACK_HEAD_DIM = _STACK_DIM // _STACK_HEADS
 #: float32 products and sums are good to this, relatively
 _ROUNDING = 2e-5
 VARIANCE, SLOPE = "variance of the logits", "slope of ln variance on ln d_k"
-OF_FAMILY = "Var(q·k) / d_k"
+OF_FAMILY = BY_LAYER = "Var(q·k) / d_k"
+START = "variance of the logits at initialisation"
+RATIO = "Var(q·k) of the last layer, unscaled over scaled"
+#: variances of weights and of biases, and whether they are uniform
+SCHEMES: Mapping[str, tuple[float, float, bool]] = {
+    "nn.MultiheadAttention": (1 / (2 * MODEL_DIM), 0.0, True),
+    "separate Xavier matrices": (1 / MODEL_DIM, 0.0, True),
+    "nn.Linear's default": (1 / (3 * MODEL_DIM), 1 / (3 * MODEL_DIM), True),
+    "N(0, .02²)": (0.02**2, 0.0, False),
+}
 
 
 def _rademacher(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
@@ -60,11 +83,15 @@ FAMILIES: Mapping[str, tuple[Draw, Mapping[str, float]]] = {
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Variances at every d_k and scaling, read from the backend's weights, and their slopes; then the law of q·k."""
+    """Variances at every d_k and scaling with their slopes, and at four initialisations, from the backend's weights.
+
+    Through one backend also of q·k for six laws of its components, and by layer.
+    """
     heads, n_q, n_k = _SLOW_SIZES if one.slow else _SIZES
+    dims = _HEAD_DIMS if one.lead else _FEWER_HEAD_DIMS
     for scaling, power in SCALINGS.items():
         rows = []
-        for head_dim in _HEAD_DIMS:
+        for head_dim in dims:
             # the same draw for every backend and scaling: what differs between points is what was changed
             rng, scale = one.rng(head_dim), float(head_dim) ** power
             q, k = (rng.standard_normal((1, heads, n, head_dim)) for n in (n_q, n_k))
@@ -77,10 +104,13 @@ def measure(one: Subject) -> Iterator[Row]:
         y, y_error = (
             np.array([getattr(row, name) for row in rows]) for name in ("measured", "standard_error")
         )
-        slope, error = log_log_slope(np.array(_HEAD_DIMS, float), y, y_error)
+        slope, error = log_log_slope(np.array(dims, float), y, y_error)
         yield one.row(SLOPE, {"scaling": scaling}, 1 + 2 * power, slope, standard_error=error)
+    if not one.slow:
+        yield from _initialisation(one)
     if one.lead:
         yield from _families(one)
+        yield from _by_layer(one)
 
 
 def log_log_slope(x: Array, y: Array, y_error: Array) -> tuple[float, float]:
@@ -96,7 +126,7 @@ def log_log_slope(x: Array, y: Array, y_error: Array) -> tuple[float, float]:
 def _families(one: Subject) -> Iterator[Row]:
     """The variance of q·k for each family, over independent blocks of dot products; no backend is needed for it."""
     for number, (label, (draw, known)) in enumerate(FAMILIES.items()):
-        for head_dim in _FAMILY_HEAD_DIMS:
+        for head_dim in _FEWER_HEAD_DIMS:
             exact, rng = dot_product_moments(head_dim, **known), one.rng(100 + number, head_dim)
             blocks = []
             for _ in range(_BLOCKS):
@@ -108,21 +138,84 @@ def _families(one: Subject) -> Iterator[Row]:
             yield Row.compare(OF_FAMILY, where, expected, float(np.mean(blocks)) / head_dim, **room)
 
 
+def _normalised(x: Array) -> Array:
+    """Every vector at |x|² = its dimension."""
+    return np.asarray(x * (math.sqrt(x.shape[-1]) / np.linalg.norm(x, axis=-1, keepdims=True)))
+
+
+def _initialisation(one: Subject) -> Iterator[Row]:
+    """Each draw of W_q and W_k is a cluster: within it all logits share the projections. A bias is a last column."""
+    for number, (label, (variance, bias, uniform)) in enumerate(SCHEMES.items()):
+        rng, squares = one.rng(1300, number), []
+        for _ in range(_DRAWS):
+            x = _normalised(rng.standard_normal((2, 1, _TOKENS, MODEL_DIM)))
+            x = np.concatenate([x, np.full((2, 1, _TOKENS, 1), bias > 0)], axis=-1)
+            shape, half = (2, MODEL_DIM, MODEL_DIM + 1), math.sqrt(3 * variance)
+            drawn = rng.uniform(-half, half, shape) if uniform else rng.normal(0, math.sqrt(variance), shape)
+            q, k = (split(tokens @ w.T, _HEADS) for tokens, w in zip(x, drawn, strict=True))
+            scale = (_HEADS / MODEL_DIM) ** 0.5
+            squares.append([np.mean(read_logits(one.attend, q, k, scale=scale) ** 2)])
+        expected = initial_logit_variance(MODEL_DIM, math.sqrt(variance), math.sqrt(bias))
+        yield one.mean(START, {"scheme": label}, np.array(squares), expected)
+
+
+def _by_layer(one: Subject) -> Iterator[Row]:
+    """The mean square of q·k over d_k at each layer, and at the last without the scale over with it.
+
+    Predicted where the length of x is known: at the first layer, and at all of them under a pre-norm. Standard errors
+    are those of independent stacks, which are the same with the scale and without.
+    """
+    for norm in NORMS:
+        last: list[Array] = []
+        for scaling, scale in (("unscaled", 1.0), ("scaled", _STACK_HEAD_DIM**-0.5)):
+            for layer, sizes in enumerate(_sizes(one, norm, scale), start=1):
+                expected = 1.0 if norm == "pre-norm" or layer == 1 else None
+                where = {"norm": norm, "scaling": scaling, "layer": layer}
+                yield one.mean(BY_LAYER, where, sizes[:, None], expected)
+            last.append(sizes)
+        unscaled, scaled = last
+        ratio, expected = float(unscaled.mean() / scaled.mean()), 1.0 if norm == "pre-norm" else None
+        # of a ratio of two means: that of the mean of a − ratio·b, over the mean of b
+        _, error = mean_over_clusters(((unscaled - ratio * scaled) / scaled.mean())[:, None])
+        yield one.row(RATIO, {"norm": norm, "layer": LAYERS}, expected, ratio, standard_error=error)
+
+
+def _sizes(one: Subject, norm: str, scale: float) -> Iterator[Array]:
+    """E(q·k)²/d_k of each stack, (stacks,), a layer at a time."""
+    rng = one.rng(1700)
+    x = _normalised(rng.standard_normal((_STACKS, _STACK_TOKENS, _STACK_DIM)))
+    for _ in range(LAYERS):
+        weights = rng.standard_normal((4, _STACKS, _STACK_DIM, _STACK_DIM)) / math.sqrt(_STACK_DIM)
+        seen = _normalised(x) if norm == "pre-norm" else x
+        q, k, v = (split(seen @ w, _STACK_HEADS) for w in weights[:3])
+        yield np.asarray(((q @ k.swapaxes(-1, -2)) ** 2).mean(axis=(1, 2, 3)) / _STACK_HEAD_DIM)
+        x = x + joined(one.attend(q, k, v, causal=False, scale=scale)) @ weights[3]
+
+
 EXPERIMENT = Experiment(
+    about=__doc__,
     title="The variance of the logits",
     measure=measure,
     sentence="The variance of the logits grows as d_k to the power {unscaled:.3f}; with 1/√d_k the power is "
     "{scaled:.3f}, with 1/d_k {mup:.3f} (predicted 1, 0, −1). Components of standard deviation 2 give {wide:.1f} d_k "
-    "instead of d_k.",
+    "instead of d_k. At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
+    "{xavier:.2f} with separate Xavier matrices. Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.1f} "
+    "unscaled and {deep_scaled:.1f} with 1/√d_k; under a pre-norm it stays at {pre:.2f}.",
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
         "scaled": measured(SLOPE, scaling="scaled"),
         "mup": measured(SLOPE, scaling="μP"),
         "wide": measured(OF_FAMILY, family="normal, σ = 2"),
+        "fused": measured(START, scheme="nn.MultiheadAttention"),
+        "xavier": measured(START, scheme="separate Xavier matrices"),
+        "deep": measured(BY_LAYER, norm="none", scaling="unscaled", layer=LAYERS),
+        "deep_scaled": measured(BY_LAYER, norm="none", scaling="scaled", layer=LAYERS),
+        "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
     },
     lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
     "nothing else: components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every "
-    "row.",
+    "row. It alone does not make logits start with variance 1: the initialisation decides. And depth enters only where "
+    "nothing is normalised.",
     charts=(
         Chart(
             title="The scale 1/√d_k keeps the variance at 1",
@@ -136,13 +229,25 @@ EXPERIMENT = Experiment(
             },
         ),
         Chart(
-            title="Var(q·k) is σ⁴ d_k, whatever the components",
+            title="Var(q·k) / d_k is σ⁴ for components of mean 0",
             x="head_dim",
             y=OF_FAMILY,
             log_y=True,
             lines={
                 name: of(OF_FAMILY, family=name)
                 for name in ("normal, σ = 2", "means of ½", "Laplace", "Rademacher")
+            },
+        ),
+        Chart(
+            title="Without a norm logits grow with depth",
+            x="layer",
+            y=BY_LAYER,
+            log_x=False,
+            log_y=True,
+            lines={
+                "unscaled, no norm": of(BY_LAYER, norm="none", scaling="unscaled"),
+                "scaled, no norm": of(BY_LAYER, norm="none", scaling="scaled"),
+                "pre-norm": of(BY_LAYER, norm="pre-norm"),
             },
         ),
     ),

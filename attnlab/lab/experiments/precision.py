@@ -1,0 +1,250 @@
+"""What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
+
+e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above ln(max) − ln n: exp(s)/Σ
+exp(s) then gives 1/∞ = 0 for every key, above ln(max) ∞/∞ and, where all logits are very negative (−110 in float32),
+0/0, a NaN. A softmax that first subtracts the row's largest logit has a largest exponent of 0 and meets neither, unless
+n itself exceeds the largest number of its sum's format. A single weight still underflows: a key whose logit lies Δ
+below n − 1 equal ones has the weight e^{−Δ}/(n − 1), rounded to 0 below half the smallest subnormal number. A kernel
+that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below about the smallest normal number, where it
+flushes the exponential, or the weight itself, where it flushes that.
+
+A stored number is off by 0.42 u in the root mean square, u being 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16.
+In 16 bits nothing else counts, and three errors can be predicted: that of storing the output alone (full precision
+inside), the weights too, or the scores too. A measured error must lie within five standard errors, or a quarter, of the
+nearest one; the quarter, because roundings of similar mantissas are from 1/1.47 to 1.36 times the average. In float32
+the roundings of arithmetic count several times more: the budget takes sums in order, and is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.correctness.error_budget import CLASSES
+from attnlab.lab import theory
+from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import DTYPES, carrier, round_to
+
+#: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
+KEYS = (2, 64)
+#: keys of a row of equal logits, for the softmax that subtracts nothing
+SUMMED_KEYS = (1, 1024)
+#: a polynomial exponential may stop this far before the last normal number
+_FLUSH_SLACK = 0.5
+KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
+GAP, LIMIT = "gap at which a weight becomes 0", "unshifted softmax overflows above"
+TWO_EQUAL, ERROR = "weight of two equal logits at twice ln(max)", "relative error"
+#: what is varied for the error, and what the others are meanwhile
+AXES: Mapping[str, tuple[tuple[float, ...], float]] = {
+    "keys": ((16, 64, 256, 1024, 4096), 512),
+    "head_dim": ((4, 16, 64, 256), 64),
+    "logit_std": ((0.25, 1.0, 2.0, 4.0, 8.0, 16.0), 1.0),
+}
+_HEADS, _QUERIES = 2, 32
+#: by what part of itself a prediction may be off where a mantissa is not log-uniform
+_OFF = 0.25
+
+
+def measure(one: Subject) -> Iterator[Row]:
+    """Where weights vanish and whether large logits survive, without chance; then the error along three axes."""
+    if one.lead and one.dtype != "bfloat16":
+        yield from textbook_overflow(one.dtype)
+    yield from _vanishing(one)
+    # the scale makes the logit, not the product
+    logit = 2 * theory.overflow_threshold(one.dtype)
+    q, k, v = (np.ones((1, 1, n, 8), carrier(one.dtype)) for n in (1, 2, 2))
+    v[0, 0, 1] = 0
+    weight = float(one.attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
+    room = 2 * theory.unit_roundoff(one.dtype)
+    yield one.row(TWO_EQUAL, {"dtype": one.dtype, "logit": logit}, 0.5, weight, slack=room)
+    if one.dtype != "float64":
+        yield from _errors(one)
+
+
+def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
+
+    Infinite where it holds at `high` too, `low` where it does not even hold there.
+    """
+    if holds(high):
+        return math.inf
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def spacing(dtype: str, at: float) -> float:
+    """Distance between neighbouring numbers of `dtype` around `at`."""
+    return float(2.0 ** (math.floor(math.log2(at)) + 1 - theory.float_format(dtype).precision))
+
+
+def textbook_overflow(dtype: str) -> Iterator[Row]:
+    """Where exp(s)/Σexp(s) of n equal logits fails, and with what.
+
+    The sum overflows first, to weights of 0; then each exponential does, to NaN, as where all are 0.
+    """
+    limit = theory.overflow_threshold(dtype)
+    textbook = {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
+
+    def weights(logit: float, keys: int) -> NDArray[Any]:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            exponentials = np.exp(np.full(keys, logit).astype(dtype))
+            return np.asarray(exponentials / exponentials.sum())
+
+    def alive(keys: int, logit: float) -> bool:
+        return bool((weights(logit, keys) > 0).all())
+
+    for keys in SUMMED_KEYS:
+        where, expected = {**textbook, "keys": keys}, limit - math.log(keys)
+        room = spacing(dtype, expected) + 2 * theory.unit_roundoff(dtype)
+        found = last_before(partial(alive, keys), 1.0, 4 * limit)
+        yield Row.compare(LIMIT, where, expected, found, slack=room)
+    low = -theory.underflow_threshold(dtype) - 1
+    for logit, zero, nan in ((limit - math.log(keys) / 2, 1.0, 0.0), (limit + 1, 0.0, 1.0), (low, 0.0, 1.0)):
+        failed, where = weights(logit, keys), {**where, "logit": logit}
+        yield Row.compare("share of unshifted weights that are 0", where, zero, np.mean(failed == 0))
+        yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
+
+
+def _vanishing(one: Subject) -> Iterator[Row]:
+    """The gap at which the one key below n − 1 equal ones loses its weight, e^{−gap}/(n − 1).
+
+    It passes within one spacing of the format of the exact one, subnormal numbers kept, or within half a unit of one of
+    those at which exponentials or weights are flushed (said in `where`).
+    """
+    for keys in KEYS:
+        q, k, v = (np.zeros((1, 1, n, keys), carrier(one.dtype)) for n in (1, keys, keys))
+        q[..., 0], v[0, 0, -1] = 1, 1
+
+        def alive(gap: float, q: Any = q, k: Any = k, v: Any = v) -> bool:
+            k[0, 0, -1, 0] = round_to(np.array([-gap]), one.dtype)[0]
+            return bool(one.attend(q, k, v, causal=False, scale=1.0)[0, 0, 0, 0] > 0)
+
+        found, shared = last_before(alive, 1.0, 2000.0), math.log(keys - 1)
+        flushed = -math.log(theory.float_format(one.dtype).smallest_normal)
+        kept = theory.underflow_threshold(one.dtype) - shared
+        gaps = {KEPT: kept, FLUSHED_EXPONENTIAL: flushed, FLUSHED_WEIGHT: flushed - shared}
+        subnormals, slack = KEPT, spacing(one.dtype, kept)
+        if abs(found - kept) > slack:
+            subnormals = min(FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT, key=lambda name: abs(found - gaps[name]))
+            slack = max(slack, _FLUSH_SLACK)
+        where = {"dtype": one.dtype, "keys": keys, "subnormals": subnormals}
+        yield one.row(GAP, where, gaps[subnormals], found, slack=slack)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One set of inputs for all backends, so that they differ by their own roundings alone, and its error budgets."""
+
+    dtype: str
+    arrays: Sequence[NDArray[Any]]
+    scale: float
+    budgets: Mapping[str, theory.ErrorBudget]
+
+    @property
+    def output(self) -> NDArray[np.float64]:
+        """The exact output."""
+        return next(iter(self.budgets.values())).output
+
+    def predictions(self) -> dict[str, float]:
+        """Relative error by precision class, with the rounding of the output as it is: the exact output, rounded.
+
+        It is below its budget where one weight is near 1: the output is then nearly a value, which the format holds.
+        """
+        rounded = round_to(self.output, self.dtype).astype(np.float64) - self.output
+        share = float(np.linalg.norm(rounded) / np.linalg.norm(self.output))
+        others = {
+            name: budget.restricted_to(*(source for source in budget.variances if source != "output"))
+            for name, budget in self.budgets.items()
+        }
+        return {name: math.hypot(other.relative, share) for name, other in others.items()}
+
+
+@lru_cache(maxsize=64)
+def point(dtype: str, axis: str, value: float, seed: int) -> Point:
+    """The point `value` of `axis` in `dtype`: q, k, v as cast, the same for every backend."""
+    size = {**{name: usual for name, (_, usual) in AXES.items()}, axis: value}
+    keys, dim = int(size["keys"]), int(size["head_dim"])
+    rng, scale = generator(seed, 1200, list(AXES).index(axis), round(16 * value)), 1 / math.sqrt(dim)
+    arrays = [
+        round_to(factor * rng.standard_normal((1, _HEADS, n, dim)), dtype)
+        for n, factor in ((_QUERIES, size["logit_std"]), (keys, 1.0), (keys, 1.0))
+    ]
+    # where the scale is a power of two it rounds nothing, and scores are rounded once
+    roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
+    asked = Inputs.of(*arrays, dtype=dtype, scale=scale)
+    return Point(dtype, arrays, scale, theory.precision_classes(asked, score_roundings=roundings))
+
+
+def _errors(one: Subject) -> Iterator[Row]:
+    """The relative Frobenius error along three axes against the nearest precision class; in float32 a bound."""
+    for axis, (values, _) in AXES.items():
+        for value in [each for each in values[::2] if each <= 1024] if one.slow else values:
+            at = point(one.dtype, axis, value, one.seed)
+            off = one.attend(*at.arrays, causal=False, scale=at.scale).astype(np.float64) - at.output
+            relative = float(np.linalg.norm(off) / np.linalg.norm(at.output))
+            if one.dtype == "float32":  # the tightest budget that covers it
+                name = theory.classify(relative, at.budgets) if math.isfinite(relative) else None
+                name, relation = name or list(at.budgets)[-1], "≤"
+                expected = at.budgets[name].relative
+            else:
+                known, relation = at.predictions(), "="
+                name = min(known, key=lambda each: abs(math.log(max(relative, 1e-30) / known[each])))
+                expected = known[name]
+            where = {"dtype": one.dtype, "axis": axis, "value": value, "precision": name}
+            room = {"standard_error": expected * at.budgets[name].relative_scatter, "slack": _OFF * expected}
+            yield one.row(ERROR, where, expected, relative, relation=relation, **room)
+
+
+_LARGE = partial(measured, ERROR, dtype="bfloat16", axis="logit_std")
+EXPERIMENT = Experiment(
+    about=__doc__,
+    title="Number formats: overflow, underflow and rounding",
+    measure=measure,
+    dtypes=DTYPES,
+    sentence="A softmax that does not subtract its largest logit returns zeros over 1024 equal logits above "
+    "{half:.2f} in float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}. In bfloat16 the "
+    "relative error of PyTorch's eager attention goes from {small:.1e} to {large:.1e} as the logits grow from a "
+    "standard deviation of 0.25 to 16, and that of its fused one from {fused:.1e} to {fused_large:.1e}.",
+    numbers={
+        "half": measured(LIMIT, keys=1024, dtype="float16"),
+        "single": measured(LIMIT, keys=1024, dtype="float32"),
+        "nan": measured(LIMIT, keys=1, dtype="float16"),
+        "single_nan": measured(LIMIT, keys=1, dtype="float32"),
+        "small": _LARGE(value=0.25, backend="torch_eager"),
+        "large": _LARGE(value=16.0, backend="torch_eager"),
+        "fused": _LARGE(value=0.25, backend="torch_sdpa"),
+        "fused_large": _LARGE(value=16.0, backend="torch_sdpa"),
+    },
+    lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit of 4.16, "
+    "with zeros instead of an error, and with NaN below −17.33. Keep scores of float16 inputs in float32: q·k can pass "
+    "65504 while the scaled logit is harmless, and then no subtraction helps. A tolerance can be derived, up to the "
+    "factor that an estimate needs, here a quarter. In 16 bits errors hardly grow from 256 keys on. With the standard "
+    "deviation of the logits they grow where scores are stored in 16 bits, and not where weights are: a kernel that "
+    "keeps its scores in float32 is the safer one for large logits.",
+    charts=(
+        Chart(
+            title="A key this far below the others weighs nothing",
+            y="gap Δ below 63 equal logits (bar: predicted)",
+            by="backend",
+            lines={dtype: of(GAP, dtype=dtype, keys=64) for dtype in DTYPES},
+            limits=(10.0, 1000.0),
+        ),
+        Chart(
+            title="Large logits hurt kernels that store scores",
+            x="value",
+            x_label="standard deviation of the logits, in bfloat16",
+            y=ERROR,
+            log_y=True,
+            lines={name: of(ERROR, dtype="bfloat16", axis="logit_std", precision=name) for name in CLASSES},
+        ),
+    ),
+)
