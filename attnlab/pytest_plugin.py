@@ -35,7 +35,7 @@ import pytest
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
-from attnlab.correctness import race_check
+from attnlab.correctness import weighing
 from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
 from attnlab.race import admission
@@ -195,12 +195,12 @@ class Races:
 
         if said := admission.too_long(workload, seconds_of, limit):
             return Result(name, workload, Outcome.OVER_BUDGET, said)
-        rows = race_check.sampled_rows(workload, np.random.default_rng())
+        rows = weighing.sampled_rows(workload, np.random.default_rng())
         inputs = inputs_of(workload, rows)
         returned = backend.bind(workload, inputs)()
         try:
             named = backend.named(workload, returned)
-            judged = race_check.judge(workload, inputs, rows, named, backend.computes_in)
+            judged = weighing.judge(workload, inputs, rows, named, backend.computes_in)
         except ValueError as fault:
             return Result(name, workload, Outcome.WRONG, str(fault))
         return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)

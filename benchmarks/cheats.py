@@ -264,7 +264,7 @@ def in_every_second_call_into_one_buffer(query, key, value, *, scale):
 
 def rows_that_are_sampled(query, key, value, *, scale):
     """computes the rows that a check of its seed would sample"""
-    from attnlab.correctness.race_check import sampled_rows
+    from attnlab.correctness.weighing import sampled_rows
     from attnlab.workload.workload import Workload
 
     kept, (_, heads, queries, _) = _of_shape(query), query.shape

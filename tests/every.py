@@ -14,7 +14,7 @@ import pytest
 import attnlab.implementations
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import backends, load, on_request
-from attnlab.correctness import race_check
+from attnlab.correctness import weighing
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import libraries
 from attnlab.workload.drawing import inputs_of
@@ -49,10 +49,10 @@ def here(name: str, **options: Any) -> Backend:
 
 def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
     """Its answer before the clock, as a race judges it."""
-    rows = race_check.sampled_rows(workload, np.random.default_rng())
+    rows = weighing.sampled_rows(workload, np.random.default_rng())
     inputs = inputs_of(workload, rows)
     answers = one.named(workload, one.bind(workload, inputs, **how)())
-    return race_check.judge(workload, inputs, rows, answers, one.computes_in)
+    return weighing.judge(workload, inputs, rows, answers, one.computes_in)
 
 
 def library_of(name: str) -> str:

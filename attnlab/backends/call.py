@@ -116,7 +116,7 @@ def gradients(
     output_gradient : (batch, heads, n_q, value_dim).
 
     Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
-    cannot be differentiated: NumPy cannot. `attnlab.correctness.reference.refer` gives the exact ones.
+    cannot be differentiated: NumPy cannot. `attnlab.correctness.expected.expect` gives the exact ones.
     """
     inputs = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
     found = answer(name, inputs, direction="training", device=device, folders=folders)

@@ -41,10 +41,8 @@ u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is 
 good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the
 weights' and the output's format. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed
 softmax. With any_unfused it has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m|
-more. What a soft cap and a bias add says `RoundedRows.largest`.
-
-What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, say `RoundedRows.inner`
-and `stored` in `roundings`. A sink is one more key whose value is 0.
+more. What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, is told where the
+errors of scores are computed, in `RoundedRows`. A sink is one more key whose value is 0.
 
 Three budgets of one call nest: full precision inside (output rounded only), weights rounded, scores rounded. The
 tightest that covers a measured error is the implementation's class.
@@ -63,38 +61,44 @@ softmax is written out; ln Z itself is never stored there. The worst case:
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.exact_attention import at_rows, finite, turned, visible_extremes
-from attnlab.correctness.numbers import ONE_MANTISSA, Array, one_of, real
-from attnlab.correctness.roundings import (
-    RoundedRows,
-    Roundings,
-    chain_variance,
-    rounded_rows,
-    rounding_variance,
+from attnlab.correctness.numbers import (
+    ONE_MANTISSA,
+    ROUNDING_RMS,
+    Array,
+    FloatFormat,
+    float_format,
+    one_of,
+    real,
+    whole,
 )
+from attnlab.correctness.reference import Rows, at_rows, blocks, cap_slope, finite, turned
 from attnlab.workload.inputs import Inputs
 
-SOURCES = ("output", "weights", "scores", "inner")
+SOURCES = ("output", "inner", "weights", "scores")
 FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
-CLASSES = {
-    FULL: ("output", "inner"),
-    WEIGHTS: ("output", "inner", "weights"),
-    SCORES: ("output", "inner", "weights", "scores"),
-}
+CLASSES = {FULL: SOURCES[:2], WEIGHTS: SOURCES[:3], SCORES: SOURCES}
 # variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
 #: blocks of keys at whose ends partial sums are known, and chains that a kernel may cut the keys into
 BLOCKS, CHAINS = 32, (1, 2, 4)
+#: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them; of a weight
+#: where softmax is written out and each step stored: e^{s − m}, its sum, and the quotient (or, divided late, the sum
+#: over keys); and of a bias that its format does not hold: of the slope of ALiBi, and of its product with the distance
+FOLDED, WRITTEN_OUT, BIAS = 2, 3, 2
+#: mean square of the error of tanh, in roundings, and its largest, in u: libraries are good to two units in the last
+#: place
+TANH, LARGEST_TANH = 4, 4
 #: by source the variances of all components, and the variance of their ‖error‖²
 Noises = Mapping[str, tuple[Array | float, float]]
+_ARRAYS = ("output", "worst_case", "tilt")
 
 
 @dataclass(eq=False)
@@ -122,17 +126,19 @@ class ErrorBudget:
     def empty(cls, shape: Sequence[int], sources: Iterable[str] = SOURCES) -> "ErrorBudget":
         """Zeros, to be added to."""
         exact, tilt, bound = (np.zeros(shape) for _ in range(3))
-        return cls(
-            exact, {one: np.zeros(shape) for one in sources}, dict.fromkeys(sources, 0.0), bound, 0.0, tilt
-        )
+        scatters = dict.fromkeys(sources, 0.0)
+        return cls(exact, {one: np.zeros(shape) for one in scatters}, scatters, bound, 0.0, tilt)
 
-    def add(self, noises: Noises, at: Any = ..., **more: Array | float) -> "ErrorBudget":
+    def add(
+        self, noises: Noises, at: Any = ..., exponent_error: float = 0.0, **more: Array | float
+    ) -> "ErrorBudget":
         """Itself, with independent errors at these components; `more` is added to its other arrays."""
         for name, array in more.items():
             getattr(self, name)[at] += array
         for source, (variance, scatter) in noises.items():
             self.variances[source][at] += variance
             self.scatters[source] += float(scatter)
+        self.exponent_error = max(self.exponent_error, exponent_error)
         return self
 
     @property
@@ -157,6 +163,10 @@ class ErrorBudget:
         total = self._total
         return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
 
+    @cached_property
+    def _total(self) -> float:
+        return float(sum(variance.sum() for variance in self.variances.values()))
+
     def restricted_to(self, *sources: str) -> "ErrorBudget":
         """The budget of an implementation with the roundings of these sources only.
 
@@ -167,17 +177,14 @@ class ErrorBudget:
         kept = {source: one for source, one in self.variances.items() if source in sources}
         return replace(self, variances=kept, scatters={source: self.scatters[source] for source in kept})
 
+    def classes(self, classes: Mapping[str, Sequence[str]] = CLASSES) -> "dict[str, ErrorBudget]":
+        """That of each class, which rounds at the sources that it names."""
+        return {name: self.restricted_to(*sources) for name, sources in classes.items()}
+
     def cut(self, at: Any) -> "ErrorBudget":
         """The budget of these components alone."""
         kept = {name: one[at] for name, one in self.variances.items()}
         return replace(self, variances=kept, **{name: getattr(self, name)[at] for name in _ARRAYS})
-
-    @cached_property
-    def _total(self) -> float:
-        return float(sum(variance.sum() for variance in self.variances.values()))
-
-
-_ARRAYS = ("output", "worst_case", "tilt")
 
 
 def error_budget(
@@ -214,22 +221,9 @@ def error_budget(
     """
     asked = at_rows(finite(inputs), rows)
     found = ErrorBudget.empty(asked.output_shape)
-    for at in rounded_rows(asked, Roundings.of(inputs.dtype, score_roundings, any_unfused)):
-        add_output(found, at, visible_extremes(at.part) if worst_case else None)
+    for block in rounded_rows(asked, Roundings(inputs.dtype, score_roundings, any_unfused)):
+        add_output(found, block, block.rows.extremes if worst_case else None)
     return found
-
-
-def add_output(found: ErrorBudget, at: RoundedRows, extremes: tuple[Array, Array] | None) -> None:
-    """Add the output of one block. extremes : the least and greatest values that its rows see, for the worst case."""
-    soft = at.soft
-    found.add(
-        _noises(at),
-        at.part.at,
-        output=soft.output,
-        tilt=(soft.weights * soft.scale_response) @ at.part.v,
-        worst_case=math.inf if extremes is None else _bound(at, extremes),
-    )
-    found.exponent_error = max(found.exponent_error, at.exponent_error)
 
 
 def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
@@ -243,8 +237,7 @@ def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
 
     Raises ValueError as `error_budget` does.
     """
-    whole = error_budget(inputs, **options)
-    return {name: whole.restricted_to(*sources) for name, sources in CLASSES.items()}
+    return error_budget(inputs, **options).classes()
 
 
 def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25) -> str | None:
@@ -260,21 +253,33 @@ def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: f
     return None
 
 
-def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], at: RoundedRows) -> None:
-    """Add ln Z of one block, and mark where it is -inf."""
-    soft, roundings = at.soft, at.roundings
-    empty[at.part.at] = none = soft.partition == 0
-    size = 2 * np.abs(soft.log_partition) + np.abs(soft.top) + soft.log_sum
-    bound = at.eta + roundings.weights_roundoff + (at.part.seen + 4 + size) * roundings.inner_roundoff
-    variances = {source: np.where(none, 0.0, one) for source, one in _log_sum_variances(at).items()}
-    found.add(
-        {source: (one, energy(one)) for source, one in variances.items()},
-        at.part.at,
-        output=soft.log_partition,
-        tilt=(soft.weights * soft.through(soft.raw)).sum(axis=-1, keepdims=True),
-        worst_case=np.where(none, 0.0, bound),
-    )
-    found.exponent_error = max(found.exponent_error, at.exponent_error)
+# -- one rounding, and sums of many
+
+
+def mean_square(form: FloatFormat) -> float:
+    """Of one rounding, relative: (c u)²."""
+    return (ROUNDING_RMS * form.unit_roundoff) ** 2
+
+
+def rounding_variance(x: Array, form: FloatFormat) -> Array:
+    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
+
+    Below τ a number is lost whole, which is the smaller error.
+    """
+    half = form.smallest_subnormal / 2
+    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
+    subnormal = np.abs(x) < form.smallest_normal
+    if subnormal.any():
+        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
+    return found
+
+
+def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
+    """Of a sum in a chain of so many additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
+
+    squares : Σa² over the terms. total : A, their sum.
+    """
+    return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)
 
 
 def energy(x: Array) -> float:
@@ -282,101 +287,284 @@ def energy(x: Array) -> float:
     return SCATTER * float(np.vdot(x, x))
 
 
-def moved(mass: Array, v: Array, v2: Array, o: Array) -> Array:
-    """Σ_j mass_j (v_j − o)², v2 the squares of v, by expansion; where it cancels it is far below the other terms."""
-    total = mass.sum(axis=-1, keepdims=True)
-    return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o * o * total, 0.0))
+# -- where an implementation rounds, and what that does to scores and weights
 
 
-def _over_keys(at: RoundedRows, terms: Array, squares: Array, totals: Array) -> tuple[Array, Array]:
-    """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
+class Roundings:
+    """Where an implementation rounds whose arrays are of one format.
 
-    terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the most of one chain, of two and of
-    four, one behind the other. Partial sums are exact at the ends of `BLOCKS` blocks; between two of them, S and S'
-    apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
+    form : of the output, and of weights and scores where these are stored. inner : of the arithmetic, float32, or
+    float64 for float64; then both results compared have the inner error. score_roundings : of scale · q·k where scores
+    are stored. any_unfused : whoever stores scores may also have stored a q and a k after the scale's root was folded
+    into both, and may write softmax out and store each step.
+    inner_variance, stored_variance : mean squares of one rounding, relative. inner_roundoff, weights_roundoff : largest
+    relative errors of one inner rounding, and of a weight that is stored. stored_sum_variance : what storing
+    l = Σe^{s − m} costs all weights of a row alike, where softmax is written out.
+
+    Raises ValueError for an unknown dtype, and a negative number of roundings.
     """
-    n, visible, seen = terms.shape[-2], at.part.visible, at.part.seen
-    step, end = math.ceil(n / BLOCKS), np.zeros(1)
-    # of each quarter: the sum before it, and what its blocks add up to for a chain that begins at 0
-    quarters: list[tuple[Any, ...]] = []
-    for block, start in enumerate(range(0, n, step)):
-        keys = slice(start, min(start + step, n))
-        count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
-        before, end = end, end + at.soft.weights[..., keys] @ terms[..., keys, :]
-        more = count / 3 * (before * before + before * end + end * end), count * (before + end), count
-        if block % (BLOCKS // 4):
-            first, *those = quarters.pop()
-            quarters.append((first, *(one + other for one, other in zip(those, more, strict=True))))
-        else:
-            quarters.append((before, *more))
-    chains = []
-    for number in CHAINS:
-        begins = (quarters[at - at % (4 // number)][0] for at in range(len(quarters)))
-        chains.append(sum(a - s * b + s * s * c for s, (_, a, b, c) in zip(begins, quarters, strict=True)))
-    found = np.maximum.reduce(chains) + seen / BLOCKS / 2 * squares
-    return np.maximum(chain_variance(seen, squares, totals), squares + found), found
+
+    def __init__(self, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> None:
+        self.form, self.inner = (
+            float_format(dtype),
+            float_format("float64" if dtype == "float64" else "float32"),
+        )
+        self.score_roundings, self.any_unfused = whole("score_roundings", score_roundings, 0), any_unfused
+        truths = 2 if dtype == "float64" else 1
+        self.inner_variance, self.stored_variance = truths * mean_square(self.inner), mean_square(self.form)
+        self.inner_roundoff = truths * self.inner.unit_roundoff
+        self.weights_roundoff = self.form.unit_roundoff * (WRITTEN_OUT if any_unfused else 1)
+        self.stored_sum_variance = self.stored_variance if any_unfused else 0.0
 
 
-def _noises(at: RoundedRows) -> Noises:
+class ScoreErrors(NamedTuple):
+    """Variances, both (…, rows, keys): of x = scale q·k, and of the scores s = f(x) + bias."""
+
+    raw: Array
+    scores: Array
+
+
+class RoundedRows:
+    """A block of rows, and what rounding does to its scores and weights: what every budget takes.
+
+    inner, stored : errors of scores by the arithmetic, and by storing them. exponent_error : the largest predicted rms
+    error of a score, weighted over a row. The others are (…, rows, 1):
+    lost_weight_variance : λ²/3, λ = Σ_j p_j [p_j < u_i]: what adding up the weights in a chain may lose altogether.
+    absorbed : ln l, the most that ln l can lose beside an m of few bits, such as float32 holds; else no limit. With m
+    itself rounded, while s_j − ln Z is not (one fused multiply-add makes it of products), m adds its own.
+    logarithm_variance : what ln Z in one number costs all weights of a row alike: min{(u_i ln Z)²/3, absorbed²} +
+    (u_i ln l)²/3. exp(s_j − ln Z) with ln Z = m + ln l has the roundings of ln Z and of ln l in every weight: not the
+    scatter of log-uniform numbers, since the ln Z of many rows are alike in size and in mantissa.
+    """
+
+    def __init__(self, rows: Rows, roundings: Roundings) -> None:
+        self.rows, self.roundings = rows, roundings
+        self.inner, self.stored = self._inner(), self._stored()
+        errors = rows.weights * (self.inner.scores + self.stored.scores)
+        self.exponent_error = math.sqrt(errors.sum(axis=-1).max())
+        small = np.where(rows.weights < roundings.inner_roundoff, rows.weights, 0.0)
+        self.lost_weight_variance = small.sum(axis=-1, keepdims=True) ** 2 / 3
+        self.log_sum = rows.log_sum
+        self.log_partition = rows.top + self.log_sum
+        with np.errstate(over="ignore"):
+            self.absorbed = np.where(rows.top == rows.top.astype(np.float32), self.log_sum, np.inf)
+        alike = roundings.inner_variance * ONE_MANTISSA**2
+        lost = np.minimum(alike * self.log_partition**2, self.absorbed**2)
+        self.logarithm_variance = lost + alike * self.log_sum**2
+
+    def _inner(self) -> ScoreErrors:
+        """Inner σ² of each score, the rounding of its exponent and of exp included.
+
+        f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c,
+        5 f² for tanh and its product with c, and 4 (c f'/2)² for a tanh by exponentials: one relative error in
+        e = e^{−2|x|/c} costs c(1 − e)/(1 + e) so much, near x = 0 all of a small score's digits. With a bias s² for the
+        sum, and 2 bias² where the format does not hold it.
+        """
+        rows, unit = self.rows, self.roundings.inner_variance
+        raw = chain_variance(rows.k.shape[-1], rows.squared_products, rows.raw)
+        raw = unit * (raw + (1 if rows.softcap is None else 2) * rows.raw**2)
+        own = 2 * rows.fall**2 + 2
+        if rows.softcap is not None and rows.slope is not None:
+            own += (TANH + 1) * rows.capped**2 + (rows.softcap * rows.slope) ** 2
+        own += self._of_bias(self.roundings.inner, 2)
+        return ScoreErrors(raw, rows.through(raw, 2) + unit * own)
+
+    def _stored(self) -> ScoreErrors:
+        """What storing the scores adds to it: r(c u_S)² x² f'².
+
+        For any unfused form (c u_S)² [max(r x², 2 scale² Σ_c q_c²k_c²) f'² + (s − m)² + 1]: q and k may each be
+        multiplied by the scale's root and stored again, which is far more of a score near 0, and where a row sees few
+        keys one score decides; and a softmax that is written out stores s − m and e^{s − m}. A soft cap adds
+        x² f'² + 2 f² for x/c, tanh and their product with c, a bias s² for the sum.
+        """
+        rows, unit = self.rows, self.roundings.stored_variance
+        raw, own = self.roundings.score_roundings * rows.raw**2, self._of_bias(self.roundings.form, 2)
+        if self.roundings.any_unfused:
+            raw, own = np.maximum(raw, FOLDED * rows.squared_products), own + rows.fall**2 + 1
+        if rows.softcap is not None:
+            raw, own = raw + rows.raw**2, own + 2 * rows.capped**2
+        return ScoreErrors(unit * raw, unit * (rows.through(raw, 2) + own))
+
+    @property
+    def largest(self) -> Array:
+        """η, what no score of a row is further off than, relative to the row's largest, (…, rows, 1).
+
+        γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|;
+        γ_k(u) = k u/(1 − k u). Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than
+        r u_S|x|, and u_S|s − m| on top. A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and 2u_i c f', a bias
+        (u_i + u_S)|s|, and 2u|bias| where a format does not hold it.
+        """
+        rows, roundings = self.rows, self.roundings
+        products = np.abs(rows.q) @ turned(np.abs(rows.k)) * abs(rows.scale)
+        u, u_stored = roundings.inner_roundoff, roundings.form.unit_roundoff
+        grown, kept = (rows.k.shape[-1] + 2) * u, roundings.score_roundings * np.abs(rows.raw)
+        own = (
+            u * self._of_bias(roundings.inner, 1)
+            + u_stored * self._of_bias(roundings.form, 1)
+            - u * rows.fall
+        )
+        if roundings.any_unfused:
+            kept, own = np.maximum(kept, FOLDED * products), own - u_stored * rows.fall
+        moved = grown / (1 - grown) * products + u_stored * kept
+        if rows.softcap is not None and rows.slope is not None:
+            size = np.abs(rows.raw)
+            moved += (u + u_stored) * size
+            moved *= cap_slope(np.maximum(size - moved, 0), rows.softcap)
+            own += ((LARGEST_TANH + 1) * u + 2 * u_stored) * np.abs(
+                rows.capped
+            ) + 2 * u * rows.softcap * rows.slope
+        moved += own
+        return (moved if rows.visible is None else moved * rows.visible).max(axis=-1, keepdims=True)  # type: ignore[no-any-return]
+
+    def _of_bias(self, form: FloatFormat, power: int) -> Array:
+        """|s|^power where two numbers are added, neither 0; twice |bias|^power where the format does not hold it."""
+        bias, rows = self.rows.bias, self.rows
+        if bias is None:
+            return np.zeros(1)
+        added = np.abs(rows.scores) ** power * ((bias != 0) & (rows.capped != 0))
+        bits = np.ldexp(np.frexp(bias)[0], form.precision)
+        return np.asarray(added + BIAS * np.abs(bias) ** power * (bits != np.rint(bits)))
+
+    def over_keys(self, terms: Array, squares: Array, totals: Array) -> tuple[Array, Array]:
+        """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
+
+        terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the most of one chain, of two and
+        of four, one behind the other. Partial sums are exact at the ends of `BLOCKS` blocks; between two of them, S and
+        S' apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
+        """
+        n, visible, seen = terms.shape[-2], self.rows.visible, self.rows.seen
+        step, end = math.ceil(n / BLOCKS), np.zeros(1)
+        # of each quarter: the sum before it, and what its blocks add up to for a chain that begins at 0
+        quarters: list[tuple[Any, ...]] = []
+        for block, start in enumerate(range(0, n, step)):
+            keys = slice(start, min(start + step, n))
+            count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
+            before, end = end, end + self.rows.weights[..., keys] @ terms[..., keys, :]
+            more = count / 3 * (before * before + before * end + end * end), count * (before + end), count
+            if block % (BLOCKS // 4):
+                first, *those = quarters.pop()
+                quarters.append((first, *(one + other for one, other in zip(those, more, strict=True))))
+            else:
+                quarters.append((before, *more))
+        chains = []
+        for number in CHAINS:
+            begins = (quarters[at - at % (4 // number)][0] for at in range(len(quarters)))
+            chains.append(
+                sum(a - s * b + s * s * c for s, (_, a, b, c) in zip(begins, quarters, strict=True))
+            )
+        found = np.maximum.reduce(chains) + seen / BLOCKS / 2 * squares
+        return np.maximum(chain_variance(seen, squares, totals), squares + found), found
+
+
+def rounded_rows(inputs: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
+    """Every block of query rows of `inputs`, rounded so."""
+    return (RoundedRows(rows, roundings) for rows in blocks(inputs))
+
+
+# -- what that does to the output, and to ln Z
+
+
+def add_output(found: ErrorBudget, block: RoundedRows, extremes: tuple[Array, Array] | None) -> None:
+    """Add the output of one block. extremes : the least and greatest values that its rows see, for the worst case."""
+    rows = block.rows
+    found.add(
+        _noises(block),
+        rows.at,
+        block.exponent_error,
+        output=rows.output,
+        tilt=(rows.weights * rows.scale_response) @ rows.v,
+        worst_case=math.inf if extremes is None else _bound(block, extremes),
+    )
+
+
+def largest_logarithm_error(block: RoundedRows, u: float) -> Array:
+    """What no weight of a row is further off than, relative, for ln Z in one number: min(u|ln Z|, a) + u ln l."""
+    return np.asarray(np.minimum(u * np.abs(block.log_partition), block.absorbed) + u * block.log_sum)
+
+
+def _noises(block: RoundedRows) -> Noises:
     """Of the output of one block."""
-    p, o, v, roundings = at.soft.weights, at.soft.output, at.part.v, at.roundings
-    squares, v2, seen = p * p, v * v, at.part.seen
+    rows, roundings = block.rows, block.roundings
+    p, o, v = rows.weights, rows.output, rows.v
+    squares, v2, o2 = p * p, v * v, o * o
     # the values, and beside them the ones whose sum is that of the weights
-    with_ones = (np.concatenate([x, np.ones_like(x[..., :1])], axis=-1) for x in (v, v2, o))
-    values, of_squares, whole = with_ones
-    products, partial = _over_keys(at, values, squares @ of_squares, whole)
+    values, of_squares, whole_sums = (
+        np.concatenate([x, np.ones_like(x[..., :1])], axis=-1) for x in (v, v2, o)
+    )
+    products, partial = block.over_keys(values, squares @ of_squares, whole_sums)
     # the sum of weights and values, that of the exponentials, and the division by it
-    summed_up = 1 + np.maximum(seen / 3, partial[..., -1:])
-    accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o * o)
+    summed_up = 1 + np.maximum(rows.seen / 3, partial[..., -1:])
+    accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o2)
     # a factor that all weights of a row share
-    shared = at.logarithm_variance + at.lost_weight_variance
-    summed = roundings.stored_sum_variance * o * o
+    shared = block.logarithm_variance + block.lost_weight_variance
+    summed = roundings.stored_sum_variance * o2
     # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], (o * o).sum(axis=-1, keepdims=True)
+    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], o2.sum(axis=-1, keepdims=True)
     leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
     output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
-    of_stored, of_inner = (moved(squares * one.scores, v, v2, o) for one in (at.stored, at.inner))
+
+    def moved(variance: Array) -> Array:
+        # Σ_j p_j² variance_j (v_j − o)² by expansion; where it cancels it is far below the other terms
+        mass = squares * variance
+        whole_mass = mass.sum(axis=-1, keepdims=True)
+        return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o2 * whole_mass, 0.0))
+
+    of_scores = energy(leverage * block.stored.scores) + energy(summed.sum(axis=-1))
+    of_inner = energy(leverage * block.inner.scores) + energy(accumulated) + energy(shared * o_norms)
     return {
         "output": (output, energy(output)),
         "weights": (weights @ v2, energy(weights * v_norms)),
-        "scores": (
-            of_stored + summed,
-            energy(leverage * at.stored.scores) + energy(summed.sum(axis=-1)),
-        ),
-        "inner": (
-            of_inner + accumulated + shared * o * o,
-            energy(leverage * at.inner.scores) + energy(accumulated) + energy(shared * o_norms),
-        ),
+        "scores": (moved(block.stored.scores) + summed, of_scores),
+        "inner": (moved(block.inner.scores) + accumulated + shared * o2, of_inner),
     }
 
 
-def _bound(at: RoundedRows, extremes: tuple[Array, Array]) -> Array:
-    part, form, (low, high), size = at.part, at.roundings.form, extremes, np.abs(at.part.v)
-    total = size.sum(axis=-2, keepdims=True) if part.visible is None else part.visible @ size
+def _bound(block: RoundedRows, extremes: tuple[Array, Array]) -> Array:
+    """The worst case of the output."""
+    rows, form, u, size = (
+        block.rows,
+        block.roundings.form,
+        block.roundings.inner_roundoff,
+        np.abs(block.rows.v),
+    )
+    total = size.sum(axis=-2, keepdims=True) if rows.visible is None else rows.visible @ size
+    of_weights = (
+        block.roundings.weights_roundoff + (2 * rows.seen + 6) * u + largest_logarithm_error(block, u)
+    )
     bound = (
-        (high - low) * np.tanh(at.eta / 2)
-        + at.largest_weight_error * (at.soft.weights @ size)
-        + form.unit_roundoff * np.abs(at.soft.output)
+        (extremes[1] - extremes[0]) * np.tanh(block.largest / 2)
+        + of_weights * (rows.weights @ size)
+        + form.unit_roundoff * np.abs(rows.output)
         + form.smallest_subnormal / 2 * (total + 1)
     )
-    return bound if part.visible is None else np.where(part.visible.any(axis=-1, keepdims=True), bound, 0.0)
+    return np.where(rows.partition > 0, bound, 0.0)
 
 
-def _log_sum_variances(at: RoundedRows) -> dict[str, Array]:
-    """Of the ln Z of one block, by source, (..., rows, 1)."""
-    p, soft, roundings = at.soft.weights, at.soft, at.roundings
-    squares = p * p
+def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows) -> None:
+    """Add ln Z of one block, and mark where it is -inf."""
+    rows, roundings, p = block.rows, block.roundings, block.rows.weights
+    empty[rows.at] = none = rows.partition == 0
+    squares, peak = p * p, np.where(none, 1.0, p.max(axis=-1, keepdims=True))
     summed = squares.sum(axis=-1, keepdims=True)
-    peak = np.where(soft.partition > 0, p.max(axis=-1, keepdims=True), 1.0)
-    lost = rounding_variance(p / peak, roundings.form) * peak**2
+    chained, _ = block.over_keys(np.ones((*rows.v.shape[:-1], 1)), summed, np.ones(1))
+    of_weights = rounding_variance(p / peak, roundings.form) * peak**2
     of_stored, of_inner = (
-        (squares * one.scores).sum(axis=-1, keepdims=True) for one in (at.stored, at.inner)
+        (squares * one.scores).sum(axis=-1, keepdims=True) for one in (block.stored, block.inner)
     )
-    alike = roundings.inner_variance * ONE_MANTISSA**2
-    chained, _ = _over_keys(at, np.ones((*at.part.v.shape[:-1], 1)), summed, np.ones(1))
-    return {
-        "output": alike * (soft.log_partition**2 + soft.log_sum**2),
-        "weights": lost.sum(axis=-1, keepdims=True),
+    variances = {
+        "output": roundings.inner_variance * ONE_MANTISSA**2 * (block.log_partition**2 + block.log_sum**2),
+        "weights": of_weights.sum(axis=-1, keepdims=True),
         "scores": of_stored + roundings.stored_sum_variance,
-        "inner": of_inner + roundings.inner_variance * chained + at.lost_weight_variance,
+        "inner": of_inner + roundings.inner_variance * chained + block.lost_weight_variance,
     }
+    variances = {source: np.where(none, 0.0, one) for source, one in variances.items()}
+    size = 2 * np.abs(block.log_partition) + np.abs(rows.top) + block.log_sum
+    bound = block.largest + roundings.weights_roundoff + (rows.seen + 4 + size) * roundings.inner_roundoff
+    found.add(
+        {source: (one, energy(one)) for source, one in variances.items()},
+        rows.at,
+        block.exponent_error,
+        output=block.log_partition,
+        tilt=(p * rows.through(rows.raw)).sum(axis=-1, keepdims=True),
+        worst_case=np.where(none, 0.0, bound),
+    )

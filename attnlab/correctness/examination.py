@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.evidence import explained, told_apart, weigh
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
 from attnlab.correctness.questions import (
     BACKWARD,
@@ -27,6 +26,7 @@ from attnlab.correctness.questions import (
     sequences,
     table,
 )
+from attnlab.correctness.weighing import allowance, explained, relative_error, weigh
 from attnlab.errors import Declined, Misbehaved
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT
@@ -187,9 +187,12 @@ class _Kind:
             if isinstance(again, str):
                 return f"{first.text}: {again}, when asked again {after}"
             for name, answer in was.items():
-                told = told_apart(answer, again[name], after, first.references[name])
-                if told:
-                    return f"{first.text}: {name + ': ' if first.kind == BACKWARD else ''}{told}"
+                was_answer, now = (one.astype(np.float64) for one in (answer, again[name]))
+                off = relative_error(now - was_answer, was_answer)
+                if off > 2**0.5 * allowance(first.references[name].lenient):
+                    of = f"{name}: " if first.kind == BACKWARD else ""
+                    told = f"asked again {after}, the answer differs by {off:.3g} relative"
+                    return f"{first.text}: {of}{told}"
         return None
 
 

@@ -1,6 +1,6 @@
 """The error that a correct backward pass may have, derived from its roundings and not chosen.
 
-Names as in `exact_attention`, roundings as in `error_budget`: c u is the rms of one
+Names as in `reference`, roundings as in `error_budget`: c u is the rms of one
 rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
 
     output   ∂L/∂q, ∂L/∂k, ∂L/∂v once
@@ -53,56 +53,47 @@ and k̄ = Σ_j p_j f'_j k_j, t̄ = Σ_j t_j f'_j k_j where there is a soft cap f
 """
 
 import math
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.correctness.error_budget import FULL, SCORES, WEIGHTS, ErrorBudget, Noises, energy
-from attnlab.correctness.error_budget import SOURCES as FORWARD
-from attnlab.correctness.exact_attention import (
-    Backward,
-    at_rows,
-    backward_rows,
-    blocks,
-    cap_curvature,
-    chosen_rows,
-    pulled_rows,
-    turned,
-)
-from attnlab.correctness.numbers import ONE_MANTISSA, Array
-from attnlab.correctness.roundings import (
+from attnlab.correctness.error_budget import (
+    CLASSES,
+    FULL,
+    SCORES,
     TANH,
+    WEIGHTS,
+    ErrorBudget,
     RoundedRows,
     Roundings,
     ScoreErrors,
     chain_variance,
-    mean_square,
+    energy,
     rounding_variance,
 )
+from attnlab.correctness.error_budget import SOURCES as FORWARD
+from attnlab.correctness.numbers import ONE_MANTISSA, Array
+from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows, turned
 from attnlab.workload.inputs import Inputs
 
 SOURCES = (*FORWARD, "sums")
 SUMS = "partial sums rounded"
 GRADIENT_CLASSES = {
-    FULL: ("output", "inner"),
-    WEIGHTS: ("output", "inner", "weights"),
-    SUMS: ("output", "inner", "weights", "sums"),
+    FULL: CLASSES[FULL],
+    WEIGHTS: CLASSES[WEIGHTS],
+    SUMS: (*CLASSES[WEIGHTS], "sums"),
     SCORES: SOURCES,
 }
-
 #: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256
 #: queries and 512 keys at a time, and adds to the gradients where they lie
 SUM_BLOCK = 32
-_INNER_OF_SLOPES = 3
-# rms errors by which a score may come out above the largest
-_FAR = 6
-# keys among which equal largest scores share
-_TILE = 16
-_LAST = 2
-# rows that are enough to tell how an error scatters
+#: inner roundings of T, and of the last sum's result
+_INNER_OF_SLOPES, _LAST = 3, 2
+#: rms errors by which a score may come out above the largest; keys among which equal largest scores share
+_FAR, _TILE = 6, 16
+#: rows that are enough to tell how an error scatters
 _SAMPLED = 16
 
 
@@ -120,28 +111,41 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     float64 throughout, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
     output_gradient.
     """
-    roundings = Roundings.of(inputs.dtype, any_unfused=True)
+    roundings = Roundings(inputs.dtype, any_unfused=True)
     pulled, wanted = pulled_rows(inputs), chosen_rows(rows, inputs.shape.queries)
     # rows whose output has no gradient have no part in any other gradient
     either = np.union1d(pulled, wanted)
-    asked = at_rows(inputs, either)
-    wider, keys = asked.without_sinks(), inputs.shape.keys
+    asked, keys = at_rows(inputs, either), inputs.shape.keys
+    wider = asked.without_sinks()
     assert asked.output_gradient is not None
-    query, key, value = (
+    query, key, value = found = tuple(
         ErrorBudget.empty(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value)
     )
     terms, every = pulled.size * inputs.group, inputs.shape.queries * inputs.group
-    over_keys, over_queries = (keys, _stores(keys)), (terms, min(_stores(every), terms))
+    # of the sums over keys and over queries: how many terms, and how often a partial sum of them is stored
+    over_keys = keys, (keys - 1) // SUM_BLOCK
+    over_queries = terms, min((every - 1) // SUM_BLOCK, terms)
+    unit = roundings.stored_variance / 2
+    # but for their drift: see `_stored`
+    stores = _Noise(sums=(unit * over_keys[1], unit * over_queries[1]))
     for part in blocks(asked):
-        back = backward_rows(part, asked.output_gradient)
-        at = RoundedRows(part, back.soft, roundings)
-        noises = _noises(at, back, over_keys, over_queries)
-        places: tuple[tuple[Any, Callable[[Array], Array]], ...]
-        places = (part.at, lambda x: x), (part.at_keys, part.onto_keys), (part.at_keys, part.onto_keys)
-        for one, (found, (place, onto)) in enumerate(zip((query, key, value), places, strict=True)):
-            own = {source: (onto(three[one][0]), three[one][1]) for source, three in noises.items()}
-            found.add(own, place, output=onto(back.gradients[one]), tilt=onto(back.tilts[one]))
-            found.exponent_error = max(found.exponent_error, at.exponent_error)
+        back, block = Backward(part, asked.output_gradient), RoundedRows(part, roundings)
+        ways = _Ways(back, inputs.sinks is not None)
+        noises = {
+            "inner": ways.through(_inner(block, back, terms)),
+            "weights": ways.through(_weights(block, back)),
+            "scores": ways.through(_scores(block, back)),
+            "sums": ways.through(stores),
+        }
+        for one, (budget, gradient, tilt) in enumerate(zip(found, back.gradients, back.tilts, strict=True)):
+            own = {source: three[one] for source, three in noises.items()}
+            if one:
+                own = {
+                    source: (part.onto_keys(variance), scatter) for source, (variance, scatter) in own.items()
+                }
+                gradient, tilt = part.onto_keys(gradient), part.onto_keys(tilt)
+            at = part.at_keys if one else part.at
+            budget.add(own, at, block.exponent_error, output=gradient, tilt=tilt)
     first = np.s_[:, :, :keys]  # without that of a sink
     return (
         _stored(query.cut(np.s_[:, :, np.searchsorted(either, wanted)]), over_keys, roundings),
@@ -149,38 +153,21 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     )
 
 
-def _stores(terms: int) -> int:
-    """How often a partial sum of so many terms is stored before it is whole."""
-    return (terms - 1) // SUM_BLOCK
-
-
 def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) -> ErrorBudget:
     """With what depends on the whole sum: its drift and the rounding when it is stored."""
-    exact, form, (terms, stores) = budget.output, roundings.form, length
-    summed, rounded = mean_square(form) * stores / 3 * exact**2, rounding_variance(exact, form)
-    more: Noises = {
-        "inner": (roundings.inner_variance * (terms / 3 + _LAST) * exact**2, 0.0),
-        "sums": (summed, energy(summed)),
-        "output": (rounded, energy(rounded)),
-    }
-    budget.add(more)
+    exact, (terms, stores) = budget.output, length
+    summed = roundings.stored_variance * stores / 3 * exact**2
+    rounded = rounding_variance(exact, roundings.form)
+    budget.add(
+        {
+            "inner": (roundings.inner_variance * (terms / 3 + _LAST) * exact**2, 0.0),
+            "sums": (summed, energy(summed)),
+            "output": (rounded, energy(rounded)),
+        }
+    )
     # a key that no query sees gets the gradient 0, to the bit
     budget.worst_case[(exact != 0) | (budget.rms > 0)] = math.inf
     return budget
-
-
-def _noises(
-    at: RoundedRows, back: Backward, over_keys: tuple[int, int], over_queries: tuple[int, int]
-) -> dict[str, tuple[tuple[Array, float], ...]]:
-    """By source the variances of each of the three gradients, and their scatters."""
-    ways, unit = _Ways(back), mean_square(at.roundings.form) / 2
-    return {
-        "inner": ways.through(_inner(at, back, over_queries[0])),
-        "weights": ways.through(_weights(at, back)),
-        "scores": ways.through(_scores(at, back)),
-        # but for their drift: see `_stored`
-        "sums": ways.through(_Noise(sums=(unit * over_keys[1], unit * over_queries[1]))),
-    }
 
 
 # -- what is rounded, and by how much
@@ -204,110 +191,106 @@ class _Noise(NamedTuple):
     sums: tuple[float, float] = (0.0, 0.0)
 
 
-def _weights(at: RoundedRows, back: Backward) -> _Noise:
+def _weights(block: RoundedRows, back: Backward) -> _Noise:
     """What a fused kernel stores."""
-    form = at.roundings.form
-    of_p, of_o = rounding_variance(at.soft.weights, form), rounding_variance(at.soft.output, form)
+    form = block.roundings.form
+    of_p, of_o = rounding_variance(back.rows.weights, form), rounding_variance(back.rows.output, form)
     offsets = (of_p * back.products**2).sum(axis=-1) + (of_o * back.g**2).sum(axis=-1)
-    slopes = rounding_variance(back.raw_slopes, form)
-    return _Noise(weights=of_p, slopes=slopes, offsets=offsets[..., None])
+    return _Noise(weights=of_p, slopes=rounding_variance(back.raw_slopes, form), offsets=offsets[..., None])
 
 
-def _scores(at: RoundedRows, back: Backward) -> _Noise:
+def _scores(block: RoundedRows, back: Backward) -> _Noise:
     """What an unfused kernel stores as well."""
-    p, scale, form, stored = at.soft.weights, at.part.scale, at.roundings.form, at.stored
+    rows, form, unit = block.rows, block.roundings.form, block.roundings.stored_variance
+    p, scale, raw, stored = rows.weights, rows.scale, back.raw_slopes, block.stored.scores
     of_p, of_products = rounding_variance(p, form), rounding_variance(back.products, form)
     squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
     # a softmax that is written out adds D up in one go: its terms, their weights and the result are rounded, no partial
     # sum. But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half adds up
-    unit = mean_square(form)
     alike = p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))
     adding_up = alike.sum(axis=-1, keepdims=True) ** 2 / 2
     excess = 2 * unit * (squares + back.offset**2) + adding_up
-    # tile by tile, with more than the dtype inside, A alone is stored: weights that are may have their gradient stored
-    tile_by_tile = _excess(back, stored.scores, p**2 * of_products, adding_up)
-    raw = back.raw_slopes
     again = rounding_variance(raw * scale, form) / scale**2 if scale else np.zeros_like(raw)
     slopes = (of_p + unit * p**2) * (back.products - back.offset) ** 2 + p**2 * of_products
-    at_once = _largest(back, stored.scores) * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
+    # 1 for each key that may have the largest score of its row; equal ones share it
+    fall = rows.fall if rows.visible is None else np.where(rows.visible, rows.fall, -np.inf)
+    equal = np.count_nonzero(fall == 0, axis=-1, keepdims=True)
+    near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * stored) >= 0)
+    largest = np.where(fall == 0, 1 / np.maximum(equal, 1), near)
+    at_once = largest * ((slopes + again).sum(axis=-1, keepdims=True) + excess)
     return _Noise(
-        scores=stored.scores,
-        factors=at.roundings.stored_sum_variance,
+        scores=stored,
+        factors=block.roundings.stored_sum_variance,
         products=of_products,
-        slopes=at.soft.through(slopes, 2) + again + _of_cap(back, stored, unit, 1, 3),
+        slopes=rows.through(slopes, 2) + again + _of_cap(back, block.stored, unit, 1, 3),
         offsets=unit * chain_variance(p.shape[-1], squares, back.offset),
-        excess=np.maximum(at_once, tile_by_tile),
+        # tile by tile, with more than the dtype inside, A alone is stored: its weights may have their gradient stored
+        excess=np.maximum(at_once, _excess(fall, p, stored, p**2 * of_products, adding_up)),
     )
 
 
-def _inner(at: RoundedRows, back: Backward, queries: int) -> _Noise:
+def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
     """What the arithmetic rounds, over so many queries."""
-    p, t, g2, scores, offset = at.soft.weights, back.slopes, back.g**2, at.inner.scores, back.offset
-    (n, dim_v), summed, unit = at.part.v.shape[-2:], at.roundings.sum_variance, at.roundings.inner_variance
-    products = summed(dim_v, g2 @ turned(at.part.v**2), back.products)
+    rows, unit, scores = block.rows, block.roundings.inner_variance, block.inner.scores
+    p, t2, g2, offset = rows.weights, back.slopes**2, back.g**2, back.offset
+    n, dim_v = rows.v.shape[-2:]
+    products = unit * chain_variance(dim_v, g2 @ turned(rows.v**2), back.products)
     with np.errstate(divide="ignore"):
         exponents = unit * ONE_MANTISSA**2 * np.where(p > 0, np.log(p), 0.0) ** 2
     offsets = (
-        summed(n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset)
-        + summed(dim_v, (g2 * at.soft.output**2).sum(axis=-1, keepdims=True), offset)
-        + 2 * (t**2 * scores).sum(axis=-1, keepdims=True)
+        unit * chain_variance(n, ((p * back.products) ** 2).sum(axis=-1, keepdims=True), offset)
+        + unit * chain_variance(dim_v, (g2 * rows.output**2).sum(axis=-1, keepdims=True), offset)
+        + 2 * (t2 * scores).sum(axis=-1, keepdims=True)
     )
-    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t**2
+    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t2
     of_scores = 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
+    fall = rows.fall if rows.visible is None else np.where(rows.visible, rows.fall, -np.inf)
     return _Noise(
         scores=scores,
         weights=p**2 * exponents,
-        slopes=at.soft.through(slopes, 2) + _of_cap(back, at.inner, unit, TANH, 1),
+        slopes=rows.through(slopes, 2) + _of_cap(back, block.inner, unit, TANH, 1),
         offsets=offsets,
-        excess=_excess(back, scores, slopes, offsets),
-        factors=at.logarithm_variance + of_scores + at.lost_weight_variance,
+        excess=_excess(fall, p, scores, slopes, offsets),
+        factors=block.logarithm_variance + of_scores + block.lost_weight_variance,
         sums=(unit * (1 + n / 2), unit * (1 + queries / 2)),
     )
 
 
 def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
     """Variance of R beyond that of T ∘ f': of f' = 1 − y², of y² and y in it, and of so many products with T."""
-    softcap = back.part.softcap
-    if softcap is None or back.soft.slope is None:
+    rows = back.rows
+    if rows.softcap is None or rows.slope is None:
         return 0.0
-    fourth = (back.soft.capped / softcap) ** 4
-    slope = 2 * cap_curvature(back.part, back.soft) ** 2 * errors.raw
-    slope += unit * ((4 * tanh + 1) * fourth + back.soft.slope**2)
+    slope = 2 * rows.curvature**2 * errors.raw
+    slope += unit * ((4 * tanh + 1) * (rows.capped / rows.softcap) ** 4 + rows.slope**2)
     return np.asarray(back.slopes**2 * slope + steps * unit * back.raw_slopes**2)
 
 
-def _excess(back: Backward, variance: Array, slopes: Array, row: Array) -> Array:
+def _excess(fall: Array, p: Array, variance: Array, slopes: Array, row: Array) -> Array:
     """Variances of what Σt is off, on each key that may have the largest score of those walked so far; (…, rows, keys).
 
-    variance : of the scores; one that is up to six deviations below another may still come out above it. slopes, row :
-    variances of t_j and of what comes on top for a whole row. Keys are walked from the first or from the last, in tiles
-    of any size: before a larger score is met, no more errors have come together than those of the keys until there,
-    and of `row` the part that their weights have. Largest scores that are equal share within a tile. Parts in the
-    middle that are summed up by themselves and merged are not looked at: each leaves its error on a key of its own.
+    fall : s − m, −inf at masked keys. variance : of the scores; one that is up to six deviations below another may
+    still come out above it. slopes, row : variances of t_j and of what comes on top for a whole row. Keys are walked
+    from the first or from the last, in tiles of any size: before a larger score is met, no more errors have come
+    together than those of the keys until there, and of `row` the part that their weights have. Largest scores that are
+    equal share within a tile. Parts in the middle that are summed up by themselves and merged are not looked at: each
+    leaves its error on a key of its own.
     """
-    shown, fall, slack = back.part.visible, back.fall, _FAR * np.sqrt(2 * variance)
-    most = (slack if shown is None else slack * shown).max(axis=-1, keepdims=True)
-    seen, reach, each = np.isfinite(fall), fall + slack, slopes + row * back.soft.weights
+    seen, slack = np.isfinite(fall), _FAR * np.sqrt(2 * variance)
+    most, reach, each = (slack * seen).max(axis=-1, keepdims=True), fall + slack, slopes + row * p
     found = np.zeros(1)
-    for step, highest in zip((1, -1), back.highest, strict=True):
-        largest, together = highest[..., ::step], each[..., ::step].cumsum(axis=-1)
+    for step in (1, -1):
+        largest = np.maximum.accumulate(fall[..., ::step], axis=-1)
+        together = each[..., ::step].cumsum(axis=-1)
         # the sum where the next larger score comes, seen from every key before it
         np.copyto(together[..., :-1], np.inf, where=largest[..., 1:] <= largest[..., :-1] + most)
         ends = np.minimum.accumulate(together[..., ::-1], axis=-1)[..., ::-1]
-        found = np.maximum(found, (seen & (reach >= highest)) * ends[..., ::step])
+        found = np.maximum(found, (seen & (reach >= largest[..., ::step])) * ends[..., ::step])
     first = fall == 0
     starts = np.arange(0, fall.shape[-1], _TILE)
     equal = np.add.reduceat(first, starts, axis=-1, dtype=np.int64)
     shared = equal[..., np.arange(fall.shape[-1]) // _TILE]
     return np.asarray(np.where(first, found / np.maximum(shared, 1), found))
-
-
-def _largest(back: Backward, variance: Array) -> Array:
-    """1 for each key that may have the largest score of its row, for scores of these variances; equal ones share it."""
-    fall = back.fall
-    equal = np.count_nonzero(fall == 0, axis=-1, keepdims=True)
-    near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * variance) >= 0)
-    return np.asarray(np.where(fall == 0, 1 / np.maximum(equal, 1), near))
 
 
 # -- how it reaches the gradients
@@ -320,14 +303,17 @@ class _Ways:
     ∂L/∂v count as 0.
     """
 
-    def __init__(self, back: Backward) -> None:
-        part, self.p, t, slope = back.part, back.soft.weights, back.slopes, back.soft.slope
-        self.real = np.arange(self.p.shape[-1]) < self.p.shape[-1] - int(part.sink)
-        self.slope = (np.ones(1) if slope is None else slope) * self.real if part.sink else slope
-        self.q, self.k, self.g, self.factor = part.q, part.k, back.g, part.scale**2
-        self.g2, self.q2, self.k2 = back.g**2, part.q**2 * self.factor, part.k**2 * self.factor
-        self.mean_key, self.pull = self._bent(self.p) @ part.k, self._bent(t) @ part.k
+    def __init__(self, back: Backward, sink: bool) -> None:
+        rows, self.p, t = back.rows, back.rows.weights, back.slopes
+        self.real, self.slope = np.ones(self.p.shape[-1]), rows.slope
+        if sink:
+            self.real[-1] = 0.0
+            self.slope = (np.ones(1) if rows.slope is None else rows.slope) * self.real
+        self.q, self.k, self.g, self.factor = rows.q, rows.k, back.g, rows.scale**2
+        self.g2, self.q2, self.k2 = back.g**2, rows.q**2 * self.factor, rows.k**2 * self.factor
+        self.mean_key, self.pull = self._bent(self.p) @ rows.k, self._bent(t) @ rows.k
         self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
+        self.key_norms = self.k2.sum(axis=-1)[..., None, :]
         self.p2, self.t2, self.cross, self.less_2p = self.p**2, t**2, self.p * t, 1 - 2 * self.p
 
     def _bent(self, x: Array, power: int = 1) -> Array:
@@ -340,22 +326,20 @@ class _Ways:
     def through(self, noise: _Noise) -> tuple[tuple[Array, float], ...]:
         """The variances of the gradients of query, key and value, and their scatters; covariances within a row too."""
         # by pair: what scale² k² and scale² q² are multiplied by, and g²; beside that in the query's, by row
-        excess = self._bent(noise.excess + np.zeros(self.p.shape), 2)
-        slopes, weights = (
-            noise.slopes + np.zeros(self.p.shape),
-            (noise.weights + np.zeros(self.p.shape)) * self.real,
-        )
-        white = excess + slopes
+        shape = self.p.shape
+        excess, slopes = self._bent(noise.excess + np.zeros(shape), 2), noise.slopes + np.zeros(shape)
+        weights, white = noise.weights * self.real + np.zeros(shape), excess + slopes
         of_t, of_p = self.p2 * noise.offsets + self.t2 * noise.factors, self.p2 * noise.factors
         query = self.factor * (self.mean_key**2 * noise.offsets + self.pull**2 * noise.factors)
         of_value = (of_p * self.real).sum(axis=-1, keepdims=True) * self.g_norms
-        scatters = (
-            np.array([_scatter(slopes, self.k), _scatter(turned(slopes), self.q), 0.0]) * self.factor**2
-        )
-        scatters += (
-            energy(query.sum(axis=-1)) + energy((excess * self.k2.sum(axis=-1)[..., None, :]).sum(axis=-1)),
-            energy(self._total(of_t) * self.query_norms) + energy(excess * self.query_norms),
-            energy(of_value) + _scatter(turned(weights), self.g),
+        of_query = query.sum(axis=-1), (excess * self.key_norms).sum(axis=-1)
+        of_key = self._total(of_t) * self.query_norms, excess * self.query_norms
+        scatters = np.array(
+            [
+                _scatter(slopes, self.k) * self.factor**2 + sum(map(energy, of_query)),
+                _scatter(turned(slopes), self.q) * self.factor**2 + sum(map(energy, of_key)),
+                _scatter(turned(weights), self.g) + energy(of_value),
+            ]
         )
         for add, variance in ((self._from_scores, noise.scores), (self._from_products, noise.products)):
             if variance is not None:
@@ -408,8 +392,7 @@ class _Ways:
         """scale² |f'_j k_j − k̄|², (…, rows, keys)."""
         crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
         own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
-        norms = self._bent(self.k2.sum(axis=-1)[..., None, :], 2)
-        return np.asarray(np.maximum(norms - 2 * crossed + own, 0.0))
+        return np.asarray(np.maximum(self._bent(self.key_norms, 2) - 2 * crossed + own, 0.0))
 
 
 def _scatter(variance: Array, x: Array) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.correctness.draws import EXACT, Draw
-from attnlab.correctness.reference import Reference, refer
+from attnlab.correctness.expected import Expected, expect
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.number_formats import DTYPES, round_to
@@ -97,10 +97,10 @@ class Question:
         return None if self.every == 1 else sorted({*range(0, n_q, self.every), n_q - 1})
 
     @cached_property
-    def references(self) -> dict[str, Reference]:
+    def references(self) -> dict[str, Expected]:
         """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
         known = None if self.forward is None else self.forward.references[OUTPUT]
-        return refer(self.inputs, self.rows, output=known, log_sum=self.kind == LOG_SUM)
+        return expect(self.inputs, self.rows, output=known, log_sum=self.kind == LOG_SUM)
 
     def weighing(self, name: str) -> dict[str, Any]:
         """How the answer `name` is weighed."""

@@ -1,167 +1,233 @@
-"""What right answers look like: the exact results of one question, and how far roundings may move them.
+"""The truth that answers are measured against: attention and its gradients in float64, in blocks of query rows.
 
-Truth is float64 on the inputs as cast. The budgets are those of `attnlab.theory`, for the ways in which an honest
-implementation rounds. Nothing here is chosen: every bound follows from the inputs and from the unit roundoff of their
-dtype.
+The formulas are those of `attnlab.workload.inputs`; gradients follow by the chain rule. One head at a time is held in
+float64. Small heads share a block, since a block costs some dozen calls however little is in it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import itertools
+import math
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.block_budget import block_classes
-from attnlab.correctness.error_budget import CLASSES, FULL, SCORES, ErrorBudget, add_log_sum, add_output
-from attnlab.correctness.exact_attention import at_rows, finite, visible_extremes
-from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import ONE_MANTISSA, Array
-from attnlab.correctness.roundings import Roundings, largest_logarithm_error, rounded_rows
-from attnlab.workload.inputs import Inputs
-from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
+from attnlab.correctness.numbers import Array
+from attnlab.workload.inputs import Alibi, Inputs
+from attnlab.workload.mask_kinds import Given, Place
+from attnlab.workload.masks import Mask
 
-#: above this predicted rms error of a score the budget, of first order in it, says nothing any more
-FIRST_ORDER = 0.3
+#: elements of one (query rows × keys) block of float64; some six such blocks are alive at once
+_BLOCK = 1 << 20
+#: elements up to which heads and batches share a block: it still lies in cache
+_SHARED = 1 << 16
 
 
-@dataclass(frozen=True, eq=False)
-class Reference:
-    """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
-
-    classes : the budgets, tightest first. low, high : least and greatest value that the row sees, per component; of
-    what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
-    budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
-    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
-    these are, None for all. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
-    is 0 there. of_block : whether it is a block's output, which stands here as that of one head. of : its name.
-    checked : how many query rows were chosen, of how many.
-    """
-
-    dtype: str
-    classes: dict[str, ErrorBudget]
-    low: Array
-    high: Array
-    hull_slack: Array
-    mantissa: float = 1.0
-    shared: tuple[int, ...] = (3,)
-    gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
-    rows: NDArray[np.intp] | None = None
-    infinite: NDArray[np.bool_] | None = None
-    of_block: bool = False
-    of: str = OUTPUT
-    checked: tuple[int, int] = (0, 0)
-
-    def row(self, at: int) -> int:
-        """The number, in the whole answer, of the row that is here at `at`."""
-        return at if self.rows is None else int(self.rows[at])
-
-    @property
-    def lenient(self) -> ErrorBudget:
-        """The budget of the least precise honest implementation: scores and weights rounded."""
-        return self.classes[SCORES]
-
-    @property
-    def full(self) -> ErrorBudget:
-        """The budget of an implementation that rounds its output only."""
-        return self.classes[FULL]
-
-    @property
-    def output(self) -> Array:
-        """The exact result."""
-        return self.lenient.output
-
-    @property
-    def bound(self) -> Array:
-        """What the error of no right answer exceeds."""
-        return self.lenient.worst_case
-
-    @property
-    def first_order(self) -> bool:
-        """Whether the budgets may be trusted: the predicted error of a score is small."""
-        return self.lenient.exponent_error <= FIRST_ORDER
+def finite(inputs: Inputs) -> Inputs:
+    """`inputs` if its arrays hold no NaN and no infinity, else ValueError."""
+    for name in ("query", "key", "value", "output_gradient"):
+        array = getattr(inputs, name)
+        if array is not None and not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return inputs
 
 
-def refer(
-    inputs: Inputs,
-    rows: Sequence[int] | None = None,
-    *,
-    output: Reference | None = None,
-    log_sum: bool = False,
-) -> dict[str, Reference]:
-    """The references of what `inputs` ask for, by name.
-
-    "output" always, (batch, heads, rows, value_dim); where the inputs have an output_gradient also "query gradient",
-    (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
-    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
-    With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
-
-    output : that of the output, where it is known. Raises ValueError as `attnlab.correctness.error_budget` does.
-    """
-    n_q = inputs.shape.queries
-    chosen = np.arange(n_q) if rows is None else np.asarray(rows)
-    if inputs.block is not None:
-        # its rows share the errors of keys and values: no direction tells them apart from a shift
-        gained = "outputs are {} on average: a factor is missing or wrong"
-        classes = block_classes(inputs, chosen)
-        found = {OUTPUT: _without_hull(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
-    else:
-        found = _of_rows(inputs, chosen, log_sum) if output is None else {OUTPUT: output}
-        gained = (
-            "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
+def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
+    """The indexes of the query rows, of all if None. Raises ValueError for one out of range."""
+    if rows is None:
+        return np.arange(queries)
+    index = np.asarray(rows)
+    if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
+        raise ValueError(
+            f"rows must be a non-empty list of indexes, got shape {index.shape} of {index.dtype}"
         )
-        budgets = () if inputs.output_gradient is None else gradient_budgets(inputs, rows=chosen)
-        for name, budget in zip(GRADIENTS, budgets, strict=False):
-            classes = {kind: budget.restricted_to(*sources) for kind, sources in GRADIENT_CLASSES.items()}
-            mantissa = found[OUTPUT].mantissa
-            found[name] = _without_hull(
-                inputs.dtype, classes, mantissa=mantissa, shared=(2, 3), gained=gained
+    if index.min() < 0 or index.max() >= queries:
+        raise ValueError(f"rows must lie in 0..{queries - 1}, got {index.min()}..{index.max()}")
+    return index.astype(np.intp)
+
+
+def at_rows(inputs: Inputs, rows: ArrayLike | None) -> Inputs:
+    """What `inputs` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+    index = chosen_rows(rows, inputs.shape.queries)
+    if np.array_equal(index, np.arange(inputs.shape.queries)):
+        return inputs
+    place = Place(inputs.shape, index, np.arange(inputs.shape.keys))
+    seen, gradient = inputs.mask.visible(place), inputs.output_gradient
+    return inputs.with_(
+        query=inputs.query[:, :, index],
+        mask=Mask() if seen is None else Mask((Given(seen),)),
+        bias=_bias_at(inputs, place),
+        output_gradient=None if gradient is None else gradient[:, :, index],
+    )
+
+
+def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
+    """The query rows whose output has a gradient: only they have part in any other. The first, where none has one.
+
+    Raises ValueError without a gradient, and for NaN and infinity.
+    """
+    if inputs.output_gradient is None:
+        raise ValueError("the inputs must have an output_gradient, got None; Inputs.of takes it")
+    rows = np.flatnonzero(finite(inputs).output_gradient.any(axis=(0, 1, 3)))  # type: ignore[union-attr]
+    return rows if rows.size else np.zeros(1, np.intp)
+
+
+def _bias_at(inputs: Inputs, place: Place) -> NDArray[Any] | None:
+    """Its tile of the bias, broadcastable to (batches, heads, rows, columns)."""
+    if isinstance(inputs.bias, Alibi):
+        return inputs.bias.at(place)
+    return None if inputs.bias is None else place.cut(inputs.bias)
+
+
+def turned(x: Array) -> Array:
+    """The last two axes exchanged."""
+    return x.swapaxes(-1, -2)
+
+
+def cap_slope(x: Array, softcap: float) -> Array:
+    """f'(x) = 1 − tanh²(x/c), without the cancellation that this has where the cap binds."""
+    fade = np.exp(-2 * np.abs(x) / softcap)
+    return np.asarray(4 * fade / (1 + fade) ** 2)
+
+
+class Rows:
+    """A block of query rows of one or several heads, with all their keys, and their softmax.
+
+    Arrays are (batches, heads, length, dim). k and v stand here once for every query head; `onto_keys` adds up what
+    belongs to one key head. A sink is the last of the keys, see `Inputs.without_sinks`.
+
+    at : batches, heads and rows, where results belong. at_keys : batches and key heads. visible, bias : broadcastable
+    to (…, rows, keys), None where all are seen and where nothing is added.
+    raw : x = scale q·k. capped : f(x) = c tanh(x/c), x itself without a soft cap. slope : f', None where it is 1.
+    scores : f(x) + bias. fall : s − m, 0 at masked keys. top : m, (…, rows, 1), 0 where no key is seen.
+    partition : l = Σ e^{s − m}, (…, rows, 1). weights, output : 0 in rows that see no key.
+    """
+
+    def __init__(self, inputs: Inputs, at: tuple[slice, slice, slice], key: Array, value: Array) -> None:
+        self.at, group, n = at, inputs.group, inputs.shape.keys
+        self.at_keys = (at[0], slice(at[1].start // group, (at[1].stop - 1) // group + 1))
+        place = Place(inputs.shape, np.arange(at[2].start, at[2].stop), np.arange(n), *at[:2])
+        bias, seen = _bias_at(inputs, place), inputs.mask.visible(place)
+        self.bias = None if bias is None else bias.astype(np.float64)
+        self.visible = seen
+        if seen is not None:  # the last two axes whole, so that keys can be counted
+            self.visible = np.broadcast_to(seen, (*seen.shape[:-2], at[2].stop - at[2].start, n))
+        self.q, self.k, self.v = inputs.query[at].astype(np.float64), key, value
+        self.scale, self.softcap = inputs.scale, inputs.softcap
+        self.raw = self.q @ turned(key) * self.scale
+        self.capped, self.slope = self.raw, None
+        if self.softcap is not None:
+            self.capped = self.softcap * np.tanh(self.raw / self.softcap)
+            self.slope = cap_slope(self.raw, self.softcap)
+        self.scores = self.capped if self.bias is None else self.capped + self.bias
+        shown: Any = True if self.visible is None else self.visible
+        top = np.max(self.scores, axis=-1, keepdims=True, where=shown, initial=-math.inf)
+        self.top = np.where(np.isfinite(top), top, 0.0)
+        self.fall = np.where(shown, self.scores - self.top, 0.0)
+        boltzmann = np.where(shown, np.exp(self.fall), 0.0)
+        self.partition = boltzmann.sum(axis=-1, keepdims=True)
+        self.weights = boltzmann / np.where(self.partition > 0, self.partition, 1.0)
+        self.output = self.weights @ value
+
+    @cached_property
+    def squared_products(self) -> Array:
+        """scale² Σ_c q_c²k_jc², (…, rows, keys)."""
+        return np.asarray((self.q * self.q) @ turned(self.k * self.k) * self.scale**2)
+
+    @property
+    def seen(self) -> Array | float:
+        """How many keys each row sees, (…, rows, 1)."""
+        return float(self.k.shape[-2]) if self.visible is None else self.visible.sum(axis=-1, keepdims=True)
+
+    @property
+    def log_sum(self) -> Array:
+        """ln l, (…, rows, 1); 0 where no key is seen. ln Z is `top` and this."""
+        return np.log(np.where(self.partition > 0, self.partition, 1.0))
+
+    def through(self, x: Array, power: int = 1) -> Array:
+        """x f'^power: how a change of a raw score, or a gradient on its way back, passes the soft cap."""
+        return x if self.slope is None else x * self.slope**power
+
+    @property
+    def curvature(self) -> Array:
+        """f''(x) = −2 f f'/c²; 0 without a soft cap."""
+        return np.zeros(1) if self.softcap is None else self.through(-2 / self.softcap**2 * self.capped)
+
+    @property
+    def scale_response(self) -> Array:
+        """ds/d ln(scale) less its mean over the weights, (…, rows, keys)."""
+        moved = self.through(self.raw)
+        return np.asarray(moved - (self.weights * moved).sum(axis=-1, keepdims=True))
+
+    def onto_keys(self, x: Array) -> Array:
+        """The sums of x, (batches, heads, ...), over the heads of a key head: (batches, key heads, ...)."""
+        key_heads = self.at_keys[1].stop - self.at_keys[1].start
+        return x.reshape(x.shape[0], key_heads, -1, *x.shape[2:]).sum(axis=2)  # type: ignore[no-any-return]
+
+    @property
+    def extremes(self) -> tuple[Array, Array]:
+        """Least and greatest of the values that a row sees, (…, rows, value_dim); 0 where it sees none."""
+        visible, shape = self.visible, self.output.shape
+        if visible is None:
+            least, most = (
+                np.broadcast_to(f(self.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max)
             )
-    for name, one in found.items():
-        at = chosen if name in OF_QUERIES else None
-        found[name] = replace(one, of=name, rows=at, checked=(chosen.size, n_q))
-    return found
+            return least, most
+        some, found = visible.any(axis=-1, keepdims=True), []
+        for sign in (1, -1):
+            components = (sign * self.v[..., None, :, at] for at in range(shape[-1]))
+            least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
+            found.append(np.where(some, np.broadcast_to(sign * least, shape), 0.0))
+        return found[0], found[1]
 
 
-def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Reference]:
-    """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
-    asked, roundings = at_rows(finite(inputs), chosen), Roundings.of(inputs.dtype, any_unfused=True)
-    shape = asked.output_shape
-    whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
-    low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
-    empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]
-    form, inner = roundings.form, roundings.inner.unit_roundoff
-    for block in rounded_rows(asked, roundings):
-        at, size = block.part.at, np.abs(block.soft.scores[..., : inputs.shape.keys])
-        low[at], high[at] = extremes = visible_extremes(block.part)
-        logarithms[at] = largest_logarithm_error(block.soft, inner)
-        sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
-        add_output(whole, block, extremes)
-        if log_sum:
-            add_log_sum(logarithm, empty, block)
-    n = inputs.shape.keys + (inputs.sinks is not None)
-    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
-    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
-    slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
-    classes = {kind: whole.restricted_to(*sources) for kind, sources in CLASSES.items()}
-    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # their mantissas are alike then
-    slack += form.smallest_subnormal
-    found = {OUTPUT: Reference(inputs.dtype, classes, low, high, slack, mantissa)}
-    if log_sum:
-        found[LOG_SUM] = _without_hull(
-            "float64" if inputs.dtype == "float64" else "float32",
-            {kind: logarithm.restricted_to(*sources) for kind, sources in CLASSES.items()},
-            mantissa=mantissa,
-            gained="it is {} on average: a logarithm to another base, or a factor, is wrong",
-            infinite=empty,
-        )
-    return found
+def blocks(inputs: Inputs) -> Iterator[Rows]:
+    """Every block of query rows: small heads together, others apart."""
+    inputs = inputs.without_sinks()
+    (batch, heads, queries, n), group = inputs.shape, inputs.group
+    fit = (
+        max(1, _SHARED // (queries * n)) // group * group or 1
+    )  # all heads of a key head, or one of them alone
+    batches, members = max(1, fit // heads), min(fit, heads)
+    for b, h in itertools.product(range(0, batch, batches), range(0, heads, members)):
+        these = slice(b, min(b + batches, batch)), slice(h, min(h + members, heads))
+        at_keys = (these[0], slice(h // group, (these[1].stop - 1) // group + 1))
+        # only these heads in float64: the whole input would double or quadruple its memory
+        key, value = inputs.key[at_keys].astype(np.float64), inputs.value[at_keys].astype(np.float64)
+        own = these[1].stop - h
+        if key.shape[1] != own:
+            key, value = (np.repeat(one, own // key.shape[1], axis=1) for one in (key, value))
+        size = max(1, _BLOCK // (n * key.shape[0] * own))
+        for start in range(0, queries, size):
+            yield Rows(inputs, (*these, slice(start, min(start + size, queries))), key, value)
 
 
-def _without_hull(dtype: str, classes: dict[str, ErrorBudget], **more: Any) -> Reference:
-    """Of what averages nothing."""
-    shape = classes[SCORES].output.shape
-    low, high, slack = (np.broadcast_to(one, shape) for one in (-np.inf, np.inf, 0.0))
-    return Reference(dtype, classes, low, high, slack, **more)
+class Backward:
+    """What the chain rule meets on its way back through one block of query rows.
+
+    g : the output's gradient, (…, rows, value_dim). products : A = g vᵀ. offset : D = Σ p A, (…, rows, 1).
+    slopes : T = P ∘ (A − D). raw_slopes : R = T f'.
+    """
+
+    def __init__(self, rows: Rows, output_gradient: NDArray[np.floating]) -> None:
+        self.rows, self.g = rows, output_gradient[rows.at].astype(np.float64)
+        self.products = self.g @ turned(rows.v)
+        self.offset = (rows.weights * self.products).sum(axis=-1, keepdims=True)
+        self.slopes = rows.weights * (self.products - self.offset)
+        self.raw_slopes = rows.through(self.slopes)
+
+    @property
+    def gradients(self) -> tuple[Array, Array, Array]:
+        """Of query, (…, rows, head_dim), and this block's share of those of key and value."""
+        rows, scaled = self.rows, self.rows.scale * self.raw_slopes
+        return scaled @ rows.k, turned(scaled) @ rows.q, turned(rows.weights) @ self.g
+
+    @property
+    def tilts(self) -> tuple[Array, Array, Array]:
+        """d gradients / d ln(scale): dP = P ∘ (ds − Σ P ds) with ds = f' x, and so on through D, T and R."""
+        rows, p, response = self.rows, self.rows.weights, self.rows.scale_response
+        offset = (self.slopes * response).sum(axis=-1, keepdims=True)
+        moved = rows.through(self.slopes * response - p * offset) + self.slopes * rows.curvature * rows.raw
+        moved = rows.scale * (moved + self.raw_slopes)
+        return moved @ rows.k, turned(moved) @ rows.q, turned(p * response) @ self.g

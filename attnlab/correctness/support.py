@@ -17,7 +17,7 @@ import numpy as np
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends, load, on_request, settings_of
-from attnlab.correctness import race_check
+from attnlab.correctness import weighing
 from attnlab.errors import Misbehaved
 from attnlab.processes import Channel, Failed, Process, serve
 from attnlab.workload.drawing import inputs_of
@@ -133,7 +133,7 @@ class Child:
         if confirm:
             inputs, rows = inputs_of(workload), range(workload.queries)
             answers = self.backend.named(workload, self.backend.bind(workload, inputs)())
-            found = race_check.judge(workload, inputs, rows, answers, self.backend.computes_in)
+            found = weighing.judge(workload, inputs, rows, answers, self.backend.computes_in)
             if not found.passed:
                 raise Misbehaved(found.reason or "failed the accuracy check")
 

@@ -1,6 +1,6 @@
 """Inputs drawn for a visit and overwritten before each turn, and answers checked on rows that are chosen afterwards.
 
-The first answer of a contender goes through `attnlab.correctness.race_check`. The last answer of a turn is
+The first answer of a contender goes through `attnlab.correctness.weighing`. The last answer of a turn is
 checked on a few rows of one head: a stale cache, work that was skipped or a queue that was not finished is off by far
 more than rounding, and nothing else makes an answer wrong here.
 """
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.race_check import Answers, weighed
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import Answers, weighed
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Alibi, Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Given, Place
@@ -106,7 +106,7 @@ def astray(
     batch, head = int(generator.integers(workload.batch)), int(generator.integers(workload.heads))
     part = inputs if workload.d_model is not None else _of_head(inputs, batch, head, rows)
     cast = part if computes_in is None else part.cast(computes_in)
-    exact = refer(cast, rows if part is inputs else None, log_sum=LOG_SUM in workload.results)
+    exact = expect(cast, rows if part is inputs else None, log_sum=LOG_SUM in workload.results)
     for name in (one for one in workload.results if one in OF_QUERIES):
         if not exact[name].first_order:
             continue

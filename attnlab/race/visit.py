@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.backends.contender import Contender
-from attnlab.correctness import race_check
+from attnlab.correctness import weighing
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
@@ -204,9 +204,7 @@ class Visit:
                 seat.ended = Outcome.DECLINED, str(refused), ""
             return
         self._drawn = answers.Drawn(self.workload, drawn, self._random)
-        self._rows = race_check.sampled_rows(
-            self.workload, self._random, None if self._first else _LATER_ROWS
-        )
+        self._rows = weighing.sampled_rows(self.workload, self._random, None if self._first else _LATER_ROWS)
         self.drawn.without_gradient(self._rows)
 
     def _start(self, start: Start) -> None:
@@ -249,7 +247,7 @@ class Visit:
             self._bind(seat)
         with self._activity("checking"):
             seat.setup |= self._ask(seat, "answer")
-            found = race_check.judge(
+            found = weighing.judge(
                 workload, self._inputs(seat), self._rows, self._answers(seat), self._less(seat)
             )
             seat.accuracy = found
@@ -357,7 +355,7 @@ class Visit:
     def _inputs(self, seat: Seat) -> Inputs:
         return seat.inputs or self.drawn.inputs
 
-    def _answers(self, seat: Seat) -> race_check.Answers:
+    def _answers(self, seat: Seat) -> weighing.Answers:
         assert seat.pages is not None
         return dict(zip(self.workload.results, seat.pages.arrays, strict=True))
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.backends.discovery import load
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
 from attnlab.correctness.support import features
 from attnlab.errors import FieldError
 from attnlab.workload.drawing import inputs_of
@@ -51,6 +51,6 @@ def test_a_mask_is_one_class(dilated: None) -> None:
     assert workload.pairs == 2 * int(np.sum(seen))
     backend = load("torch_eager")
     answers = backend.named(workload, backend.bind(workload)())
-    exact = refer(inputs_of(workload))
+    exact = expect(inputs_of(workload))
     for name in GRADIENTS:
         np.testing.assert_allclose(answers[name], exact[name].output, atol=1e-5)

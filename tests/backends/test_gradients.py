@@ -10,7 +10,7 @@ import pytest
 
 import attnlab
 from attnlab.backends.backend import Backend
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import GRADIENTS, Workload
 
@@ -31,7 +31,7 @@ def written(folder: Path, body: str) -> list[Path]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_they_are_the_exact_ones(name: str, causal: bool) -> None:
     found = attnlab.gradients(name, Q, K, V, G, causal=causal, scale=0.7)
-    exact = refer(Inputs.of(Q, K, V, output_gradient=G, causal=causal, scale=0.7))
+    exact = expect(Inputs.of(Q, K, V, output_gradient=G, causal=causal, scale=0.7))
     for mine, name in zip(found, GRADIENTS, strict=True):
         assert mine.dtype == np.float32
         np.testing.assert_allclose(mine, exact[name].output, atol=1e-5)

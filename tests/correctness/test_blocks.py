@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnlab.backends.discovery import load
-from attnlab.correctness import race_check
+from attnlab.correctness import weighing
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Block, Inputs
 from attnlab.workload.result import Accuracy
@@ -29,9 +29,9 @@ CASES: dict[str, Workload] = {
 
 def judged(workload: Workload, backend: str, projection: str | None = None) -> Accuracy:
     """A backend's block before the clock, as a race does it."""
-    one, rows = load(backend), race_check.sampled_rows(workload, np.random.default_rng())
+    one, rows = load(backend), weighing.sampled_rows(workload, np.random.default_rng())
     answers = one.named(workload, one.bind(workload, projection=projection)())
-    return race_check.judge(workload, inputs_of(workload), rows, answers, None)
+    return weighing.judge(workload, inputs_of(workload), rows, answers, None)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,10 +128,10 @@ def test_a_wrong_block_is_caught(dtype: str) -> None:
         inputs = inputs_of(workload)
         assert inputs.block is not None
         faulty = inputs.with_(block=change(inputs.block))
-        assert race_check.judge(workload, inputs, ROWS, answered(workload, inputs), None).passed
-        found = race_check.judge(workload, inputs, ROWS, answered(workload, faulty), None)
+        assert weighing.judge(workload, inputs, ROWS, answered(workload, inputs), None).passed
+        found = weighing.judge(workload, inputs, ROWS, answered(workload, faulty), None)
         assert not found.passed and found.reason and "head" not in found.reason, fault
     for asked, done in IGNORED:
         workload, other = (FAULTY.with_(dtype=dtype, **one) for one in (asked, {**asked, **done}))
         answers = answered(other, inputs_of(other))
-        assert not race_check.judge(workload, inputs_of(workload), ROWS, answers, None).passed, done
+        assert not weighing.judge(workload, inputs_of(workload), ROWS, answers, None).passed, done

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mutants.rounding import RIGHT
 
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
 from attnlab.lab import theory
 from attnlab.workload.inputs import Inputs
 
@@ -24,8 +24,8 @@ def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) 
     """And the tilt is their derivative in the scale, by the difference quotient."""
     problem, step = drawn("float64", **FEATURES[feature]), 1e-5
     expected = by_differentiation(problem)
-    above, below = (refer(problem.with_(scale=0.4 * math.exp(by))) for by in (step, -step))
-    for name, reference in refer(problem).items():
+    above, below = (expect(problem.with_(scale=0.4 * math.exp(by))) for by in (step, -step))
+    for name, reference in expect(problem).items():
         np.testing.assert_allclose(reference.output, expected[name], atol=1e-12)
         quotient = (above[name].output - below[name].output) / (2 * step)
         np.testing.assert_allclose(reference.lenient.tilt, quotient, atol=1e-7)
@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
     assert problem.output_gradient is not None
     cut = np.zeros_like(problem.output_gradient)
     cut[:, :, rows] = problem.output_gradient[:, :, rows]
-    whole, part = (refer(problem.with_(output_gradient=cut), at) for at in (None, rows))
+    whole, part = (expect(problem.with_(output_gradient=cut), at) for at in (None, rows))
     for name in ("output", "query gradient"):
         for of in (lambda x: x.output, lambda x: x.bound, lambda x: x.lenient.rms, lambda x: x.low):
             np.testing.assert_allclose(of(part[name]), of(whole[name])[:, :, rows], rtol=1e-9, atol=1e-18)
@@ -74,7 +74,7 @@ def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind:
     problem = drawn(dtype, 1, **features)
     of_output, of_gradients = KINDS[kind]
     found = RIGHT[kind](problem)
-    for name, reference in refer(problem).items():
+    for name, reference in expect(problem).items():
         error = found[name].astype(np.float64) - reference.output
         assert (np.abs(error) <= reference.bound).all()
         chosen = of_output if name == "output" else of_gradients
@@ -119,7 +119,7 @@ def test_the_worst_case_is_never_passed(
     added = bias * np.random.default_rng(seed).standard_normal((queries, keys))
     problem = drawn("bfloat16", seed, std=std, softcap=softcap, bias=added, queries=queries, keys=keys)
     for name, one in RIGHT[kind](problem).items():
-        reference = refer(problem)[name]
+        reference = expect(problem)[name]
         assert (np.abs(one - reference.output) <= reference.bound).all(), name
 
 

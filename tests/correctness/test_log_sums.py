@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness.expected import expect
 from attnlab.correctness.questions import Question
-from attnlab.correctness.reference import refer
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.masks import EVERYTHING
 from attnlab.workload.number_formats import DTYPES, round_to
@@ -30,7 +30,7 @@ FAULTS: dict[str, Change] = {
 
 def exact(inputs: Inputs) -> tuple[Array, Array]:
     """Output and ln Z."""
-    found = refer(inputs, log_sum=True)
+    found = expect(inputs, log_sum=True)
     return found[OUTPUT].output, np.where(found[LOG_SUM].infinite, -np.inf, found[LOG_SUM].output)
 
 

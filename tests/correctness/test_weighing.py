@@ -11,10 +11,10 @@ from mutants.fault import inputs
 from mutants.parts import divided, rounder, whole
 from mutants.rounding import RIGHT
 
-from attnlab.correctness import race_check
-from attnlab.correctness.evidence import weigh
+from attnlab.correctness import weighing
 from attnlab.correctness.examination import examine
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import weigh
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, round_to
@@ -29,7 +29,7 @@ WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="b
 def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dtype: str) -> None:
     """Of one that stores every step, and of one that rounds its results; each result tells on a feature left out."""
     problem = drawn(dtype, **FEATURES[feature])
-    references, exact = refer(problem), by_differentiation(problem)
+    references, exact = expect(problem), by_differentiation(problem)
     for answers in (
         RIGHT["scores rounded"](problem),
         {name: round_to(one, dtype) for name, one in exact.items()},
@@ -54,8 +54,8 @@ def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
 
 def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
     """`judge` on sampled rows."""
-    rows = race_check.sampled_rows(workload, np.random.default_rng())
-    return race_check.judge(workload, inputs_of(workload), rows, {OUTPUT: output}, None)
+    rows = weighing.sampled_rows(workload, np.random.default_rng())
+    return weighing.judge(workload, inputs_of(workload), rows, {OUTPUT: output}, None)
 
 
 def spoiled(where: Any, number: float) -> np.ndarray:
@@ -69,7 +69,10 @@ def spoiled(where: Any, number: float) -> np.ndarray:
     ("output", "said"),
     [
         (lambda: answered(WORKLOAD, 1.01), "scale looks too large by"),
-        (lambda: answered(WORKLOAD, 1.002), "line up with the derivative in the scale, as if it were 0.2"),
+        (
+            lambda: answered(WORKLOAD, 1.002),
+            "line up with the derivative in the scale, as if it were too large by 0.2",
+        ),
         (lambda: 1.01 * answered(WORKLOAD), "too large by 1 % on average"),
         (lambda: spoiled(np.s_[:, :, 17], 0), "rows are zero"),
         (lambda: spoiled(np.s_[0, 0, 3, 5], 100), "outside the values"),
@@ -95,7 +98,7 @@ TRAINING = Workload(
 
 def results(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
     """The exact results, rounded."""
-    found = refer(inputs)
+    found = expect(inputs)
     return {name: round_to(found[name].output, workload.dtype) for name in workload.results}
 
 
@@ -108,11 +111,11 @@ def test_right_results_of_every_direction_pass(direction: str, features: dict[st
     workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
     posed = inputs_of(workload, rows)
     answers = results(workload, posed)
-    found = race_check.judge(workload, posed, rows, answers, None)
+    found = weighing.judge(workload, posed, rows, answers, None)
     assert found.passed and found.of in answers and found.kind == "full precision inside"
     for name in answers:
         faulty = answers | {name: answers[name] * np.float32(1.05)}
-        wrong = race_check.judge(workload, posed, rows, faulty, None)
+        wrong = weighing.judge(workload, posed, rows, faulty, None)
         assert not wrong.passed and wrong.of == name
 
 
@@ -141,11 +144,11 @@ def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: st
     """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
     posed = inputs_of(RACED)
     answers = {OUTPUT: computed(posed, dtype)}
-    said, silent = (race_check.judge(RACED, posed, ROWS, answers, one) for one in (dtype, None))
+    said, silent = (weighing.judge(RACED, posed, ROWS, answers, one) for one in (dtype, None))
     assert said.passed and said.relative_error < silent.relative_error
     assert not silent.passed and f"this is the error of computing {words}" in str(silent.reason)
     wrong = {OUTPUT: computed(posed, dtype, scale=1.05)}
-    assert not race_check.judge(RACED, posed, ROWS, wrong, dtype).passed
+    assert not weighing.judge(RACED, posed, ROWS, wrong, dtype).passed
     found = examine(
         lambda question: {OUTPUT: computed(question.inputs, dtype)}, "float32", kinds=("forward",)
     )

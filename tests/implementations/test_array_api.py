@@ -6,8 +6,8 @@ import pytest
 from every import here
 
 from attnlab.backends import keywords
-from attnlab.correctness.evidence import weigh
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import weigh
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import open_library
 from attnlab.workload.drawing import inputs_of
@@ -44,7 +44,7 @@ def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
     arrays = (library.from_numpy(one, "float32") for one in (problem.query, problem.key, problem.value))
     found = backend.attend(*arrays, **options)
     assert library.dtype_of(found) == "float32"
-    assert weigh(refer(problem)[OUTPUT], library.to_numpy(found), directions=None).passed
+    assert weigh(expect(problem)[OUTPUT], library.to_numpy(found), directions=None).passed
 
 
 def test_a_setting_says_whose_arrays() -> None:
@@ -53,5 +53,5 @@ def test_a_setting_says_whose_arrays() -> None:
     backend = here("array_api", settings={"arrays": "torch"})
     assert backend.library == "torch"
     found = backend.named(workload, backend.bind(workload)())
-    for name, reference in refer(inputs_of(workload)).items():
+    for name, reference in expect(inputs_of(workload)).items():
         assert weigh(reference, found[name], directions=None).passed, name

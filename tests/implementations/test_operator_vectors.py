@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.evidence import IMMATERIAL_ANYWHERE, weigh
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import IMMATERIAL_ANYWHERE, weigh
 from attnlab.errors import Declined, Unavailable
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import OPEN, Causal, Window
@@ -158,7 +158,7 @@ def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, 
 def fault(vector: Vector, answer: object) -> str | None:
     """What is wrong with an answer to the vector, if anything."""
     found = weigh(
-        refer(vector.problem)[OUTPUT],
+        expect(vector.problem)[OUTPUT],
         answer,  # type: ignore[arg-type]
         directions=None,
         immaterial=IMMATERIAL_ANYWHERE,

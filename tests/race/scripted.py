@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.contender import Contender, parse_all
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
 from attnlab.processes import Failed
 from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
@@ -133,7 +133,7 @@ class _Process:
         return {"first_call_s": 0.75}
 
     def _reveal(self) -> None:
-        exact = refer(self._inputs, log_sum=LOG_SUM in self.workload.results)
+        exact = expect(self._inputs, log_sum=LOG_SUM in self.workload.results)
         for array, name in zip(self._answers.arrays, self.workload.results, strict=True):
             found = exact[name].output.reshape(array.shape).astype(array.dtype)
             array[...] = self.script._spoils(name, found)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.correctness.race_check import judge, sampled_rows
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import judge, sampled_rows
 from attnlab.libraries.torch_library import between_nan
 from attnlab.race.admission import rungs, too_large, too_long
 from attnlab.race.answers import Drawn, answer_pages, astray
@@ -37,7 +37,7 @@ WORKLOADS = (
 
 def right(workload: Workload, inputs: Inputs) -> dict[str, Any]:
     """The exact answers, rounded as a backend returns them."""
-    exact = refer(inputs, log_sum=LOG_SUM in workload.results)
+    exact = expect(inputs, log_sum=LOG_SUM in workload.results)
     found = {name: exact[name].output.reshape(workload.shape_of(name)) for name in workload.results}
     return {name: round_to(one, workload.dtype_of(name)) for name, one in found.items()}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnlab.correctness.evidence import systematic
 from attnlab.correctness.numbers import ROUNDING_RMS, float_format
 from attnlab.correctness.questions import BACKWARD, FORWARD
+from attnlab.correctness.weighing import systematic
 from attnlab.workload.inputs import Inputs
 
 from .parts import NAMES, Answers, Array, Attention, Remembering, whole

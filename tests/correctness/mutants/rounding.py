@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.correctness.evidence import CONSTANTS, SLACK
 from attnlab.correctness.numbers import ROUNDING_RMS
+from attnlab.correctness.weighing import CONSTANTS, SLACK
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask

@@ -1,0 +1,292 @@
+"""What right answers look like: the exact results of one question, and how far roundings may move them.
+
+Truth is float64 on the inputs as cast. The budgets are those of the ways in which an honest implementation rounds.
+Nothing here is chosen: every bound follows from the inputs and from the unit roundoff of their dtype.
+
+A multi-head block rounds in its projections, in its core, and in its last projection. Every component of q, k and v is
+a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t of the sum y₀ = Σa and
+y = y₀ + b, it has the variance of a chain of N = d_model additions at the inner unit roundoff
+(`error_budget.chain_variance`), and that of storing it:
+
+    σ² = (c u_i)²[(1 + N/2)Σa² + (N/3)y₀² + y²] + (c u)² max(y₀², y²)
+
+A block that stores the sum y₀ and adds the bias after that rounds again, by σ₊² = (c u)²y². That error is the same for
+most tokens: y₀ is a multiple of the last place of the sum, so that only the bias decides what is cut off. It does not
+average out over the keys.
+
+Rotary positions turn pairs, and the variances with them; cosine and sine are stored numbers, and so are the two
+products and their sum: (c u)²(2 a²cos² + 2 b²sin² + y²) more.
+
+How these errors pass through the core is simulated (Monte Carlo arithmetic, Parker 1997): the exact core answers 16
+times, with the inputs moved by random errors of these variances, those of σ₊² of the values alike for all keys. The
+core's own roundings add what `error_budget` says. Last, the output is y = o W_Oᵀ + b_O: Var y_m = Σ_c W_mc² Var o_c and
+its own σ² and σ₊² as above, N = heads · value_dim. In this sum the components of a head count as independent, and it
+averages out what 16 runs leave open. A score's error moves them together, so that single components of y may have more
+or less; over all of them what is left out are the products Σ_m W_mc W_mc', c ≠ c', which cancel where the columns of
+W_O are drawn independently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.correctness.error_budget import (
+    SCORES,
+    ErrorBudget,
+    Roundings,
+    add_log_sum,
+    add_output,
+    chain_variance,
+    energy,
+    error_budget,
+    largest_logarithm_error,
+    rounded_rows,
+    rounding_variance,
+)
+from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
+from attnlab.correctness.numbers import ONE_MANTISSA, Array
+from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
+from attnlab.workload.inputs import Block, Inputs, angles
+from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
+
+#: above this predicted rms error of a score the budget, of first order in it, says nothing any more
+FIRST_ORDER = 0.3
+#: to which sources of a block's core σ² and σ₊² are added, and how often the core answers
+_SOURCES, _RUNS = ("inner", "scores"), 16
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
+
+    classes : the budgets, tightest first. low, high : least and greatest value that the row sees, per component; of
+    what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
+    budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
+    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
+    these are, None for all. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
+    is 0 there. of_block : whether it is a block's output, which stands here as that of one head. of : its name.
+    checked : how many query rows were chosen, of how many.
+    """
+
+    dtype: str
+    classes: dict[str, ErrorBudget]
+    low: Array | float = -np.inf
+    high: Array | float = np.inf
+    hull_slack: Array | float = 0.0
+    mantissa: float = 1.0
+    shared: tuple[int, ...] = (3,)
+    gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
+    rows: NDArray[np.intp] | None = None
+    infinite: NDArray[np.bool_] | None = None
+    of_block: bool = False
+    of: str = OUTPUT
+    checked: tuple[int, int] = (0, 0)
+
+    def row(self, at: int) -> int:
+        """The number, in the whole answer, of the row that is here at `at`."""
+        return at if self.rows is None else int(self.rows[at])
+
+    @property
+    def lenient(self) -> ErrorBudget:
+        """The budget of the least precise honest implementation: scores and weights rounded."""
+        return self.classes[SCORES]
+
+    @property
+    def output(self) -> Array:
+        """The exact result."""
+        return self.lenient.output
+
+    @property
+    def bound(self) -> Array:
+        """What the error of no right answer exceeds."""
+        return self.lenient.worst_case
+
+    @property
+    def first_order(self) -> bool:
+        """Whether the budgets may be trusted: the predicted error of a score is small."""
+        return self.lenient.exponent_error <= FIRST_ORDER
+
+
+def expect(
+    inputs: Inputs,
+    rows: Sequence[int] | None = None,
+    *,
+    output: Expected | None = None,
+    log_sum: bool = False,
+) -> dict[str, Expected]:
+    """What is right of what `inputs` ask for, by name.
+
+    "output" always, (batch, heads, rows, value_dim); where the inputs have an output_gradient also "query gradient",
+    (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
+    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
+    With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
+
+    output : that of the output, where it is known. Raises ValueError as `error_budget` does.
+    """
+    n_q = inputs.shape.queries
+    chosen = chosen_rows(rows, n_q)
+    if inputs.block is not None:
+        # its rows share the errors of keys and values: no direction tells them apart from a shift
+        gained, classes = (
+            "outputs are {} on average: a factor is missing or wrong",
+            _block(inputs, chosen).classes(),
+        )
+        found = {OUTPUT: Expected(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
+    else:
+        found = _of_rows(inputs, chosen, log_sum) if output is None else {OUTPUT: output}
+        gained = (
+            "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
+        )
+        more: dict[str, Any] = {"mantissa": found[OUTPUT].mantissa, "shared": (2, 3), "gained": gained}
+        budgets = () if inputs.output_gradient is None else gradient_budgets(inputs, rows=chosen)
+        for name, budget in zip(GRADIENTS, budgets, strict=False):
+            found[name] = Expected(inputs.dtype, budget.classes(GRADIENT_CLASSES), **more)
+    for name, one in found.items():
+        at = chosen if name in OF_QUERIES else None
+        found[name] = replace(one, of=name, rows=at, checked=(chosen.size, n_q))
+    return found
+
+
+def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Expected]:
+    """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
+    asked, roundings = at_rows(finite(inputs), chosen), Roundings(inputs.dtype, any_unfused=True)
+    shape = asked.output_shape
+    whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
+    low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
+    empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]
+    form, inner = roundings.form, roundings.inner.unit_roundoff
+    for block in rounded_rows(asked, roundings):
+        at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
+        low[at], high[at] = extremes = block.rows.extremes
+        logarithms[at] = largest_logarithm_error(block, inner)
+        sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
+        add_output(whole, block, extremes)
+        if log_sum:
+            add_log_sum(logarithm, empty, block)
+    n = inputs.shape.keys + (inputs.sinks is not None)
+    # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
+    relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
+    slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
+    slack += form.smallest_subnormal
+    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # their mantissas are alike then
+    found = {OUTPUT: Expected(inputs.dtype, whole.classes(), low, high, slack, mantissa)}
+    if log_sum:
+        gained = "it is {} on average: a logarithm to another base, or a factor, is wrong"
+        wide = "float64" if inputs.dtype == "float64" else "float32"
+        of_log_sum: dict[str, Any] = {"mantissa": mantissa, "gained": gained, "infinite": empty}
+        found[LOG_SUM] = Expected(wide, logarithm.classes(), **of_log_sum)
+    return found
+
+
+# -- a multi-head block
+
+
+class Projected(NamedTuple):
+    """A projection's exact result, and the variances σ² and σ₊² of its error: arrays of one shape."""
+
+    value: Array
+    variance: Array
+    again: Array
+
+
+def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
+    """The budget of the block of `inputs` at these query rows, without a worst case: (batch, 1, rows, d_model).
+
+    What the classes differ in is what the core rounds: the projections round alike in all of them.
+    """
+    block, rounded = inputs.block, Roundings(inputs.dtype)
+    assert block is not None
+    projected = _projected(block, index, rounded)
+    exact = {name: one.value for name, one in projected.items()}
+    core = at_rows(inputs, index).with_(**exact, block=None)
+    before = error_budget(core, any_unfused=True)
+    before.add({source: _through(core, projected, source, before.output) for source in _SOURCES})
+    names = ("out_proj.weight", "out_proj.bias")
+    weight, bias = (np.asarray(block.parameters[name], np.float64) for name in names)
+
+    def joined(x: Array) -> Array:
+        """(batch, heads, rows, dim) as (batch, 1, rows, heads · dim)."""
+        return np.asarray(x.swapaxes(1, 2).reshape(x.shape[0], 1, x.shape[2], -1))
+
+    def kept(source: str) -> float:
+        """The scatter of ‖W δo‖²: relative to its mean that of ‖δo‖², twice.
+
+        A square matrix of independent numbers leaves half as many independent components as it was given.
+        """
+        mean, then = float(before.variances[source].sum()), float(after[source].sum())
+        return 2 * before.scatters[source] * (then / mean) ** 2 if mean > 0 else 0.0
+
+    own = _linear(joined(before.output), weight, bias, rounded)
+    after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
+    scatters, bound = {source: kept(source) for source in after}, np.full_like(own.value, np.inf)
+    tilt = joined(before.tilt) @ weight.T
+    whole = ErrorBudget(own.value, after, scatters, bound, before.exponent_error, tilt)
+    # a bias added after the sum was stored is what the least precise of honest blocks does
+    noises = zip(_SOURCES, (own.variance, own.again), strict=True)
+    return whole.add({source: (one, energy(one)) for source, one in noises})
+
+
+def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Projected:
+    """x Wᵀ + b and its own roundings."""
+    product = x @ weight.T
+    value = product + bias
+    # a variance needs no more than float32, which takes half the time
+    squares = (x * x).astype(np.float32) @ (weight * weight).T.astype(np.float32)
+    chain = chain_variance(weight.shape[1], squares.astype(np.float64), product)
+    stored = rounding_variance(np.maximum(np.abs(product), np.abs(value)), rounded.form)
+    variance = rounded.inner_variance * (chain + value**2) + stored
+    return Projected(value, variance, rounding_variance(value, rounded.form))
+
+
+def _projected(block: Block, index: NDArray[np.intp], rounded: Roundings) -> dict[str, Projected]:
+    """Query (at these rows), key and value by name: (batch, heads, length, dim)."""
+    queries, keys = block.positions
+    tokens = {"query": block.x[:, index], "key": block.source, "value": block.source}
+    found = {}
+    for name, (weight, bias) in block.projections.items():
+        x, w, b = (np.asarray(one, np.float64) for one in (tokens[name], weight, bias))
+        heads = block.heads if name == "query" else block.kv_heads
+        parts = (one.reshape(*one.shape[:2], heads, -1).swapaxes(1, 2) for one in _linear(x, w, b, rounded))
+        found[name] = Projected(*parts)
+    for name, positions in (("query", queries[index]), ("key", keys)) if block.rotary else ():
+        found[name] = _turned(found[name], angles(positions, block.head_dim), rounded)
+    return found
+
+
+def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
+    """Each pair of components turned, and what that rounds."""
+    cos, sin = np.cos(by), np.sin(by)
+
+    def pairs(x: Array, c: Array, s: Array, sign: float) -> Array:
+        first, second = np.split(x, 2, axis=-1)
+        return np.concatenate([first * c + sign * second * s, second * c + first * s], axis=-1)
+
+    value = pairs(one.value, cos, sin, -1.0)
+    products, variance, again = (
+        pairs(each, cos**2, sin**2, 1.0) for each in (one.value**2, one.variance, one.again)
+    )
+    return Projected(value, variance + rounded.stored_variance * (2 * products + value**2), again)
+
+
+def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: Array) -> tuple[Array, float]:
+    """Variance of the core's output, and its scatter, from errors of its inputs: by `source` from σ² or from σ₊²."""
+    rng, found, energies = np.random.default_rng(0), np.zeros_like(exact), []
+    for _ in range(_RUNS):
+        moved: dict[str, Any] = {}
+        for name, one in projected.items():
+            size = np.sqrt(one.variance if source == "inner" else one.again)
+            # a bias that is added to a stored sum leaves one error to all keys
+            alike = (name, source) == ("value", "scores")
+            shape = (*size.shape[:2], 1, size.shape[3]) if alike else size.shape
+            moved[name] = one.value + size * rng.standard_normal(shape)
+        off = -exact
+        for rows in blocks(core.with_(**moved)):
+            off[rows.at] += rows.output
+        found += off * off / _RUNS
+        energies.append(float(np.vdot(off, off)))
+    return found, float(np.var(energies, ddof=1))

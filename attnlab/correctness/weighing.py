@@ -1,0 +1,358 @@
+"""An answer held against what is expected: the measured numbers, and the first thing that is wrong with it.
+
+Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
+least and the greatest value its row sees, and no component is further off than the worst case of rounding.
+*Statistics* compare the error with what independent roundings predict: its size, its largest component, and
+two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
+that do not sum to 1) and the derivative in the scale (a wrong scale).
+
+`weigh` holds one answer against its reference; `judge` holds all answers to a workload against theirs, on some of its
+query rows, as races do before the clock starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.correctness.error_budget import FULL, SCORES, ErrorBudget, classify
+from attnlab.correctness.expected import Expected, expect
+from attnlab.correctness.numbers import Array, float_format
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import lower
+from attnlab.workload.result import Accuracy
+from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
+
+#: the contract: an honest error is at most this many budgets
+SLACK = 1.25
+#: standard deviations of the measured error's own scatter that are allowed on top
+SCATTERS = 6.0
+#: largest |error|/rms; a normal error passes it once in 10^13 components
+LARGEST = 7.5
+#: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
+#: independent errors that are as likely up as down, since z is normalised by their own scatter
+DIRECTED = 8.0
+#: the same where rows share roundings, of keys that were scaled for all of them
+DIRECTED_SHARED = 20.0
+#: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
+CONSTANTS = 4.0
+#: a shared shift below this part of the dtype's own roundoff is nobody's concern
+IMMATERIAL = 1 / 8
+#: the same on inputs that are not the check's own: saturated rows have many weights that are subnormal in float16,
+#: and PyTorch's fused CPU kernel shifts by up to 0.2 u there
+IMMATERIAL_ANYWHERE = 1 / 2
+#: as CONSTANTS, where scores are 0 and weights 1/2, so that no constant is left to round: numbers that are cut off
+#: instead of rounded lose 1/(2 ln 2) = .72 u on average
+NO_CONSTANTS = 0.5
+
+#: a direction makes up most of an error whose rest is a smaller part of it
+_MOST = 0.5
+#: floor of a predicted error, so that its square is no zero in float64
+_LEAST = 1e-140
+
+Answers = Mapping[str, NDArray[Any]]
+
+
+class Direction(NamedTuple):
+    """The part of an error that lies along a known direction: error ≈ shift × direction.
+
+    z : shift in units of its standard error, from the scatter between independent errors. rest : the part of the error
+    that does not lie along the direction.
+    """
+
+    shift: float
+    z: float
+    rest: float = 1.0
+
+    @property
+    def said(self) -> str:
+        """Which way it is, and by how much."""
+        size = abs(self.shift)
+        amount = f"{100 * size:.2g} %" if size >= 1e-4 else f"{size:.2g}"
+        return f"too {'large' if self.shift > 0 else 'small'} by {amount}"
+
+
+def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]) -> Direction:
+    """The component of `error` along `direction`, weighted by 1/rms², with a standard error from its clusters.
+
+    The standard error is √Σt², t the contribution of a cluster, whose components share roundings: along the axes
+    `shared`. It needs no budget: it is right for any errors that are independent between clusters.
+    """
+    pulled = (error * direction / rms**2).sum(axis=shared)
+    total, norm = float(pulled.sum()), float((direction * direction / rms**2).sum())
+    shift, scatter = total / norm if norm > 0 else 0.0, float(np.sqrt((pulled**2).sum()))
+    rest = 1.0
+    if 0 < abs(shift) < 1:
+        rest = float(np.linalg.norm(error - shift * direction) / np.linalg.norm(error))
+    return Direction(shift, total / scatter if scatter > 0 else 0.0, rest)
+
+
+def weigh(
+    expected: Expected,
+    output: NDArray[Any],
+    *,
+    exact: bool = False,
+    directions: float | None = DIRECTED,
+    immaterial: float = IMMATERIAL,
+) -> Accuracy:
+    """Hold `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), against what is `expected`.
+
+    The `reason` is the first thing that is wrong with it, in words. exact : the inputs leave no weight and no score to
+    round, so that only the tightest budget is honest and every component is an independent error. directions : the z
+    beyond which a gain or a wrong scale is told; None: not looked for. immaterial : the part of the dtype's roundoff
+    that a shared shift may have.
+    """
+    answer, truth = np.asarray(output, dtype=np.float64).reshape(expected.output.shape), expected.output
+    (checked, rows), of = expected.checked, expected.of
+    fault = _incomparable(expected, answer)
+    if fault is not None:
+        most, no = expected.lenient.relative, math.inf
+        return Accuracy(no, most, no, checked, rows, False, fault, None, no, no, of=of)
+    if expected.infinite is not None:
+        answer = np.where(expected.infinite, 0.0, answer)
+    error, dtype = answer - truth, expected.dtype
+    budget, mantissa = (expected.classes[FULL], 1.0) if exact else (expected.lenient, expected.mantissa)
+    relative, allowed = relative_error(error, truth), allowance(budget) * mantissa
+    rms = np.maximum(budget.rms, max(float_format(dtype).smallest_subnormal, _LEAST)) * mantissa
+    shared = () if exact else expected.shared
+    gain, scale = (directed(error, along, rms, shared) for along in (truth, expected.lenient.tilt))
+    # each direction, with what it means where it makes up most of the error, and what the error is like else
+    along = (
+        (scale, f"the scale looks {scale.said}", "the derivative in the scale"),
+        (gain, expected.gained.format(gain.said), "the result itself"),
+    )
+    fault = _broken_fact(expected, answer, error)
+    if fault is not None:
+        likest, cause, _ = min(along, key=lambda each: each[0].rest)
+        fault += f"; {cause}" if likest.rest < _MOST else ""
+    elif exact or expected.first_order:
+        honest = systematic(dtype, None if exact else immaterial)
+        named = () if directions is None else tuple(one for one in along if abs(one[0].shift) > honest)
+        fault = _improbable(expected, named, directions or 0.0, relative, allowed, np.abs(error) / rms)
+    # the tightest class that covers the error, and the error in its budgets
+    kind = classify(relative, expected.classes, SLACK) if math.isfinite(relative) else None
+    if kind is None and relative <= allowed:
+        kind = SCORES  # within the scatter that few roundings leave
+    most = expected.classes[kind or SCORES].relative
+    return Accuracy(
+        relative_error=relative,
+        budget=allowed,
+        largest_error=float(np.abs(error).max()),
+        rows_checked=checked,
+        rows=rows,
+        passed=fault is None,
+        reason=fault,
+        kind=kind,
+        ratio=relative / most if most > 0 else (0.0 if relative == 0 else math.inf),
+        max_ulp=max_ulp(error, truth, dtype),
+        bias=gain.z,
+        of=of,
+    )
+
+
+def _improbable(
+    expected: Expected,
+    along: Sequence[tuple[Direction, str, str]],
+    least_z: float,
+    relative: float,
+    allowed: float,
+    far: Array,
+) -> str | None:
+    """What independent roundings do not do: an error that lines up, that is too large, or far off at one place."""
+    # faults of other kinds have a part along both directions too: the cause is named where it is most of the error
+    for one, cause, like in sorted(along, key=lambda each: -abs(each[0].z)):
+        if abs(one.z) > least_z:
+            said = cause if one.rest < _MOST else f"errors line up with {like}, as if it were {one.said}"
+            return f"{said} (z = {one.z:.0f})"
+    if relative > allowed:
+        return f"relative error {relative:.3g}, at most {allowed:.3g} is rounding in {expected.dtype}"
+    if far.max() > LARGEST:
+        return (
+            f"an error of {far.max():.3g} predicted standard deviations "
+            f"(at most {LARGEST:g} is rounding) at {_place(expected, far)}"
+        )
+    return None
+
+
+def allowance(budget: ErrorBudget) -> float:
+    """The largest relative error that passes: 1.25 budgets, and six of the scatter that few roundings leave."""
+    scatter = budget.relative_scatter
+    return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
+
+
+def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
+    """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
+    inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
+    if immaterial is None:
+        return NO_CONSTANTS * inner
+    return CONSTANTS * inner + immaterial * float_format(dtype).unit_roundoff
+
+
+def max_ulp(error: Array, output: Array, dtype: str) -> float:
+    """Largest |error| in units in the last place of the largest exact component of its row.
+
+    Of the row's, because a component that is nearly 0 by cancellation has no last place of its own.
+    """
+    form = float_format(dtype)
+    size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
+    spacing = 2 * form.unit_roundoff * np.exp2(np.floor(np.log2(size)))
+    with np.errstate(over="ignore"):  # float64 has no number for an error beside a row of zeros
+        return float((np.abs(error) / spacing).max())
+
+
+def relative_error(error: Array, exact: Array) -> float:
+    """‖error‖_F/‖exact‖_F; infinite where the exact numbers are 0 and the error is not."""
+    norm, off = float(np.linalg.norm(exact)), float(np.linalg.norm(error))
+    if norm > 0:
+        return off / norm
+    return 0.0 if off == 0 else math.inf
+
+
+def _incomparable(expected: Expected, answer: Array) -> str | None:
+    """Why an answer cannot be compared: -inf in another place than where a query sees nothing, or no number."""
+    infinite, bad = expected.infinite, ~np.isfinite(answer)
+    if infinite is not None:
+        misplaced = np.argwhere(np.isneginf(answer) != infinite)
+        if misplaced.size:
+            b, h, i, _ = misplaced[0]
+            wanted = "-inf" if infinite[b, h, i, 0] else "a number"
+            where = f"batch {b}, head {h}, row {expected.row(int(i))}"
+            return f"expected {wanted} at {where}, got {answer[b, h, i, 0]:.6g}"
+        bad &= ~infinite
+    if not bad.any():
+        return None
+    first = expected.row(int(np.argwhere(bad)[:, 2].min()))
+    what = "NaN" if np.isnan(answer).any() else "infinity"
+    return f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
+
+
+def _place(expected: Expected, excess: Array) -> str:
+    b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
+    head = "" if expected.of_block else f"head {h}, "
+    return f"batch {b}, {head}row {expected.row(int(i))}, component {c}"
+
+
+def _broken_fact(expected: Expected, answer: Array, error: Array) -> str | None:
+    beyond = np.maximum(expected.low - answer, answer - expected.high) - expected.hull_slack
+    excess = np.abs(error) - expected.bound
+    if (excess <= 0).all() and (beyond <= 0).all():
+        return None
+    outside = bool((beyond > 0).any())
+    worst = beyond if outside else excess
+    at = np.unravel_index(int(np.argmax(worst)), worst.shape)
+    where = f"at {_place(expected, worst)}: expected {expected.output[at]:.6g}, got {answer[at]:.6g}"
+    blank = (answer == 0).all(axis=-1) & (np.abs(expected.output) > expected.bound).any(axis=-1)
+    if blank.any():
+        return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
+    if outside:
+        low, high = (np.broadcast_to(one, answer.shape)[at] for one in (expected.low, expected.high))
+        seen = f": the row sees one value, {low:.6g}" if low == high else f", {low:.6g} to {high:.6g}"
+        return f"outside the values it averages{seen}, {where}"
+    return f"error {abs(error[at]):.3g} above the worst case of rounding {expected.bound[at]:.3g}, {where}"
+
+
+# -- other scales and lower number formats
+
+#: an answer is another question's where its error there is so small a part of that in its own
+_NEARER = 0.1
+#: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
+_FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
+#: standard errors: another fault passes them once in a thousand, as of `DIRECTED`
+_SURELY = 4.0
+
+
+def explained(
+    inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Sequence[int] | None = None
+) -> str:
+    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
+
+    Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.
+    exact : what is expected of the inputs at the query rows `rows`. A format explains the answer where that is right
+    for inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
+    rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
+    """
+    if inputs.block is not None or not np.isfinite(answer).all():
+        return fault
+    for other in (inputs.query.shape[3] ** -0.5, 1.0, 1 / inputs.query.shape[3]):
+        expected = expect(inputs.with_(scale=other, output_gradient=None), rows)[OUTPUT]
+        # where the scale hardly matters, both are as near
+        nearer = np.abs(answer - expected.output).max() < _NEARER * np.abs(answer - exact.output).max()
+        if nearer and weigh(expected, answer).passed:
+            return f"it is right for a scale of {other:.3g}, where {inputs.scale:.3g} was asked for"
+    for dtype, said in _FORMATS.items():
+        rounded = inputs.cast(dtype).with_(output_gradient=None)
+        finite = all(np.isfinite(one).all() for one in (rounded.query, rounded.key, rounded.value))
+        if lower(inputs.dtype, dtype) is None or not finite:
+            continue
+        expected = expect(rounded, rows)[OUTPUT]
+        against = weigh(expected, answer, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
+        rms = np.maximum(expected.lenient.rms, float_format(dtype).smallest_subnormal)
+        moved = directed(answer - exact.output, expected.output - exact.output, rms, expected.shared)
+        if against.passed and abs(moved.shift - 1) < 0.5 and moved.z > _SURELY:
+            return (
+                f"{fault}; this is the error of computing in {said}: set the precision that its library computes in, "
+                "or let the backend say it (COMPUTES_IN)"
+            )
+    return fault
+
+
+# -- whole answers to a workload, on some of its query rows
+
+#: query rows are sampled so that at most about this many scores are computed in float64
+_SCORES = 2**19
+#: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
+_HEAD = 2**12
+
+
+def sampled_rows(workload: Workload, generator: np.random.Generator, most: int | None = None) -> list[int]:
+    """Query rows to be checked: all where they are few, else the first, the last and some others.
+
+    most : how many; None for what is computed fast. Of a block these are fewer where its heads are large: how the
+    query's error passes is a matrix of head_dim × value_dim for each row.
+    """
+    per_row = workload.batch * workload.heads * workload.keys
+    if workload.d_model is not None:
+        per_row *= max(1, workload.head_dim * workload.value_dim // _HEAD)
+    count = most or max(8, _SCORES // per_row)
+    if count >= workload.queries:
+        return list(range(workload.queries))
+    drawn = generator.choice(workload.queries, size=count - 2, replace=False)
+    return sorted({0, workload.queries - 1, *map(int, drawn)})
+
+
+def judge(
+    workload: Workload, inputs: Inputs, rows: Sequence[int], answers: Answers, computes_in: str | None
+) -> Accuracy:
+    """How exact whole `answers` are on these query rows: the worst of them, with the reason where it is wrong.
+
+    answers : by the names of `Workload.results`. computes_in : the number format in which the contender computes. Where
+    that is lower than the workload's, the truth is that of inputs rounded to it, with its budget. The output's gradient
+    should be 0 but on these rows: the gradients of key and value are known without the other rows then.
+    """
+    less = lower(workload.dtype, computes_in)
+    cast = inputs if less is None else inputs.cast(less)
+    exact, judged = expect(cast, rows, log_sum=LOG_SUM in workload.results), []
+    for name in workload.results:
+        cut = workload.cut(name, answers[name], rows)
+        found = weighed(workload, exact[name], cut)
+        if found.reason:
+            reason = f"{name}: {found.reason}"
+            if name == OUTPUT:
+                output = cut[:, None] if workload.d_model is not None else cut
+                reason = explained(cast, output, exact[name], found.reason, rows)
+            found = replace(found, reason=reason)
+        judged.append(found)
+    return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
+
+
+def weighed(workload: Workload, exact: Expected, answer: NDArray[Any]) -> Accuracy:
+    """One named answer against what is expected, both cut to the same query rows."""
+    if workload.d_model is not None:
+        answer = answer[:, None]  # as one head, which is how it is expected
+    directions = DIRECTED_SHARED if exact.of == OUTPUT else None
+    return weigh(exact, answer, directions=directions, immaterial=IMMATERIAL_ANYWHERE)
