@@ -33,7 +33,7 @@ from mutants.rounding import RIGHT
 
 from attnlab.backends.discovery import backends, load
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.examination import Ask, Examined, examine
+from attnlab.correctness.check import Ask, Examined, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.errors import Unavailable
 from attnlab.workload.number_formats import DTYPES

@@ -1,12 +1,19 @@
-"""The child's side of a check: it holds one backend, asks it, and sees what else it does.
+"""The backend's side of a check: a process that holds one backend, answers questions, and tells what else it does.
 
 Arrays lie in memory as the question wants, because a kernel that reads past a stride is right on contiguous arrays
 only. After each call the inputs are compared with what they were, and the results of the calls before with what those
 were.
+
+It is also asked for the same bits again: alone in a batch, by head, by query, with other threads, and of its gradients.
+Where they differ, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in LLM
+inference"). One question of each number format is asked, without a mask, so that every part has one meaning by itself.
+A backend that gives other bits there depends on what is computed beside it. One that gives the same may do otherwise
+at other sizes, where it may choose another kernel or cut the work elsewhere.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,14 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend
+from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
-from attnlab.correctness import invariance
-from attnlab.errors import Misbehaved
-from attnlab.libraries.library import Library
-from attnlab.processes import Channel, serve
-from attnlab.system import processor_seconds
+from attnlab.correctness.questions import Question
+from attnlab.errors import Declined, Misbehaved
+from attnlab.libraries.library import Library, thread_variables
+from attnlab.processes import Channel, Failed, Process, serve
+from attnlab.system import cores, processor_seconds
+from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs, unpack
-from attnlab.workload.workload import Workload
+from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
+from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 INPUTS = ("query", "key", "value", "output gradient")
 #: calls whose results are looked at again: buffers that are used in turn are two or three
@@ -33,6 +43,8 @@ _MIXED = {
     "mixed": ("contiguous", "transposed", "heads_inside"),
     "mixed_2": ("heads_inside", "contiguous", "transposed"),
 }
+#: what makes a call of the arrays that it is given and of the output's gradient, where there is one
+Made = Callable[[tuple[Any, ...], tuple[Any, ...]], Callable[[], Any]]
 
 
 def serve_answers(channel: Channel) -> None:
@@ -62,7 +74,7 @@ class Child:
         arrays: Sequence[NDArray[Any]],
         device: str,
         direction: str,
-        layouts: tuple[str, str],
+        layouts: list[str],
     ) -> dict[str, Any]:
         """The named results, and the processor seconds that they took."""
         inputs, started = unpack(plain, arrays), processor_seconds()
@@ -71,8 +83,41 @@ class Child:
         return {"results": results, "seconds": processor_seconds() - started}
 
     def same_bits(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
-        """See `attnlab.correctness.invariance`."""
-        return invariance.asked(self.probe.backend, dtype, device, size)
+        """See `bits`."""
+        return bits(self.probe.backend, dtype, device, size)
+
+
+class Probe:
+    """A backend in this process, ready to be asked."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._witness: Witness | None = None
+
+    def ask(self, question: Question) -> dict[str, NDArray[Any]]:
+        """Its answers to a question on the CPU; raises as `answer` does."""
+        return self.answer(question.inputs, question.workload(), *question.layouts)
+
+    def answer(self, inputs: Inputs, workload: Workload, *layouts: str) -> dict[str, NDArray[Any]]:
+        """The named results of `workload` on these arrays, laid out in memory as `Witness.asked` says.
+
+        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a result that is
+        missing or of a wrong shape or dtype; and whatever the backend raises.
+        """
+        backend = self.backend
+        backend.require(workload)
+        self._witness = self._witness or Witness(backend.open(workload.device))
+        returned = self._witness.asked(
+            inputs,
+            workload.dtype,
+            workload.results,
+            lambda given, upstream: backend.call(workload, inputs, given, *upstream),
+            *layouts,
+        )
+        try:
+            return {name: np.array(one) for name, one in backend.named(workload, returned).items()}
+        except ValueError as fault:
+            raise Misbehaved(str(fault)) from None
 
 
 class Witness:
@@ -83,14 +128,40 @@ class Witness:
         #: of each call its results: name, array, and what the array held
         self._earlier: deque[list[tuple[str, Any, bytes]]] = deque(maxlen=_REMEMBERED)
 
-    def watch(
+    def asked(
         self,
-        inputs: tuple[Any, ...],
-        call: Callable[[], Any],
+        inputs: Inputs,
+        dtype: str,
         names: Sequence[str],
-        around: Sequence[Any] = (),
+        made: Made,
+        layout: str = "contiguous",
+        gradient_layout: str = "contiguous",
     ) -> Any:
-        """What `call` returns: the one result that `names` names, or a tuple of them.
+        """What the call that is `made` returns: the one result that `names` names, or a tuple of them.
+
+        layout, gradient_layout : see `laid_out`. "refilled": asked once on other arrays, which are then filled in place
+        with these and asked again; a backend that keeps results, or copies of an array, by the identity of its arrays
+        answers with the old ones. Where arrays cannot be written into, it is asked once.
+        """
+        library, around = self._library, list[Any]()
+        arrays = (inputs.query, inputs.key, inputs.value)
+        given = laid_out(library, arrays, dtype, layout, around)
+        upstream: tuple[Any, ...] = ()
+        if inputs.output_gradient is not None and names[-1] in GRADIENTS:
+            upstream = laid_out(library, (inputs.output_gradient,), dtype, gradient_layout)
+        if layout == "refilled" and library.in_place:
+            # by another distance each: no two of them are stale in step
+            rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
+            final, given = given, laid_out(library, rolled, dtype, layout)
+            self._watch((*given, *upstream), made(given, upstream), names, ())
+            for array, filling in zip(given, final, strict=True):
+                array[...] = filling
+        return self._watch((*given, *upstream), made(given, upstream), names, around)
+
+    def _watch(
+        self, inputs: Sequence[Any], call: Callable[[], Any], names: Sequence[str], around: Sequence[Any]
+    ) -> Any:
+        """What `call` returns.
 
         inputs : query, key, value and, for gradients, the output's gradient. around : larger arrays that hold
         them. Raises Misbehaved for changed inputs and what lies beside them, memory shared with query, key or
@@ -119,60 +190,6 @@ class Witness:
     def _bits(self, array: Any) -> bytes:
         """What it holds; compared as bytes, which takes a fraction of comparing numbers, and NaN is itself."""
         return np.asarray(self._library.to_numpy(array)).tobytes()
-
-
-class Probe:
-    """A backend in this process, ready to be asked."""
-
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
-        self._witness: Witness | None = None
-
-    def answer(
-        self,
-        inputs: Inputs,
-        workload: Workload,
-        layout: str = "contiguous",
-        gradient_layout: str = "contiguous",
-    ) -> dict[str, NDArray[Any]]:
-        """The named results of `workload` on these arrays, laid out in memory as the layouts say.
-
-        layout, gradient_layout : see `laid_out`. "refilled": asked once on other arrays, which are then filled in place
-        with these and asked again; a backend that keeps results, or copies of an array, by the identity of its arrays
-        answers with the old ones. Where arrays cannot be written into, it is asked once.
-
-        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a result that is
-        missing or of a wrong shape or dtype; and whatever the backend raises.
-        """
-        backend = self.backend
-        backend.require(workload)
-        library = backend.open(workload.device)
-        arrays, around = (inputs.query, inputs.key, inputs.value), list[Any]()
-        given = laid_out(library, arrays, workload.dtype, layout, around)
-        upstream: tuple[Any, ...] = ()
-        if workload.backward:
-            assert inputs.output_gradient is not None
-            upstream = laid_out(library, (inputs.output_gradient,), workload.dtype, gradient_layout)
-
-        def watched(given: tuple[Any, ...], around: Sequence[Any]) -> Any:
-            self._witness = self._witness or Witness(library)
-            call = backend.call(workload, inputs, given, *upstream)
-            return self._witness.watch((*given, *upstream), call, workload.results, around)
-
-        if layout == "refilled" and library.in_place:
-            final = given
-            # by another distance each: no two of them are stale in step
-            rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
-            given = laid_out(library, rolled, workload.dtype, layout)
-            watched(given, ())
-            for array, filling in zip(given, final, strict=True):
-                array[...] = filling
-        returned = watched(given, around)
-        try:
-            found = backend.named(workload, returned)
-        except ValueError as fault:
-            raise Misbehaved(str(fault)) from None
-        return {name: np.array(one) for name, one in found.items()}
 
 
 def laid_out(
@@ -218,3 +235,100 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
     one = one if (one == array).all() else array
     found = library.from_numpy(np.array(one, order="C"), dtype)
     return (found if one.shape == array.shape else library.expanded(found, array.shape)), found
+
+
+# -- the same bits again ------------------------------------------------------------------------------
+
+_ALL = slice(None)
+#: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
+_PARTS: dict[str, tuple[slice, slice, slice]] = {
+    "again": (_ALL, _ALL, _ALL),
+    "batch alone": (slice(1, 2), _ALL, _ALL),
+    "head alone": (_ALL, slice(2, 3), _ALL),
+    "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
+    "one query alone": (_ALL, _ALL, slice(37, 38)),
+}
+#: no block of a kernel divides these numbers
+_QUERIES, _KEYS = 300, 700
+#: a backend that would take longer than this for one call is asked about a 25th of the size
+_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
+#: parts are asked for until so many seconds are spent: some libraries compile for each
+_PATIENCE_SECONDS = 15.0
+#: calls whose gradients are compared, and seconds that a process has for one number format
+_AGAIN, _SECONDS = 3, 60.0
+
+
+def bits(backend: Backend, dtype: str, device: str, size: int | None) -> dict[str, Any]:
+    """The output, whether parts of it have the same bits when they are computed alone, and why not all were asked for.
+
+    With a `size` (1 for all of it) the output alone. Raises Declined.
+    """
+
+    def posed(by: int) -> Workload:
+        plain = Workload(batch=2, heads=4, dtype=dtype, device=device)
+        return plain.with_(queries=_QUERIES // by, keys=_KEYS // by)
+
+    def answered(workload: Workload, *inputs: Any) -> dict[str, Any]:
+        named = backend.named(workload, backend.bind(workload, *inputs)())
+        return {name: one.copy() for name, one in named.items()}
+
+    workload = posed(size or _SMALLER)
+    backend.require(workload)
+    if size is not None:
+        return {"output": answered(workload)[OUTPUT]}
+    call, library = backend.bind(workload), backend.open(device)
+    # the first call carries a library's start-up, and a busy machine makes any of them long
+    seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
+    size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
+    workload, started = posed(size), processor_seconds()
+    expected, inputs = answered(workload)[OUTPUT], inputs_of(workload)
+    found: dict[str, Any] = {"output": expected, "size": size, "same": {}, "reason": None}
+    for name, at in _PARTS.items():
+        if processor_seconds() - started > _PATIENCE_SECONDS:
+            return found | {"reason": f"its calls took over {_PATIENCE_SECONDS:g} s"}
+        key, value = inputs.key[at[:2]], inputs.value[at[:2]]
+        alone = inputs.with_(query=inputs.query[at], key=key, value=value)
+        part = answered(Workload.of_inputs(alone, device=device), alone)[OUTPUT]
+        found["same"][name] = part.tobytes() == expected[at].tobytes()
+    training = workload.with_(direction="training")
+    try:
+        several = [answered(training) for _ in range(_AGAIN)]
+    except Declined:
+        return found
+    alike = {tuple(one[name].tobytes() for name in training.results) for one in several}
+    found["same"][GRADIENTS_AGAIN] = len(alike) == 1
+    return found
+
+
+def with_other_threads(contender: Contender) -> Contender:
+    """`contender` with 1 thread, or 2 where it has 1 itself, by its settings or by the environment."""
+    variables = {**os.environ, **dict(contender.variables)}
+    said = [one for name in thread_variables() if (one := variables.get(name, "")).isdecimal() and int(one)]
+    now = contender.threads or min(map(int, said), default=cores())
+    return replace(contender, threads=1 if now > 1 else 2)
+
+
+def same_bits(
+    contender: Contender, process: Process, other: Process, dtypes: Sequence[str], device: str
+) -> list[Invariance]:
+    """What `contender` does in each of `dtypes`, asked in its `process` and in one with other threads.
+
+    A dtype that it declines is left out.
+    """
+    found: list[Invariance] = []
+    for dtype in dtypes:
+        how: dict[str, Any] = {"seconds": _SECONDS, "dtype": dtype, "device": device}
+        one = Invariance(contender.name, dtype)
+        try:
+            told = process.ask("same_bits", **how)
+            size, same, why = told["size"], told["same"], told["reason"]
+            one = replace(one, queries=_QUERIES // size, keys=_KEYS // size, same=same, reason=why)
+            threaded = other.ask("same_bits", **how, size=size)["output"]
+            alike = threaded.tobytes() == told["output"].tobytes()
+            one = replace(one, same={**same, SAME_BITS[-1]: alike})
+        except Failed as fault:
+            if fault.kind == "declined":
+                continue
+            one = replace(one, reason=one.reason or str(fault))
+        found.append(one)
+    return found

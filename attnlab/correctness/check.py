@@ -1,30 +1,242 @@
-"""Is a backend right? An examination in every dtype, the backend in a process of its own.
+"""Is a backend right? An examination in every number format: all questions, down to the first wrong answer.
 
-It may crash or hang there: that is an outcome with a reason, and the check goes on. The right answer is worked out here
-while the backend works on its own.
+A black box is a callable from a question to its answers by name: "output", "log sum" where the question asks for ln Z,
+and "query gradient", "key gradient" and "value gradient" where its inputs have an output gradient. `examine` puts the
+questions to it in one format, and every named answer is weighed. What the black box declines is not held against it.
+The first fault is told with the question that showed it. A slow black box is spared questions by the clock that it is
+given.
+
+`check` examines a backend in a process of its own. It may crash or hang there: that is an outcome with a reason, and
+the check goes on. The right answer is worked out here while the backend works on its own.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from attnlab.backends.contender import Contender, side_of
-from attnlab.correctness.examination import Answers, Examined, examine
-from attnlab.correctness.invariance import same_bits, with_other_threads
-from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question, forget
+from attnlab.correctness.answering import same_bits, with_other_threads
+from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
+from attnlab.correctness.questions import (
+    BACKWARD,
+    CLASSES,
+    FORWARD,
+    KINDS,
+    Question,
+    forget,
+    pose,
+    questions,
+    sequences,
+    table,
+)
+from attnlab.correctness.weighing import allowance, explained, relative_error, weigh
 from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.processes import Failed, Interpreter, Process
+from attnlab.processes import Failed, Process
 from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
-from attnlab.workload.number_formats import DTYPES, lower
-from attnlab.workload.result import Invariance
-from attnlab.workload.workload import LOG_SUM
+from attnlab.workload.number_formats import DTYPES, carrier, lower
+from attnlab.workload.result import Accuracy, Invariance
+from attnlab.workload.workload import LOG_SUM, OUTPUT
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Answers = dict[str, NDArray[Any]]
+#: a question to its answers; raises Declined, or Misbehaved for what no caller expects
+Ask = Callable[[Question], Answers]
+
+#: seconds that a black box may take for the questions of one kind, and for the sequences after them: array libraries
+#: take a second or two, a Python loop as much as it is given, a library that compiles for every shape 0.1 to 0.3 s each
+SECONDS, SECONDS_IN_ALL = 8.0, 10.0
+#: query-key pairs of a question up to which it is asked every day; larger ones are asked where everything is
+DAILY = {FORWARD: 10_000, LOG_SUM: 10_000, BACKWARD: 20_000}
+#: calls of one question of several blocks: a fault that strikes once in ten calls escapes them with a probability of
+#: 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
+_OFTEN = 20
+#: a backend that declines so many of the first questions, the plainest of several shapes, has no gradients, or no ln Z
+_PLAINEST = 4
+#: asked again at once, with another between, and again and again: several blocks and two heads, so that what runs at
+#: once may collide
+_REPEATED, _BETWEEN, _REPEATED_OFTEN = "fewer queries, causal", "normal", "several blocks, causal"
+#: from the tightest to the loosest, and outside of all
+_CLASSES = (*GRADIENT_CLASSES, None)
+
+
+@dataclass
+class Examined:
+    """What was found in one dtype; `fault` is None where all held.
+
+    asked, declined : numbers of questions. left_out : questions that would have taken the black box too long. drawn :
+    answered questions that were drawn at random. blamed : another dtype, whose question was answered wrong. precision :
+    by what was asked about (`KINDS`), by the question that tells the classes apart, of gradients the least exact.
+    refusal : why it declined, by what it answered nothing of. unasked : why it could not be asked at all. lower : the
+    number format in which it computes, where that is a lower one. loaded : False for a file that cannot be loaded.
+    """
+
+    dtype: str
+    fault: str | None = None
+    asked: int = 0
+    declined: int = 0
+    left_out: int = 0
+    drawn: int = 0
+    blamed: str | None = None
+    unasked: str | None = None
+    lower: str | None = None
+    loaded: bool = True
+    precision: dict[str, Accuracy] = field(default_factory=dict)
+    refusal: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether all held, None where it declined everything."""
+        return None if self.unasked else False if self.fault else True if self.asked else None
+
+
+def examine(
+    ask: Ask,
+    dtype: str,
+    *,
+    seed: int = 0,
+    kinds: Sequence[str] = (FORWARD, BACKWARD),
+    clock: Callable[[], float] = lambda: 0.0,
+    daily: bool = False,
+) -> Examined:
+    """Put every question and sequence in `dtype` to `ask`, up to the first fault.
+
+    kinds : what is asked about, of `KINDS`. clock : processor seconds that `ask` took so far; without a clock nothing
+    is left out. daily : without the large questions.
+    Whatever else `ask` raises comes through.
+    """
+    found = Examined(dtype)
+    for kind in kinds:
+        before = found.asked, found.declined
+        told = _Asking(ask, found, seed, kind, clock).faults(DAILY[kind] if daily else np.inf)
+        found.fault = next(filter(None, told), None)
+        if found.asked > before[0]:
+            found.refusal.pop(kind, None)
+        elif kind != kinds[0]:
+            # the first questions about gradients that are declined by what has none are no questions that it declined
+            found.declined = before[1]
+        if found.fault or not found.asked:
+            break
+    return found
+
+
+class _Asking:
+    """One black box, asked about one kind; what is found goes to `found`."""
+
+    def __init__(self, ask: Ask, found: Examined, seed: int, kind: str, clock: Callable[[], float]) -> None:
+        self._ask, self._found, self._clock = ask, found, clock
+        self._seed, self._kind = seed, kind
+        self._answered, self._pairs, self._spent, self._limit = 0, 0, 0.0, SECONDS
+
+    def faults(self, most: float) -> Iterator[str | None]:
+        """What is wrong with each answer in turn. most : query-key pairs of a question."""
+        found, kind, declined = self._found, self._kind, self._found.declined
+        for question in questions(found.dtype, self._seed, kind, most):
+            answer = self._answer(question)
+            found.drawn += isinstance(answer, dict) and question.name.startswith("drawn ")
+            yield f"{question.text}: {answer}" if isinstance(answer, str) else None
+            if not self._answered and found.declined - declined == _PLAINEST and kind != FORWARD:
+                return
+        self._limit = SECONDS_IN_ALL
+        if kind != LOG_SUM:
+            for first, others in self._sequences():
+                yield self._in_sequence(first, others)
+
+    def _sequences(self) -> Iterator[tuple[Question, list[Question]]]:
+        """A question, and what is asked before it is asked again: itself, another, one like it but for one thing."""
+        how, fixed = (self._found.dtype, self._seed, self._kind), table()
+        again, between = (pose(name, fixed["forward"][name], *how) for name in (_REPEATED, _BETWEEN))
+        if again is not None and between is not None:
+            yield again, [again, between]
+        yield from sequences(*how)
+        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *how)
+        if often is not None and self._kind == FORWARD:
+            yield often, [often] * (_OFTEN - 1)
+
+    def _answer(self, question: Question) -> Answers | str | None:
+        """The answers where they are right, what is wrong with the first that is not, or None for no answer."""
+        found, pairs = self._found, question.pairs
+        if self._spent * (1 + pairs / max(self._pairs, 1)) > self._limit:
+            found.left_out += 1
+            return None
+        started = self._clock()
+        try:
+            answers = self._ask(question)
+        except Declined as refusal:
+            found.declined += 1
+            found.refusal[self._kind] = str(refusal)
+            return None
+        except Misbehaved as fault:
+            return str(fault)
+        if self._answered:  # the first call carries a library's start-up
+            self._spent += self._clock() - started
+            self._pairs += pairs
+        self._answered += 1
+        found.asked += 1
+        accuracy, workload = [], question.workload()
+        for name, expected in question.expected.items():
+            said = f"{name}: " if question.kind != FORWARD else ""
+            answer, shape = answers.get(name), workload.shape_of(name)
+            dtype = carrier(workload.dtype_of(name))
+            if answer is None:
+                return f"{said}no {name} was returned"
+            if answer.shape != shape:
+                return f"{said}returned shape {answer.shape}, expected {shape}"
+            if answer.dtype != dtype:
+                return f"{said}returned {answer.dtype}, expected {dtype}"
+            judged = answer if question.rows is None else workload.cut(name, answer, question.rows)
+            weighed = weigh(expected, judged, **question.weighing(name))
+            if weighed.reason is not None:
+                why = weighed.reason
+                return said + (
+                    why
+                    if name != OUTPUT
+                    else explained(question.inputs, judged, expected, why, question.rows)
+                )
+            accuracy.append(weighed)
+        if question.name in CLASSES:
+            judged_of = accuracy[-1:] if question.kind == LOG_SUM else accuracy[-3:]
+            least = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
+            found.precision[self._kind] = least
+        return answers
+
+    def _in_sequence(self, first: Question, others: Sequence[Question]) -> str | None:
+        """`first`, then each of the others and `first` again: all right, and the answers to `first` alike.
+
+        A kernel that is kept by a key that leaves something out answers one of the others as it did the first.
+        """
+        was = self._answer(first)
+        if not isinstance(was, dict):
+            return was and f"{first.text}: {was}"
+        for other in others:
+            between = self._answer(other) if other is not first else None
+            if isinstance(between, str):
+                self._found.blamed = other.dtype if other.dtype != first.dtype else None
+                return f"{other.text}: {between}, when asked after {first.text}"
+            again = self._answer(first)
+            if again is None:
+                return None
+            after = "at once" if other is first else f"after {other.text}"
+            if isinstance(again, str):
+                return f"{first.text}: {again}, when asked again {after}"
+            for name, answer in was.items():
+                earlier, now = (one.astype(np.float64) for one in (answer, again[name]))
+                off = relative_error(now - earlier, earlier)
+                if off > 2**0.5 * allowance(first.expected[name].lenient):
+                    of = f"{name}: " if first.kind == BACKWARD else ""
+                    return f"{first.text}: {of}asked again {after}, the answer differs by {off:.3g} relative"
+        return None
+
+
+# -- a backend in a process of its own ------------------------------------------------------------------
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -37,8 +249,7 @@ _SERVE = "attnlab.correctness.answering:serve_answers"
 class Format:
     """What came of one number format: `passed` is None where nothing of it was answered, with the `reason`.
 
-    asked, declined : numbers of questions. left_out : questions that would have taken this backend too long. drawn :
-    answered questions that were drawn at random for this seed.
+    asked, declined, left_out, drawn : as of `Examined`.
     """
 
     passed: bool | None
@@ -100,10 +311,17 @@ class Checked:
         """
         import pandas as pd
 
-        named = (({"backend": self.name, "dtype": of, "result": word}, one) for of, word, one in self.lines)
-        return pd.DataFrame(
-            [first | asdict(one) | self.precision.get(first["dtype"], {}) for first, one in named]
+        rows = (
+            {
+                "backend": self.name,
+                "dtype": dtype,
+                "result": word,
+                **asdict(one),
+                **self.precision.get(dtype, {}),
+            }
+            for dtype, word, one in self.lines
         )
+        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
         said = (
@@ -130,7 +348,7 @@ def check(
     First those about its output, then ln Z, then the gradients of query, key and value, where its library
     differentiates. `contender` is its name, with settings where they are to hold: ``torch_sdpa[threads=1]``. keep : the
     right answers, some GB, for the next backend of this process. invariance : does it, where it is right, give the same
-    bits again? Asked afterwards, see `attnlab.correctness.invariance`. everything : also the large questions, and it
+    bits again? Asked afterwards, see `attnlab.correctness.answering`. everything : also the large questions, and it
     is spared none, however slow it is. deadline : seconds after which a question that it has not answered ends it.
     Raises ValueError for an unknown backend, an unknown dtype and for broken notation.
     """
@@ -159,8 +377,8 @@ def check(
             with_others = _started(with_other_threads(asked), folders)[0]
             try:
                 answered = [dtype for dtype, one in found.formats.items() if one.passed]
-                bits = same_bits(asked, box.process, with_others, answered, device)
-                found = replace(found, invariance=bits)
+                same = same_bits(asked, box.process, with_others, answered, device)
+                found = replace(found, invariance=same)
             finally:
                 with_others.end()
         return found
@@ -175,14 +393,13 @@ def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dic
         contender = replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
     try:
         side = side_of(contender, folders)
-        interpreter = Interpreter(side.interpreter.executable, side.interpreter.paths)
-        process = Process(_SERVE, environment=contender.environment(os.environ), interpreter=interpreter)
+        process = Process(_SERVE, environment=contender.environment(os.environ), interpreter=side.interpreter)
     except (Unavailable, OSError) as fault:
         raise Failed("unavailable", str(fault)) from None
     try:
-        settings = dict(contender.settings)
-        how: dict[str, Any] = {"name": contender.backend, "settings": settings, "mask": contender.mask}
-        said = process.ask("load", seconds=_LOADING, folders=list(side.folders), **how)
+        how: dict[str, Any] = {"settings": dict(contender.settings), "mask": contender.mask}
+        how |= {"name": contender.backend, "folders": list(side.folders)}
+        said = process.ask("load", seconds=_LOADING, **how)
         if "fault" in said:
             raise Failed("raised", said["fault"])
         return process, said
@@ -191,31 +408,35 @@ def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dic
         raise
 
 
-@dataclass
 class _BlackBox:
     """A backend in its own process, which is started again where it has ended, as `examine` asks it."""
 
-    contender: Contender
-    folders: Sequence[str]
-    device: str
-    deadline: float
-    on_event: Callable[[str], None]
-    _process: Process | None = None
-    _says: dict[str, Any] = field(default_factory=dict)
-    #: processor seconds that the backend took so far: a busy machine does not make it slow
-    _seconds: float = 0.0
-    #: the dtype of the arrays and that in which the backend is asked, and those in which nothing is asked
-    _dtype: str = ""
-    _asked_in: str = ""
-    _spared: Collection[str] = ()
-    #: the dtype of the question that was asked last
-    _last: str = ""
+    def __init__(
+        self,
+        contender: Contender,
+        folders: Sequence[str],
+        device: str,
+        deadline: float,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self._contender, self._folders, self._device = contender, folders, device
+        self._deadline, self._on_event = deadline, on_event
+        self._process: Process | None = None
+        self._computes_in: str | None = None
+        #: processor seconds that the backend took so far: a busy machine does not make it slow
+        self._seconds = 0.0
+        #: the dtype of the arrays and that in which the backend is asked, and those in which nothing is asked
+        self._dtype, self._asked_in = "", ""
+        self._spared: Collection[str] = ()
+        #: the dtype of the question that was asked last
+        self._last = ""
 
     @property
     def process(self) -> Process:
         """That of the backend, started if need be. Raises Failed."""
         if self._process is None or not self._process.alive:
-            self._process, self._says = _started(self.contender, self.folders)
+            self._process, said = _started(self._contender, self._folders)
+            self._computes_in = said["computes_in"]
         return self._process
 
     def end(self) -> None:
@@ -231,7 +452,7 @@ class _BlackBox:
             self.process.signal(0)
         except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
             return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
-        less = lower(dtype, self._says["computes_in"])
+        less = lower(dtype, self._computes_in)
         self._dtype, self._asked_in, self._spared = dtype, less or dtype, spared
         clock: dict[str, Any] = {} if everything else {"clock": lambda: self._seconds, "daily": True}
         try:
@@ -250,26 +471,20 @@ class _BlackBox:
 
     def _answers(self, question: Question) -> Answers:
         """What it answers, by name. Raises Failed where its process ends, or the backend is not to be had."""
-        lowered, inputs = self._says["computes_in"] is not None, question.inputs
+        lowered, inputs = self._computes_in is not None, question.inputs
         # those of others, which come between, would be held to theirs
         if question.dtype in self._spared or (lowered and question.dtype != self._asked_in):
             raise Declined(f"{question.dtype} is not asked about here")
         if lowered:
             inputs = inputs.cast(self._dtype)
         self._last = question.dtype
-        self.on_event(f"{self.contender.name}: {question.text}")
+        self._on_event(f"{self._contender.name}: {question.text}")
         plain, arrays = pack(inputs)
+        how: dict[str, Any] = {"plain": plain, "arrays": list(arrays), "device": self._device}
+        how |= {"direction": question.workload().direction, "layouts": question.layouts}
         try:
-            wait = self.process.begin(
-                "answer",
-                seconds=self.deadline,
-                plain=plain,
-                arrays=list(arrays),
-                device=self.device,
-                direction=question.direction,
-                layouts=question.layouts,
-            )
-            _ = question.references
+            wait = self.process.begin("answer", seconds=self._deadline, **how)
+            _ = question.expected
             reply = wait()
         except Failed as fault:
             if fault.kind == "declined":
@@ -289,37 +504,31 @@ def _summary(name: str, ends: dict[str, Examined]) -> Checked:
     wrong = [end.fault for end in ends.values() if end.fault]
     answered = any(end.unasked is None for end in ends.values())
     passed: bool | None = False if wrong else True if any(end.passed for end in ends.values()) else None
-    reason = None
-    if wrong:
-        reason = wrong[0]
-    elif not passed:
+    reason = wrong[0] if wrong else None
+    if passed is None:
         said = dict.fromkeys(end.unasked or end.refusal.get(FORWARD) for end in ends.values())
         reason = "; ".join(filter(None, said))
         reason = f"it declines every workload that was asked: {reason}" if answered else reason
-
-    def precision(of: str) -> dict[str, dict[str, Any]]:
-        found = {dtype: end.precision.get(of) for dtype, end in ends.items()}
-        return {dtype: one.precision() for dtype, one in found.items() if one}
-
-    def lacking(of: str) -> str | None:
-        said = (end.refusal.get(of) for end in ends.values())
-        return None if precision(of) else next(filter(None, said), None)
-
-    formats = {}
+    formats, precision, lacking = {}, {}, {}
+    for kind in KINDS:
+        found = {
+            dtype: end.precision[kind].precision() for dtype, end in ends.items() if kind in end.precision
+        }
+        refusals = (end.refusal[kind] for end in ends.values() if kind in end.refusal)
+        precision[kind], lacking[kind] = found, None if found else next(refusals, None)
     for dtype, end in ends.items():
-        why = end.fault or end.unasked or end.refusal.get(FORWARD)
-        counts = end.asked, end.declined, end.left_out, end.drawn
-        formats[dtype] = Format(end.passed, None if end.passed else why, *counts)
+        why = None if end.passed else end.fault or end.unasked or end.refusal.get(FORWARD)
+        formats[dtype] = Format(end.passed, why, end.asked, end.declined, end.left_out, end.drawn)
     return Checked(
         name=name,
         passed=passed,
         reason=reason,
         formats=formats if answered else {},
         loaded=all(end.loaded for end in ends.values()),
-        precision=precision(FORWARD),
-        gradients=precision(BACKWARD),
-        no_gradients=lacking(BACKWARD),
-        log_sums=precision(LOG_SUM),
-        no_log_sums=lacking(LOG_SUM),
+        precision=precision[FORWARD],
+        gradients=precision[BACKWARD],
+        no_gradients=lacking[BACKWARD],
+        log_sums=precision[LOG_SUM],
+        no_log_sums=lacking[LOG_SUM],
         lower={dtype: end.lower for dtype, end in ends.items() if end.lower and end.asked},
     )

@@ -4,24 +4,32 @@ Fixed questions are a table, `questions.toml`. Others are drawn at random within
 seed and dtype. A fault of one path and the question that takes it mirror each other: the author of the table knows
 which head_dim they have. Nobody knows what is drawn here. A question whose inputs have an output gradient asks for the
 gradients of query, key and value as well.
+
+Some inputs (`EXACT`) leave nothing to round but the output. The products of q and k are whole numbers of few bits (no
+sum of them rounds), and the weights are 1/2^m or 0 and 1. On hard inputs an honest backend may round its scores and its
+weights, and much hides in that allowance; here it may not, in every class of implementation and every dtype. The others
+are drawn and then made hard.
 """
 
 from __future__ import annotations
 
+import math
 import tomllib
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator, default_rng
 
-from attnlab.correctness.draws import EXACT, Draw
 from attnlab.correctness.expected import Expected, expect
+from attnlab.workload.distributions import DISTRIBUTIONS, Array, Distribution, Three
 from attnlab.workload.inputs import Alibi, Inputs
-from attnlab.workload.mask_kinds import Part, Shape
+from attnlab.workload.mask_kinds import Given, Part, Shape
+from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 
@@ -29,17 +37,36 @@ from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 FORWARD, BACKWARD = "forward", "backward"
 KINDS = (FORWARD, LOG_SUM, BACKWARD)
 _DIRECTIONS = {FORWARD: "forward", LOG_SUM: "forward_with_log_sum", BACKWARD: "training"}
+#: the sections of the table that ask about it: the second, of large questions, is not for float64
+_SECTIONS = {FORWARD: ("forward", "long"), LOG_SUM: ("log_sum", ""), BACKWARD: ("backward", "backward_long")}
+#: those that decide the class that is printed
+CLASSES = ("precision class", "precision class of gradients", "ln Z, precision class")
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
 #: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
 _MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
-#: those that decide the class that is printed
-CLASSES = ("precision class", "precision class of gradients", "ln Z, precision class")
-#: what a field has that the table does not name
-_USUAL = {"heads": 2, "queries": 33, "head_dim": 16, "mask": ""}
-_DRAW = {one.name for one in fields(Draw)}
+#: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides; and in an array that
+#: is to have rows that see no key, every so many do
+_KEPT, _HIDDEN, _EMPTY_ROWS = 0.6, 0.2, 7
+#: how the arrays are made and lie in memory, where the table does not say it. Names have _ for spaces.
+#: inputs : one of `CONSTRUCTIONS`. values : "ones" (rows must sum to 1), "keys" (V = K). array : axes of a boolean
+#: array, of ``bhqk``, 1 where it is broadcast; a ``-`` at the end for rows that see no key. bias : "alibi", or axes as
+#: for `array`; with ``-`` some of it is -inf. upstream : what the output's gradient is. draw : another number gives
+#: other arrays of the same kind. layout, gradient_layout : of query, key and value, and of the output's gradient
+_DRAWN = {
+    "inputs": "normal", "values": "normal", "array": "", "bias": "", "upstream": "normal", "draw": 0,
+    "layout": "contiguous", "gradient_layout": "contiguous",
+}  # fmt: skip
+#: the sizes that it does not name, and how answers are judged. z, gradient_z : standard errors beyond which a gain or a
+#: wrong scale is told, None where it is not looked for; that needs some hundred rows, or heads for gradients, that are
+#: not saturated. exact_gradients : nothing is rounded on the way back but the gradients themselves. every : so many
+#: rows, and the last, are judged; all are asked for
+_USUAL = {
+    "heads": 2, "queries": 33, "head_dim": 16, "mask": "",
+    "z": None, "gradient_z": None, "exact_gradients": False, "every": 1,
+}  # fmt: skip
 
-#: the fields of a question by name, as in the table: of its workload, of its `Draw`, and of `Question`
+#: the fields of a question by name, as in the table
 Fields = Mapping[str, Any]
 
 
@@ -47,23 +74,13 @@ Fields = Mapping[str, Any]
 class Question:
     """Inputs, with arrays as cast to their dtype, and what is asked of the answers.
 
-    kind : one of `KINDS`. layout, gradient_layout : how query, key and value, and the output's gradient, lie in memory.
-    z, gradient_z : standard errors beyond which a gain or a wrong scale is told, None where it is not looked for; that
-    needs some hundred rows, or heads for gradients, that are not saturated. exact_gradients : nothing is rounded on
-    the way back but the gradients themselves. every : so many rows, and the last, are judged; all are asked for.
-    forward : the same without gradients.
+    kind : one of `KINDS`. fields : all of them, with their usual values. forward : the same without gradients.
     """
 
     name: str
     kind: str
     inputs: Inputs
-    draw: Draw
-    layout: str = "contiguous"
-    gradient_layout: str = "contiguous"
-    z: float | None = None
-    gradient_z: float | None = None
-    exact_gradients: bool = False
-    every: int = 1
+    fields: Fields
     forward: Question | None = None
 
     @property
@@ -71,19 +88,14 @@ class Question:
         """The inputs'."""
         return self.inputs.dtype
 
-    @property
-    def direction(self) -> str:
-        """Of the workload."""
-        return _DIRECTIONS[self.kind]
-
     def workload(self, device: str = "cpu") -> Workload:
         """What a backend is asked for that is to answer it."""
-        return Workload.of_inputs(self.inputs, device=device, direction=self.direction)
+        return Workload.of_inputs(self.inputs, device=device, direction=_DIRECTIONS[self.kind])
 
     @property
     def layouts(self) -> tuple[str, str]:
         """As `attnlab.correctness.answering` takes them."""
-        return self.layout, self.gradient_layout
+        return self.fields["layout"], self.fields["gradient_layout"]
 
     @property
     def pairs(self) -> int:
@@ -93,36 +105,34 @@ class Question:
     @property
     def rows(self) -> list[int] | None:
         """The query rows whose output is judged, None for all."""
-        n_q = self.inputs.shape.queries
-        return None if self.every == 1 else sorted({*range(0, n_q, self.every), n_q - 1})
+        n_q, every = self.inputs.shape.queries, self.fields["every"]
+        return None if every == 1 else sorted({*range(0, n_q, every), n_q - 1})
 
     @cached_property
-    def references(self) -> dict[str, Expected]:
+    def expected(self) -> dict[str, Expected]:
         """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
-        known = None if self.forward is None else self.forward.references[OUTPUT]
+        known = None if self.forward is None else self.forward.expected[OUTPUT]
         return expect(self.inputs, self.rows, output=known, log_sum=self.kind == LOG_SUM)
 
     def weighing(self, name: str) -> dict[str, Any]:
         """How the answer `name` is weighed."""
-        if name == OUTPUT:
-            plain = self.inputs.softcap is None and self.inputs.sinks is None
-            return {"exact": self.draw.inputs in EXACT and plain, "directions": self.z}
         if name == LOG_SUM:
             return {"directions": None}
-        return {"exact": self.exact_gradients, "directions": self.gradient_z}
+        if name != OUTPUT:
+            return {"exact": self.fields["exact_gradients"], "directions": self.fields["gradient_z"]}
+        plain = self.inputs.softcap is None and self.inputs.sinks is None
+        return {"exact": self.fields["inputs"] in EXACT and plain, "directions": self.fields["z"]}
 
     @property
     def text(self) -> str:
         """Dtype, name and the whole condition, for a message."""
-        own = {**vars(self.draw), "layout": self.layout, "gradient_layout": self.gradient_layout}
-        usual = {**vars(Draw()), "layout": "contiguous", "gradient_layout": "contiguous"}
-        words = [self.workload().label, *(f"{name}={one}" for name, one in own.items() if one != usual[name])]
+        own = (f"{name}={self.fields[name]}" for name, usual in _DRAWN.items() if self.fields[name] != usual)
         of = {BACKWARD: "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
-        return f"{of}{self.dtype}, {self.name} ({' '.join(words)})"
+        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload().label, *own])})"
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:
-    """The question of these fields, kept with its references; None where the dtype cannot hold its numbers or scores.
+    """The question of these fields, kept with what is expected; None where the dtype cannot hold its numbers or scores.
 
     The fields may name another `dtype`. Its arrays follow from its name, the seed and its draw. Raises ValueError for
     what no workload can be.
@@ -136,51 +146,69 @@ def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -
 def _posed(
     name: str, asked: tuple[tuple[str, Any], ...], dtype: str, seed: int, kind: str
 ) -> Question | None:
-    given = dict(asked)
-    draw = Draw(**{one: given[one] for one in _DRAW & given.keys()})
-    own = {one: given[one] for one in ("layout", "z", "every") if one in given}
+    fields = {**_DRAWN, **_USUAL, **dict(asked)}
 
-    def stream(*which: int) -> np.random.Generator:
-        return np.random.default_rng([seed, zlib.crc32(name.encode()), draw.draw, *which])
+    def stream(*which: int) -> Generator:
+        return default_rng([seed, zlib.crc32(name.encode()), fields["draw"], *which])
 
     if kind == BACKWARD:
         plain = {one: value for one, value in asked if one != "upstream" and "gradient" not in one}
         forward = pose(name, plain, dtype, seed)
         if forward is None:
             return None
-        exact = forward.references[OUTPUT].output if draw.upstream == "output" else None
-        output = np.empty(forward.inputs.output_shape) if exact is None else exact
-        upstream = round_to(draw.gradient(output, stream(_UPSTREAM)), dtype)
-        further = {
-            one: given[one] for one in ("gradient_layout", "gradient_z", "exact_gradients") if one in given
-        }
-        inputs = forward.inputs.with_(output_gradient=upstream)
-        return Question(name, kind, inputs, draw, forward=forward, **own, **further)
+        upstream = round_to(_gradient(fields["upstream"], forward, stream(_UPSTREAM)), dtype)
+        return Question(name, kind, forward.inputs.with_(output_gradient=upstream), fields, forward)
     sizes = {
-        one: value for one, value in given.items() if one not in _DRAW and one in Workload.__annotations__
+        one: fields[one] for one in fields.keys() & (Workload.__annotations__.keys() - {"bias", "layout"})
     }
-    sizes = {**_USUAL, **sizes, "layout": "bhsd"}
     ask = Workload(**{"keys": sizes["queries"], **sizes}, dtype=dtype)
-    drawn = draw.qkv([ask.shape_of(one) for one in GRADIENTS], ask.scale, stream())
-    q, k, v = (round_to(array, dtype) for array in drawn)
-    for one, cast in zip(drawn, (q, k, v), strict=True):
+    rng = stream()
+    q, k, v = (rng.standard_normal(ask.shape_of(one)) for one in GRADIENTS)
+    q, k, v = CONSTRUCTIONS[fields["inputs"]](q, k, v, ask.scale, rng)
+    v = {"ones": np.ones_like(v), "keys": k}.get(fields["values"], v)
+    arrays = [round_to(array, dtype) for array in (q, k, v)]
+    for one, cast in zip((q, k, v), arrays, strict=True):
         if not np.isfinite(cast).all() or (one.any() and not cast.any()):
             return None
     if dtype == "float16":
-        wide = np.repeat(k, ask.heads // ask.kv_heads, axis=1).astype(float)
-        if np.abs(q.astype(float) @ wide.swapaxes(2, 3)).max() > _LARGEST_PRODUCT:
+        wide = np.repeat(arrays[1], ask.heads // ask.kv_heads, axis=1).astype(float)
+        if np.abs(arrays[0].astype(float) @ wide.swapaxes(2, 3)).max() > _LARGEST_PRODUCT:
             return None
-    bias = draw.biased(ask.shape, stream(_BIAS))
-    inputs = Inputs.of(
-        *(q, k, v),
-        mask=ask.masked & draw.masked(ask.shape, stream(_MASK)),
-        bias=bias if bias is None or isinstance(bias, Alibi) else round_to(bias, dtype),
-        scale=ask.scale,
-        softcap=ask.softcap,
-        sinks=round_to(stream(_SINKS).standard_normal(ask.heads), dtype) if ask.sinks else None,
-        dtype=dtype,
-    )
-    return Question(name, kind, inputs, draw, **own)
+    mask, added = ask.masked, fields["bias"]
+    if fields["array"]:
+        seen = stream(_MASK).random(_sizes(fields["array"], ask.shape)) < _KEPT
+        if fields["array"].endswith("-"):
+            seen[..., ::_EMPTY_ROWS, :] = False
+        mask = mask & Mask((Given(seen),))
+    bias: Any = Alibi.of_heads(ask.heads) if added == "alibi" else None
+    if added not in ("", "alibi"):
+        rng = stream(_BIAS)
+        bias = rng.standard_normal(_sizes(added, ask.shape))
+        if added.endswith("-"):
+            bias[rng.random(bias.shape) < _HIDDEN] = -np.inf
+        bias = round_to(bias, dtype)
+    sinks = round_to(stream(_SINKS).standard_normal(ask.heads), dtype) if ask.sinks else None
+    more: dict[str, Any] = {"scale": ask.scale, "softcap": ask.softcap, "sinks": sinks, "dtype": dtype}
+    return Question(name, kind, Inputs.of(*arrays, mask=mask, bias=bias, **more), fields)
+
+
+def _sizes(axes: str, shape: Shape) -> tuple[int, ...]:
+    sizes = dict(zip("bhqk1", (*shape, 1), strict=True))
+    return tuple(sizes[axis] for axis in axes.rstrip("-"))
+
+
+def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
+    """The output's gradient."""
+    normal = rng.standard_normal(forward.inputs.output_shape)
+    if upstream == "output":  # the loss is half the squared norm of the output
+        return forward.expected[OUTPUT].output
+    if upstream == "one_row":  # the loss looks at the last query alone: what reaches it from others shows
+        normal[:, :, :-1] = 0
+    if upstream == "ones":  # the loss is the sum of the output
+        normal[...] = 1
+    if upstream == "signs":  # no product of them with whole numbers rounds
+        return np.sign(np.rint(normal))
+    return normal * {"small": 2.0**-8, "large": 2.0**8}.get(upstream, 1.0)
 
 
 def forget() -> None:
@@ -201,11 +229,8 @@ def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) 
     most : query-key pairs of one, but for those that are asked every day. In float64 the fixed ones
     without the long ones: what has blocks and paths of its own has them for the formats that it is fast in.
     """
-    fixed = table()
-    first, last = {FORWARD: ("forward", "long"), BACKWARD: ("backward", "backward_long")}.get(
-        kind, (kind, "")
-    )
-    asked = dict(fixed[first.replace(" ", "_")])
+    fixed, (first, last) = table(), _SECTIONS[kind]
+    asked = dict(fixed[first])
     if kind == BACKWARD:
         asked = {name: one for name, one in fixed["forward"].items() if one.get("gradients")} | asked
     if dtype != "float64" and kind != LOG_SUM:
@@ -230,7 +255,7 @@ def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Ques
             yield first, [other for other in changed if other is not None]
 
 
-# -- drawn at random
+# -- drawn at random ------------------------------------------------------------------------------------
 
 #: questions a dtype, and most scores of one, over all batches and heads: fewer for gradients, whose references take
 #: longer. And numbers of its query: a few milliseconds
@@ -247,65 +272,71 @@ _AXES = ("qk", "11qk", "1hqk", "b1qk", "bhqk", "b11k", "1h1k", "bh1k")
 
 
 def drawn(dtype: str, seed: int, kind: str = FORWARD) -> dict[str, dict[str, Any]]:
-    """The fields of the random questions of a dtype and a seed, by name."""
-    rng = np.random.default_rng([seed, zlib.crc32(dtype.encode()), int(kind == BACKWARD)])
-    dims = _dims(dtype, seed, kind)
-    return {f"drawn {at + 1}": _drawn(rng, dims[at], kind) for at in range(COUNTS[kind])}
+    """The fields of the random questions of a dtype and a seed, by name.
 
-
-def _dims(dtype: str, seed: int, kind: str) -> list[int]:
-    """Head dimensions: half of them multiples of 8, for which kernels are compiled, half any.
-
-    Dtypes and kinds share one order and follow each other in it, so that none is asked twice before all were: a fault
-    of one multiple of 8 meets an output in some dtype.
+    Half of the head dimensions are multiples of 8, for which kernels are compiled, half any. Dtypes and kinds share one
+    order and follow each other in it, so that none is asked twice before all were: a fault of one multiple of 8 meets
+    an output in some dtype.
     """
-    rng = np.random.default_rng([seed, zlib.crc32(b"dims")])
+    rng = default_rng([seed, zlib.crc32(b"dims")])
     eights = 8 * (1 + rng.permutation(_LARGEST_DIM // 8))
     others = 1 + rng.permutation(_LARGEST_DIM)
-    others = others[others % 8 != 0]
-    half = COUNTS[kind] // 2
+    orders, half = (eights, others[others % 8 != 0]), COUNTS[kind] // 2
     place = DTYPES.index(dtype) * half + (len(DTYPES) * COUNTS[FORWARD] // 2 if kind == BACKWARD else 0)
-    found = [int(order[(place + at) % order.size]) for order in (eights, others) for at in range(half)]
-    return [found[at] for at in rng.permutation(len(found))]
+    dims = [int(order[(place + at) % order.size]) for order in orders for at in range(half)]
+    mixed = rng.permutation(len(dims))
+    rng = default_rng([seed, zlib.crc32(dtype.encode()), int(kind == BACKWARD)])
+    return {f"drawn {at + 1}": _drawn(rng, dims[mixed[at]], kind) for at in range(COUNTS[kind])}
 
 
-def _drawn(rng: np.random.Generator, dim: int, kind: str) -> dict[str, Any]:
+def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
     queries, keys = _length(rng, short=0.2), _length(rng, short=0.05)
     if rng.random() < 0.3:
         queries = keys = min(queries, keys)
-    scores = _SCORES[kind]
-    queries = max(1, min(queries, scores // keys))
-    room = max(1, min(scores // (queries * keys), _NUMBERS // (dim * max(queries, keys))))
+    queries = max(1, min(queries, _SCORES[kind] // keys))
+    room = max(1, min(_SCORES[kind] // (queries * keys), _NUMBERS // (dim * max(queries, keys))))
     batch = int(rng.integers(1, min(_BATCH, room) + 1)) if rng.random() < 0.5 else 1
     heads = int(rng.integers(1, min(_HEADS, room // batch) + 1))
     divisors = [one for one in range(1, heads + 1) if heads % one == 0]
-    found: dict[str, Any] = {
-        "batch": batch,
-        "heads": heads,
-        "queries": queries,
-        "keys": keys,
-        "head_dim": dim,
-    }
-    found["kv_heads"] = int(rng.choice(divisors)) if rng.random() < 0.4 else heads
-    found["mask"], found["array"] = _mask(rng, Shape(batch, heads, queries, keys))
+    kv_heads = int(rng.choice(divisors)) if rng.random() < 0.4 else heads
+    found: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": dim}
+    found |= {"queries": queries, "keys": keys, "mask": "", "array": ""}
+    if rng.random() >= 0.35:  # no, one or two parts of whichever kinds there are, and a boolean array
+        kinds = [Part.kinds[name] for name in sorted(Part.kinds)]
+        some = rng.permutation(len(kinds))[: rng.integers(1, 3)]
+        parts = (kinds[int(at)].drawn(rng, Shape(batch, heads, queries, keys)) for at in some)
+        found["mask"] = " & ".join([part.text for part in parts if part is not None])
+        found["array"] = str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
+
+    def bias() -> str:
+        if rng.random() < 0.3:
+            return "alibi"
+        return str(rng.choice(_AXES)) + ("-" if rng.random() < 0.2 else "")
+
+    def scale() -> float:
+        """Within a factor of 4 of the usual one, of either sign, 0 now and then."""
+        if rng.random() < 0.05:
+            return 0.0
+        size = float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5
+        return float(round(size if rng.random() < 0.75 else -size, 4))
+
     further: dict[str, tuple[float, Callable[[], Any]]] = {  # each with its chance
         "value_dim": (0.15, lambda: int(rng.integers(1, 160))),
-        "bias": (0.2, lambda: _bias(rng)),
+        "bias": (0.2, bias),
         "softcap": (0.12, lambda: round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2)),
         "sinks": (0.12, lambda: True),
-        "scale": (0.25, lambda: _scale(rng, dim)),
+        "scale": (0.25, scale),
         "inputs": (0.3, lambda: str(rng.choice(_INPUTS)) if found.get("scale") != 0 else "normal"),
         "layout": (0.25, lambda: str(rng.choice(_LAYOUTS))),
+        "gradient_layout": (0.25, lambda: str(rng.choice(_LAYOUTS[:2]))),
     }
-    if kind == BACKWARD:
-        further["gradient_layout"] = (0.25, lambda: str(rng.choice(_LAYOUTS[:2])))
     for name, (chance, one) in further.items():
-        if rng.random() < chance:
+        if (kind == BACKWARD or name != "gradient_layout") and rng.random() < chance:
             found[name] = one()
     return found
 
 
-def _length(rng: np.random.Generator, short: float) -> int:
+def _length(rng: Generator, short: float) -> int:
     """One now and then; else the edge of a block or its neighbours, or any length, short ones more often."""
     if rng.random() < short:
         return 1
@@ -314,25 +345,150 @@ def _length(rng: np.random.Generator, short: float) -> int:
     return int(np.exp(rng.uniform(np.log(2), np.log(_LONGEST))))
 
 
-def _mask(rng: np.random.Generator, shape: Shape) -> tuple[str, str]:
-    """Text of a mask of no, one or two parts, of whichever kinds there are, and the axes of a boolean array."""
-    if rng.random() < 0.35:
-        return "", ""
-    kinds = [Part.kinds[name] for name in sorted(Part.kinds)]
-    parts = (kinds[int(at)].drawn(rng, shape) for at in rng.permutation(len(kinds))[: rng.integers(1, 3)])
-    texts = [part.text for part in parts if part is not None]
-    return " & ".join(texts), str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
+# -- what the arrays are ---------------------------------------------------------------------------------
 
 
-def _bias(rng: np.random.Generator) -> str:
-    if rng.random() < 0.3:
-        return "alibi"
-    return str(rng.choice(_AXES)) + ("-" if rng.random() < 0.2 else "")
+def _equal_logits(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    """Keys all alike, whole numbers: softmax is 1/n whatever the scale; exact where n is a power of two."""
+    q, k = (np.clip(np.rint(one), -3, 3) for one in (q, k))
+    return q, _repeated(k, np.s_[..., :1, :]), v
 
 
-def _scale(rng: np.random.Generator, dim: int) -> float:
-    """Within a factor of 4 of the usual one, of either sign, 0 now and then."""
-    if rng.random() < 0.05:
-        return 0.0
-    size = float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5
-    return float(round(size if rng.random() < 0.75 else -size, 4))
+def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    """Keys that differ only where the queries are 0: all scores of a row are one whole number, all weights 1/n.
+
+    Values are -1, 0 or 1. With n = 4 keys, and gradients of that kind, every product and sum on the way back is
+    a multiple of 1/64 of few bits, so that only the gradients themselves are ever rounded.
+    """
+    half = q.shape[-1] // 2
+    q, k, v = (np.clip(np.rint(one), -1, 1) for one in (q, k, v))
+    q[..., half:] = 0
+    k[..., :half] = k[..., :1, :half]
+    return q, k, v
+
+
+def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    """Keys of 0: every logit is exactly 0, so that not even its rounding in the sum over d is left.
+
+    Every second value is 2^8 times smaller, because the sum of two numbers alike in size often lies half-way
+    between two numbers of the dtype: there an honest 2^-24 would decide where all of them are rounded to.
+    """
+    v = v.copy()
+    v[..., 1::2, :] /= 256
+    return q, np.zeros_like(k), v
+
+
+def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    """Keys are orthogonal codes of ±1, a query is a large multiple of one of them: o is that key's value.
+
+    Another key's logit is 0 against at least 128, and e^−128 is nothing in any format.
+    """
+    dim, codes = k.shape[-1], np.ones((1, 1))
+    while len(codes) < dim:
+        codes = np.block([[codes, codes], [codes, -codes]])
+    size = 2.0 ** math.ceil(math.log2(128 / (abs(scale) * dim)))
+    chosen = rng.integers(0, k.shape[-2], size=q.shape[:-1])
+    k = np.broadcast_to(codes[: k.shape[-2]], k.shape).copy()
+    return size * math.copysign(1, scale) * codes[chosen], k, v
+
+
+def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> Distribution:
+    """The first components of a query and a key, by their numbers and the scale, make the logit; the rest is 0."""
+
+    def construct(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+        q, k = np.zeros_like(q), np.zeros_like(k)
+        for at, (of_query, of_key) in enumerate(parts(q.shape[-2], k.shape[-2], scale)):
+            q[..., at], k[..., at] = of_query, of_key
+        return q, k, v
+
+    return construct
+
+
+def _all(logit: float) -> Distribution:
+    """Every logit is `logit`, to the bit; sizes are powers of two where they can be."""
+
+    def parts(queries: int, keys: int, scale: float) -> Sequence[tuple[Any, Any]]:
+        size = 2.0 ** math.floor(math.log2(abs(logit / scale)) / 2)
+        return [(size, logit / scale / size)]
+
+    return _carried(parts)
+
+
+def _staircase(step: float) -> Distribution:
+    """Logit j·step in every row: the row's answer is the value at the highest step it sees."""
+    return _carried(lambda queries, keys, scale: [(step / scale, np.arange(keys))])
+
+
+EXACT: dict[str, Distribution] = {
+    "equal_logits": _equal_logits,
+    "hidden_keys": _hidden_keys,
+    "zero_keys": _zero_keys,
+    "look-up": _lookup,
+    **{f"all_{name}": _all(at) for name, at in (("1024", 1024.0), ("-49152", -49152.0), ("-48", -48.0))},
+    "all_-2^20": _all(-(2.0**20)),
+    # half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more. A backend that rounds
+    # the scores as well is right: they are all alike still
+    "all_-49280": _carried(lambda queries, keys, scale: [(128, -384 / scale), (1, -128 / scale)]),
+    # all logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0
+    "levels": _carried(
+        lambda queries, keys, scale: [(16 * (np.arange(queries) % 5 - 2), 512 / (16 * scale))]
+    ),
+    "long_staircase": _staircase(64.0),
+    "staircase": _staircase(256.0),
+    "falling_staircase": _staircase(-256.0),
+}
+
+
+def _rising(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
+    q[..., 0], k[..., 0] = 4.0, np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
+    return q, k, v
+
+
+def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
+    # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
+    # sum which has the one already would lose them all
+    keys, queries = k.shape[-2], q.shape[-2]
+    last = keys - 1 - np.arange(queries // 2) % keys
+    sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
+    found = k[..., sought, :]
+    return 10 / scale * found / (found**2).sum(axis=-1, keepdims=True), k, v
+
+
+def _creeping(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
+    # every sixteenth key raises the largest score so far, by 0.04 to 0.06 in all: where a rescaling is skipped for a
+    # rise that small in each of many blocks, sum and output drift apart by as much. By unequal steps, since an equal
+    # factor would be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one
+    # mantissa may round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
+    queries, keys = q.shape[-2], k.shape[-2]
+    rise = 0.06 * np.sort(rng.random(keys))
+    fall = np.where(np.arange(keys) % 16 == 0, 0.0, rng.uniform(0.0, np.log(16), size=keys))
+    of_query, of_key = 4.0 - 4 / 3 * np.arange(queries) / queries, (rise - fall) / (4 * scale)
+    return _carried(lambda *sizes: [(of_query, of_key)])(q, k, v, scale, rng)
+
+
+def _repeated(x: Array, at: Any) -> Array:
+    return np.broadcast_to(x[at], x.shape).copy()
+
+
+CONSTRUCTIONS: dict[str, Distribution] = {
+    **DISTRIBUTIONS,
+    **EXACT,
+    "logit_std_2": lambda q, k, v, scale, rng: (q * (2.0 / (abs(scale) * q.shape[-1] ** 0.5)), k, v),
+    "rising": _rising,
+    "needles": _needles,
+    "creeping": _creeping,
+    # keys and values are those at the first head, as in multi-query attention, or batch, as of one prompt, for all
+    "shared_heads": lambda q, k, v, *_: (q, _repeated(k, np.s_[:, :1]), _repeated(v, np.s_[:, :1])),
+    "shared_batches": lambda q, k, v, *_: (q, _repeated(k, np.s_[:1]), _repeated(v, np.s_[:1])),
+    "small_values": lambda q, k, v, *_: (q, k, v * 2.0**-8),
+    "large_values": lambda q, k, v, *_: (q, k, v * 2.0**8),
+    # numbers that a format of less range has not
+    "beyond_float16": lambda q, k, v, *_: (q * 2.0**20, k * 2.0**-20, v),
+    "small_queries": lambda q, k, v, *_: (q * 2.0**-16, k * 2.0**10, v),
+    # none above 3.9 of it: float16 has numbers up to 2^16 and down to 2^-24
+    "values_2^14": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**14),
+    "values_2^40": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**40),
+    "values_2^-100": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**-100),
+}

@@ -107,8 +107,8 @@ def weigh(
     beyond which a gain or a wrong scale is told; None: not looked for. immaterial : the part of the dtype's roundoff
     that a shared shift may have.
     """
-    answer, truth = np.asarray(output, dtype=np.float64).reshape(expected.output.shape), expected.output
-    (checked, rows), of = expected.checked, expected.of
+    truth, (checked, rows), of = expected.output, expected.checked, expected.of
+    answer = np.asarray(output, dtype=np.float64).reshape(truth.shape)
     fault = _incomparable(expected, answer)
     if fault is not None:
         most, no = expected.lenient.relative, math.inf

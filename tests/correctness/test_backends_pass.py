@@ -7,7 +7,7 @@ from every import every, library_of
 
 from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question
 from attnlab.errors import Unavailable
 from attnlab.workload.number_formats import DTYPES

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attnlab.backends.backend import Backend
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD, Question
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.mask_kinds import Shape, Window

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.expected import expect
 from attnlab.correctness.questions import Question
 from attnlab.workload.inputs import Inputs

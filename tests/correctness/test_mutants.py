@@ -7,7 +7,7 @@ from black_box import asked
 from mutants import FAULTS
 from mutants.rounding import RIGHT
 
-from attnlab.correctness.examination import examine
+from attnlab.correctness.check import examine
 
 #: of all of them, every so many; `python benchmarks faults` asks all, in all dtypes, over many seeds
 EVERY = 16

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnlab.correctness.examination import SECONDS, SECONDS_IN_ALL, examine
+from attnlab.correctness.check import SECONDS, SECONDS_IN_ALL, examine
 from attnlab.correctness.questions import BACKWARD, COUNTS, FORWARD, KINDS, Question, drawn, pose, questions
 from attnlab.errors import Declined
 from attnlab.workload.mask_kinds import Part
@@ -64,7 +64,7 @@ def test_a_question_is_told_with_its_whole_condition() -> None:
 
 def exact(question: Question) -> dict[str, Any]:
     """The right output, rounded."""
-    return {OUTPUT: round_to(question.references[OUTPUT].output, question.dtype)}
+    return {OUTPUT: round_to(question.expected[OUTPUT].output, question.dtype)}
 
 
 def test_a_slow_one_is_asked_what_fits() -> None:

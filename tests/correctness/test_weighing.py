@@ -12,7 +12,7 @@ from mutants.parts import divided, rounder, whole
 from mutants.rounding import RIGHT
 
 from attnlab.correctness import weighing
-from attnlab.correctness.examination import examine
+from attnlab.correctness.check import examine
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
 from attnlab.workload.drawing import inputs_of

@@ -21,7 +21,7 @@ from every import judged
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
-from attnlab.correctness.examination import examine
+from attnlab.correctness.check import examine
 from attnlab.workload.workload import Workload
 
 NAMES = ("flash_attn", "xformers", "flashinfer", "sageattention")
