@@ -157,8 +157,8 @@ class _Asking:
         if again is not None and between is not None:
             yield again, [again, between]
         yield from sequences(*how)
-        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *how)
-        if often is not None and self._kind == FORWARD:
+        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *how) if self._kind == FORWARD else None
+        if often is not None:
             yield often, [often] * (_OFTEN - 1)
 
     def _answer(self, question: Question) -> Answers | str | None:
