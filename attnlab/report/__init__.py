@@ -91,7 +91,6 @@ def report_texts(
         ],
         "unseen": run.environment.get("not_seen_here") or [],
         "command": run.command.replace("```", "'''"),
-        "measured": len(frames.contenders),
         "grids": grids(frames.winners),
         "most_groups": MOST_GROUPS,
         "contenders": frames.contenders,

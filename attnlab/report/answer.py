@@ -38,6 +38,7 @@ def answer(frames: Frames) -> dict[str, Any]:
     least = results[results.behind_low.notna()].groupby("contender", sort=False).behind.min()
     return {
         "chosen": chosen,
+        "measured": len(frames.contenders),
         "groups": groups,
         "kinds": len({one["name"] for _, one in groups if one}),
         "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),

@@ -101,7 +101,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     for place, n, best, worst in ends:
         values = f"{best.contender} {kind.written(best[kind.y])}"
         if worst.contender != best.contender:
-            values += f", {worst.contender} {kind.written(worst[kind.y])}"
+            values = f"from {values} to {worst.contender} {kind.written(worst[kind.y])}"
         told.append(f"{place}, n = {n}: {values}.")
     if len(far):
         told.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
@@ -112,6 +112,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any]) -> None:
+    from matplotlib.ticker import LogLocator
+
     ends, count = [], rows.contender.nunique()
     for at, (name, mine) in enumerate(rows.sort_values("n").groupby("contender", sort=False)):
         look, x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
@@ -125,8 +127,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
         axes.plot(x, y, color=figures.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
         ends.append((x[-1], y[-1], text, figures.GREY))
     values = sorted(set(rows[kind.x]))
-    figures.powers_of_two(axes, values if kind.x == "n" else [2.0**at for at in range(0, 13, 2)], most=7)
+    even = [2.0**at for at in range(0, 13, 2) if values[0] <= 4 * 2.0**at and 2.0**at <= 4 * values[-1]]
+    figures.powers_of_two(axes, values if kind.x == "n" else even, most=7)
     figures.unit_axis(axes, kind.written, base=16 if kind.written is bytes_text else 10)
+    if kind.written is not bytes_text and rows[kind.y].max() < 100 * rows[kind.y].min():
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     figures.label_ends(axes, ends)
 
 

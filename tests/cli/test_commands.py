@@ -128,11 +128,6 @@ def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     assert "16.8 MFLOP" in row and "128 KiB" in row and "8.03 MiB" in row
 
 
-def test_backends_in_json(capsys: pytest.CaptureFixture[str]) -> None:
-    (told,) = json.loads(printed(capsys, "backends", "numpy_vectorized", "--json"))
-    assert (told["name"], told["library"], told["reason"]) == ("numpy_vectorized", "numpy", None)
-
-
 COMPLETED: dict[tuple[str, ...], str] = {
     ("comp",): "compare",
     ("compare", "torch_sdpa", "torch_e"): "torch_eager",

@@ -42,11 +42,3 @@ def test_the_list_of_commands_takes_python_and_click_alone(words: list[str] | No
     found = imported_by("import attnlab" if words is None else run.format(words))
     assert found & {*HEAVY, "numpy", "psutil", "msgspec"} == set()
     assert ("click" in found) == (words is not None), "the check can fail"
-
-
-def test_an_unknown_name_of_the_face_is_an_attribute_error() -> None:
-    """As for any module; and what it lists it has."""
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = attnlab.nothing
-    assert all(getattr(attnlab, name) is not None for name in attnlab.__all__)
-    assert set(attnlab.__all__) <= set(dir(attnlab)) and attnlab.__version__

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 from pages import NOTEBOOKS, ROOT, Reader, blocks, pages, script
 
 import attnlab
@@ -58,13 +56,3 @@ def test_the_reference_has_all_that_attnlab_offers() -> None:
     assert missing == ["theory"]  # which has a page of its own
     page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
     assert [one for one in attnlab.theory.__all__ if one not in page] == []
-
-
-def test_the_workflow_runs_every_python_that_is_promised() -> None:
-    """Each in an environment of tox of its own."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    promised = {one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)}
-    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
-    jobs = workflow["jobs"]["tox"]["strategy"]["matrix"]["include"]
-    named = {job["python"]: f"py{job['python'].replace('.', '')}" for job in jobs}
-    assert promised == {job["python"] for job in jobs if job["environment"] == named[job["python"]]}

@@ -160,12 +160,10 @@ def _facts(library: str, threads: str) -> dict[str, object]:
 
 ENVIRONMENT = {
     "cpu": "A Made-Up CPU @ 2.50GHz",
-    "cpu_features": ["avx2", "avx512f", "fma"],
     "cores": {"logical": 2, "physical": 1},
     "memory_bytes": 16 * 2**30,
     "variables": {},
     "governor": None,
-    "load_at_start": 0.12,
     "contenders": {
         "numpy_vectorized": _facts("numpy", "blas"),
         "torch_eager": _facts("torch", "openmp"),

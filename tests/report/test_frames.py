@@ -66,6 +66,8 @@ def test_what_is_wrong_or_not_believed_has_no_speed(made: Make) -> None:
         assert mine[["seconds", "speedup", "behind", "peak_bytes", "flops"]].isna().all(axis=None)
     assert set(frames.winners.contender) == {"b"}
     assert set(frames.left_out.contender) == {"bad", "magic", "late"}
+    (row,) = answer(frames)["faulty"].itertuples()
+    assert (row.contender, row.outcome, row.at, row.of) == ("bad", "wrong", 8, 8)
 
 
 def test_errors_are_shown_as_shares_of_their_budget(made: Make) -> None:
@@ -164,13 +166,6 @@ def test_a_size_without_an_interval_is_not_decided(made: Make) -> None:
     sure = frames.winners.groupby("n").sure.unique()
     assert list(sure[512]) == ["no interval"] and list(sure[256]) == ["decided"]
     assert frames.winners[frames.winners.n == 512].speedup_low.isna().all()
-
-
-def test_what_cannot_run_here_or_is_a_fault_is_counted_once(made: Make) -> None:
-    run = made(costs={**B_WINS, "bad": FAST}, wrong=("bad",), **SIZES)
-    frames = Frames(run)
-    (row,) = answer(frames)["faulty"].itertuples()
-    assert (row.contender, row.outcome, row.at, row.of) == ("bad", "wrong", 8, 8)
 
 
 def test_plain_data_for_other_programs(made: Make) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -87,12 +88,9 @@ def _left(before: set[int]) -> list[psutil.Process]:
     """Processes with a fault in their environment, and children of this one."""
     found = []
     for one in psutil.process_iter():
-        try:
-            ours = "FAULT" in one.environ() or one.ppid() == os.getpid()
-        except psutil.Error:
-            continue
-        if one.pid not in before and ours:
-            found.append(one)
+        with contextlib.suppress(psutil.Error):
+            if one.pid not in before and ("FAULT" in one.environ() or one.ppid() == os.getpid()):
+                found.append(one)
     return found
 
 

@@ -17,11 +17,9 @@ EVERY = [part for preset in presets().values() for part in preset.parts]
 @pytest.mark.parametrize("part", EVERY, ids=lambda part: part.path)
 def test_a_phase_is_what_it_is_called(part: Part) -> None:
     """Training asks for gradients, decoding has one query; nothing in it could not be typed; its source is named."""
-    phase = part.name.partition("/")[0]
-    found = part.workloads()
-    assert phase in ("prefill", "training", "decode") and len(found) == len(set(found)) == len(
-        part.said["lengths"]
-    )
+    phase, found = part.name.partition("/")[0], part.workloads()
+    assert phase in ("prefill", "training", "decode")
+    assert len(found) == len(set(found)) == len(part.said["lengths"])
     assert {one.direction for one in found} == {"training" if phase == "training" else "forward"}
     assert (phase == "decode") == all(one.queries == 1 for one in found)
     assert all(Mask.parse(one.masked.text) == one.masked for one in found)

@@ -2,77 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
-from attnlab import environment
 from attnlab.environment import Remembered
-from attnlab.processes import Failed
-from attnlab.race import ceilings
-from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling
 
-FOUND = {"matmul_flops": 1.0, "copy_bytes": 1.0}
+FOUND = Ceiling("cpu", "float32", 1.0, "numpy", 1.0, "torch")
 
 
-@pytest.fixture
-def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """What measures instead of a process: each time another rate. Nobody else is on the machine."""
+def recalled(*, afresh: bool = False, asked: str = "ceiling") -> list[Ceiling] | None:
+    return Remembered(afresh=afresh).recall({"asked": asked}, Ceiling)
+
+
+def test_it_is_remembered_until_something_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting, a package, the month; a damaged file is no trouble."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(ceilings, "products", lambda: {"numpy": operator.matmul, "torch": operator.matmul})
-    monkeypatch.setattr(Watch, "others", lambda self: 0.0)
-    rates = map(float, itertools.count(1))
-    worker = Mock(side_effect=lambda *_, **__: {**FOUND, "matmul_flops": next(rates)})
-    monkeypatch.setattr(ceilings, "call", worker)
-    return worker
-
-
-def ceiling(*, afresh: bool = False) -> Ceiling:
-    found = ceilings.measure_ceiling("cpu", "float32", Remembered(afresh=afresh))
-    assert found is not None
-    return found
-
-
-def damaged(folder: Path, old: str, new: str) -> None:
-    file = folder / "cache" / "remembered.json"
-    file.write_text(file.read_text().replace(old, new), errors="surrogateescape")
-
-
-CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], Any]] = {
-    "version": lambda patch, folder: (folder / "x-2.dist-info").mkdir() or patch.syspath_prepend(folder),
-    "boot": lambda patch, folder: patch.setattr(environment, "_BOOT", folder / "cache" / "remembered.json"),
-    "setting": lambda patch, folder: patch.setenv("OPENBLAS_CORETYPE", "another than here"),
-    "a month later": lambda patch, folder: patch.setattr(environment, "_LONGEST", timedelta(0)),
-    "too deep": lambda patch, folder: damaged(folder, "{", "[" * 100_000),
-    "another field": lambda patch, folder: damaged(folder, "matmul_flops", "x"),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_it_is_remembered_until_something_is_another(
-    worker: Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[..., Any]
-) -> None:
-    """A damaged file is no trouble, and is mended."""
-    first, second, afresh, last = ceiling(), ceiling(), ceiling(afresh=True), ceiling()
-    for found, then in ((first, second), (afresh, last)):
-        assert found.remembered is None and then.remembered
-        assert then == replace(found, remembered=then.remembered)
-    change(monkeypatch, tmp_path)
-    assert ceiling().matmul_flops > last.matmul_flops > first.matmul_flops
-
-
-def test_what_others_or_a_fault_may_have_lowered_is_not_kept(
-    worker: Mock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker.side_effect = [FOUND, Failed("timed_out", "no answer"), FOUND, FOUND, FOUND, FOUND]
-    assert ceiling().remembered is None
-    monkeypatch.setattr(Watch, "others", lambda self: 1.0)
-    assert ceiling().remembered is None and ceiling().remembered is None
+    assert recalled() is None
+    Remembered(afresh=True).keep({"asked": "ceiling"}, [FOUND])
+    (known,) = recalled() or ()
+    assert known.remembered and known == replace(FOUND, remembered=known.remembered)
+    assert recalled(afresh=True) is None and recalled(asked="another") is None
+    (tmp_path / "x-2.dist-info").mkdir()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        assert recalled() is None
+    with monkeypatch.context() as patch:
+        patch.setenv("OPENBLAS_CORETYPE", "another than here")
+        assert recalled() is None
+    file = tmp_path / "cache" / "remembered.json"
+    good, year = file.read_text(), f"{datetime.now(UTC):%Y}-"
+    for old, new in ((year, "1999-"), ("{", "[" * 100_000), ("matmul_flops", "x"), ("}", "")):
+        file.write_text(good.replace(old, new))
+        assert recalled() is None
+    file.write_text(good)
+    assert recalled() == [known]
