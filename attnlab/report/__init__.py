@@ -59,7 +59,7 @@ def write(run: Run, folder: Path | None = None) -> Path:
             figures.save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
-        texts = report_texts(frames, pictures, chapter_of(run.folder, place))
+        texts = report_texts(frames, pictures, chapter_of(run.folder))
         texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():
             (place / name).write_text(text, encoding="utf-8")
@@ -72,7 +72,7 @@ def write(run: Run, folder: Path | None = None) -> Path:
 
 
 def report_texts(
-    frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Mapping[str, Any]] = ()
+    frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Any] = ()
 ) -> dict[str, str]:
     """The report and its details as Markdown by the name of their file, with links to the pictures that there are."""
     run, analysis, control, results = frames.run, frames.analysis, frames.control, frames.results

@@ -17,10 +17,10 @@ PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "f
 _MOST_FAILED = 10
 
 
-def chapter_of(run: Path, folder: Path) -> list[dict[str, Any]]:
-    """What the report of the run in the folder `run` shows of its experiments; a damaged file is left out."""
+def chapter_of(run: Path) -> Sequence[lab.Finding]:
+    """The findings of the run in the folder `run`; a damaged file is left out."""
     try:
-        return sections(lab.read_chapter(run), folder)
+        return lab.read_chapter(run)
     except ValueError:
         return []
 
