@@ -131,7 +131,11 @@ class Run(Record):
                 told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
                 if one is not None:
                     told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
-                    told |= {"least": one.least, "greatest": max(one.samples), "samples": len(one.samples)}
+                    told |= {
+                        "least": min(one.samples),
+                        "greatest": max(one.samples),
+                        "samples": len(one.samples),
+                    }
                 rows.append({**result.workload.to_dict(), **answer, "relative_error": error, **told})
         return pd.DataFrame(rows)
 

@@ -242,12 +242,16 @@ def derived(
     Raises FieldError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
     sizes that do not fit each other.
     """
-    found = dict(sizes)
+    found, d_model = dict(sizes), sizes.get("d_model")
     for name in found:
         if found[name] is None and name == "kv_heads":
             found[name] = found["heads"]
         elif found[name] is None and name == "head_dim":
-            found[name] = _head_dim(found.get("d_model"), found["heads"])
+            if d_model is not None and d_model % found["heads"]:
+                near = max(one for one in range(1, found["heads"] + 1) if d_model % one == 0)
+                wrong = f"must be divisible by heads, got {d_model} and {found['heads']}"
+                raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
+            found[name] = 64 if d_model is None else d_model // found["heads"]
         elif found[name] is None and name == "value_dim":
             found[name] = found["head_dim"]
         size = found[name]
@@ -263,14 +267,6 @@ def derived(
     if rotary and found["head_dim"] % 2:
         raise FieldError("head_dim", f"must be even for rotary positions, got {found['head_dim']}")
     return found
-
-
-def _head_dim(d_model: int | None, heads: int) -> int:
-    if d_model is not None and d_model % heads:
-        near = max(one for one in range(1, heads + 1) if d_model % one == 0)
-        wrong = f"must be divisible by heads, got {d_model} and {heads}"
-        raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
-    return 64 if d_model is None else d_model // heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,8 +312,20 @@ class Block:
             wrong = f"must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}"
             raise FieldError("memory", wrong)
         found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS[:4]), **sizes}, rotary)
-        of = cls(given, other, {}, **{name: found[name] for name in WIDTHS[:4]}, rotary=rotary)
-        return replace(of, parameters=_fitting_parameters(of, parameters))
+        if not isinstance(parameters, Mapping):
+            wrong = f"must be a state dict, got {type(parameters).__name__}; use module.state_dict()"
+            raise FieldError("parameters", wrong)
+        block = cls(given, other, {}, **{name: found[name] for name in WIDTHS[:4]}, rotary=rotary)
+        wanted = shapes(block, d_model)
+        odd = [f"no {name}" for name in wanted if parameters.get(name) is None]
+        if odd := odd or sorted(set(parameters) - set(wanted)):
+            raise ValueError(
+                f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, "
+                f"got {odd[0]}; give zeros for a bias that is not there"
+            )
+        then = f"; transpose it, or say other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
+        fitting = {name: _fitting(name, parameters[name], shape, then) for name, shape in wanted.items()}
+        return replace(block, parameters=fitting)
 
     @property
     def d_model(self) -> int:
@@ -465,19 +473,3 @@ def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...], then: s
     if found is not None and found.shape != shape:
         raise FieldError(name, f"must have shape {shape}, got {found.shape}{then}")
     return found
-
-
-def _fitting_parameters(block: Block, given: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """The parameters of a state dict, checked: the same names, each in its shape."""
-    if not isinstance(given, Mapping):
-        wrong = f"must be a state dict, got {type(given).__name__}; use module.state_dict()"
-        raise FieldError("parameters", wrong)
-    wanted = shapes(block, block.d_model)
-    odd = [f"no {name}" for name in wanted if given.get(name) is None] + sorted(set(given) - set(wanted))
-    if odd:
-        raise ValueError(
-            f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, got "
-            f"{odd[0]}; give zeros for a bias that is not there"
-        )
-    then = f"; transpose it, or say other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
-    return {name: _fitting(name, given[name], shape, then) for name, shape in wanted.items()}

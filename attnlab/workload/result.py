@@ -60,20 +60,9 @@ class Measurement:
     @cached_property
     def median(self) -> float:
         """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
-        return statistics.median(self.counted or self.samples)
-
-    @property
-    def counted(self) -> Sequence[float]:
-        """Its samples without those of disturbed rounds."""
-        left_out = self.disturbed_rounds
-        if not left_out:
-            return self.samples
-        return [one for index, one in self.by_round.items() if index not in left_out]
-
-    @property
-    def least(self) -> float:
-        """Smallest sample, in the base unit."""
-        return min(self.samples)
+        out = self.disturbed_rounds
+        kept = [one for number, one in self.by_round.items() if number not in out] if out else self.samples
+        return statistics.median(kept or self.samples)
 
     @cached_property
     def by_round(self) -> Mapping[int, float]:
@@ -90,10 +79,8 @@ class Measurement:
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
         """Rounds in which this contender's turn was disturbed, as far as could be seen."""
-        flags = self.columns.get("disturbed", ())
-        return frozenset(
-            int(one) for one, flag in zip(self.columns.get("round", ()), flags, strict=False) if flag
-        )
+        rounds, flags = self.columns.get("round", ()), self.columns.get("disturbed", ())
+        return frozenset(int(one) for one, flag in zip(rounds, flags, strict=False) if flag)
 
 
 @dataclass(frozen=True)
@@ -206,22 +193,20 @@ class Result:
     @property
     def uncounted(self) -> bool:
         """Whether it has a latency of which every turn was disturbed: nothing may rest on that."""
-        return self.latency is not None and not self.latency.counted
+        latency = self.latency
+        return latency is not None and len(latency.disturbed_rounds) == len(latency.samples)
 
     @property
     def setup_seconds(self) -> float | None:
-        """Seconds from the inputs to calls as fast as they become: median over fresh processes, or else over all."""
+        """Seconds from the inputs to calls as fast as they become: median over its processes."""
         found = self.measurement("setup")
-        if found is None:
-            return None
-        fresh = [sample for sample, one in zip(found.samples, found.columns["fresh"], strict=True) if one]
-        return statistics.median(fresh or found.samples)
+        return None if found is None else found.median
 
     @property
     def peak_bytes(self) -> int | None:
         """Least peak of memory over the calls measured, output included, inputs not."""
         memory = self.measurement("peak_memory")
-        return None if memory is None else int(memory.least)
+        return None if memory is None else int(min(memory.samples))
 
     def to_json(self) -> str:
         """One line of JSON; numbers that are not finite are written as strings."""
@@ -253,12 +238,8 @@ class Result:
 #: what a sample may be, in its base unit: from the one of a latency, and from 0 of any other quantity, to the other
 _LEAST, _MOST = 1e-12, 1e18
 #: columns of whole numbers, and those without which a quantity cannot be read
-_COUNTS = ("round", "visit", "process", "disturbed", "fresh", "iterations")
-_NEEDED = {
-    "latency": ("round",),
-    "setup": ("fresh",),
-    "block_parts": ("projection_s", "attention_s", "output_s"),
-}
+_COUNTS = ("round", "visit", "process", "disturbed", "iterations")
+_NEEDED = {"latency": ("round",), "block_parts": ("projection_s", "attention_s", "output_s")}
 
 
 def _impossible(one: Measurement) -> str | None:

@@ -95,12 +95,11 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(
 @pytest.mark.parametrize("quantity", ["latency", "setup", "peak_memory"])
 def test_a_figure_that_cannot_have_been_measured_is_refused_by_name(quantity: str, sample: Any) -> None:
     """Not what it would do to a verdict: which measurement, of whom, at what. Memory and set-up may be 0."""
-    columns = {"fresh": (1.0, 0.0)} if quantity == "setup" else {}
-    further = () if quantity == "latency" else (Measurement(quantity, "s", (1.0, 2.0), columns),)
+    further = () if quantity == "latency" else (Measurement(quantity, "s", (1.0, 2.0)),)
     plain = json.loads(result(measurements=(LATENCY, *further)).to_json())
     plain["measurements"][-1]["samples"][-1] = sample
     if sample == 0.0 and quantity != "latency":
-        assert Result.from_json(json.dumps(plain)).measurements[-1].least == 0.0
+        assert Result.from_json(json.dumps(plain)).measurements[-1].samples[-1] == 0.0
         return
     match = f"the {quantity} of torch_sdpa.* at {re.escape(Workload().label)} cannot have been measured"
     with pytest.raises(ValueError, match=match):
