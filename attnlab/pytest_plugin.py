@@ -182,11 +182,9 @@ class Races:
         one = self.settings.contenders[name]
         try:
             backend = load(one.backend, self.settings.folders, dict(one.settings))
-            reason = backend.declines(workload)
+            backend.require(workload)
         except ValueError as fault:
             raise Unavailable(str(fault)) from None
-        if reason:
-            raise Declined(reason)
         library, limit = backend.open(workload.device), self.limits.call_seconds
 
         def seconds_of(smaller: Workload) -> float:

@@ -129,7 +129,7 @@ def _block(workload: Workload) -> Block:
         parameters[name] = round_to(drawn, w.dtype)
     return Block(
         x=_drawn(w, _X, (w.batch, w.queries, w.d_model)),
-        memory=None if w.attends_to_itself else _drawn(w, _MEMORY, (w.batch, w.keys, w.d_model)),
+        memory=None if w.queries == w.keys else _drawn(w, _MEMORY, (w.batch, w.keys, w.d_model)),
         parameters=parameters,
         **{name: getattr(w, name) for name in WIDTHS},
     )

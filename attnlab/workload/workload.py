@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
@@ -354,17 +354,16 @@ class Workload:
             return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
 
-    @property
-    def attends_to_itself(self) -> bool:
-        """Of a block: whether keys and values come from x too, as where there are as many queries as keys."""
-        return self.queries == self.keys
-
     # -- what it costs at least: arithmetic --------------------------------------------------------
+
+    @cached_property
+    def _seen(self) -> Counts:
+        return self.masked.counts(self.shape)
 
     @property
     def pairs(self) -> int:
         """Query-key pairs that the mask keeps, over all batches and heads."""
-        return _counts(self.masked, self.shape).pairs
+        return self._seen.pairs
 
     @property
     def flops(self) -> int:
@@ -401,8 +400,9 @@ class Workload:
         """
         if self.d_model is not None:
             return self.input_bytes + self.output_bytes
-        seen = _counts(self.masked, self.shape)
-        return self._bytes_read(seen.queries, seen.keys, seen.kept_by_some) + self.output_bytes
+        return (
+            self._bytes_read(self._seen.queries, self._seen.keys, self._seen.kept_by_some) + self.output_bytes
+        )
 
     def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
         """Bytes of the inputs, with so many queries and keys of all batch elements, and pairs of one."""
@@ -411,7 +411,7 @@ class Workload:
             count += self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
             count += self.kv_heads * keys * (self.head_dim + self.value_dim)
         else:
-            count += (queries + (0 if self.attends_to_itself else keys)) * self.d_model
+            count += (queries + (0 if self.queries == self.keys else keys)) * self.d_model
             count += sum(map(math.prod, shapes(self, self.d_model).values()))
         return count * ITEM_BYTES[self.dtype]
 
@@ -465,9 +465,3 @@ class Workload:
 
 #: what sizes may be at most, by name
 _MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}
-
-
-@lru_cache(maxsize=512)
-def _counts(mask: Mask, shape: Shape) -> Counts:
-    """What a mask leaves: contenders of one race, and workloads of many directions, ask again and again."""
-    return mask.counts(shape)
