@@ -25,13 +25,13 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.backends.discovery import on_request
-from attnlab.backends.keywords import given_nothing, told
+from attnlab.backends.keywords import given_nothing
 from attnlab.environment import environment
 from attnlab.errors import Unavailable
 from attnlab.runs.store import Run, read_run
 from attnlab.stats.verdicts import Kind, Verdict, verdicts_against
 from attnlab.workload.result import Result
-from attnlab.workload.workload import CONTIGUOUS, Workload
+from attnlab.workload.workload import Workload
 
 #: the backend that is PyTorch's own function
 OWN = "torch_sdpa"
@@ -72,11 +72,11 @@ class Fastest:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
         self._run, self._factor, self._compiled = run, factor, compiled
-        self._measured: dict[str, dict[_Sizes, list[Result]]] = {}
+        self._measured: dict[Workload, dict[_Sizes, list[Result]]] = {}
         for result in run.results:
-            kind, sizes = _kind_of(result.workload), _sizes_of(result.workload)
-            if kind and result.latency is not None:
-                self._measured.setdefault(kind, {}).setdefault(sizes, []).append(result)
+            if result.latency is not None:
+                alike = self._measured.setdefault(_kind_of(result.workload), {})
+                alike.setdefault(_sizes_of(result.workload), []).append(result)
         if not self._measured:
             raise ValueError(
                 f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention; measure forward or "
@@ -169,7 +169,7 @@ class Fastest:
 
         measured = self._measured.get(_kind_of(call))
         if measured is None:
-            raise ValueError(f"no call like this was measured: {_kind_of(call)}")
+            raise ValueError(f"nothing of the kind of {call.label} was measured")
         nearest = min(measured, key=apart)
         distance = apart(nearest)[0]
         if distance > self._factor:
@@ -242,20 +242,18 @@ def fastest(
     return Fastest(found, factor=factor, compiled=compiled, elsewhere=elsewhere)
 
 
-def _kind_of(one: Workload) -> str:
-    """What of a workload must be equal to what was measured; empty where no call of PyTorch's function asks it."""
-    further = (one.d_model, one.softcap, one.storage, one.sinks)
-    if further != (None, None, CONTIGUOUS, False) or one.direction not in ("forward", "training"):
-        return ""
-    flags = told(one, ("causal",)) if one.bias == "none" else None
-    if flags is None:
-        return ""
-    queries, group = "one" if one.queries == 1 else "several", one.heads // one.kv_heads
-    mask = "causal" if flags else "no mask"
-    return (
-        f"{one.device}, {one.dtype}, {one.direction}, {mask}, head_dim {one.head_dim}, value_dim {one.value_dim}, "
-        f"heads per key head {group}, queries {queries}"
-    )
+def _kind_of(one: Workload) -> Workload:
+    """What must be equal to what was measured: all but the sizes, the scale and how inputs lie and are drawn.
+
+    One query is a kind of its own. With as many queries as keys both alignments of a causal mask are one.
+    """
+    aligned = {"causal": "top_left"} if one.causal and one.queries == one.keys else {}
+    drawn = {"scale": 1.0, "distribution": "normal", "seed": 0, "layout": "bhsd"}
+    sizes = {"batch": 1, "heads": one.heads // one.kv_heads, "kv_heads": 1, "queries": min(2, one.queries)}
+    try:
+        return one.with_(**sizes, keys=2, **drawn, **aligned)
+    except ValueError:  # a mask of those sizes alone, which no call asks for
+        return one
 
 
 def _sizes_of(one: Workload) -> _Sizes:

@@ -31,15 +31,13 @@ _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 class Choice:
     """What may be said under one `name`: it sets `fields`, all of them to one value; `several` values span a grid.
 
-    group : the heading of its option on a page of options. alone : whether it sets a field that another choice sets
-    together with others.
+    group : the heading of its option on a page of options.
     """
 
     name: str
     fields: tuple[Field, ...]
     group: str
     several: bool = False
-    alone: bool = False
 
     @property
     def option(self) -> str:
@@ -64,8 +62,7 @@ class Choice:
         text = together if len(self.fields) > 1 else declaration(first).help
         if names := declaration(first).names:
             text = f"{text.removesuffix('.')}: {', '.join(names)}."
-        told = self.several or self.alone or "[default" in text
-        if not told and first.default not in (None, False, "", "none", 0):
+        if not self.several and "[default" not in text and first.default not in (None, False, "", "none", 0):
             default = default or str(first.default)
         return f"{text} [default: {default}]" if default else text
 
@@ -87,9 +84,9 @@ class Choice:
     def read(self, text: str) -> Any:
         """The value that an option's text stands for. Raises ValueError, naming the option."""
         try:
-            if self.several:
-                return tuple(dict.fromkeys(_read(self.fields[0], one.strip()) for one in text.split(",")))
-            return _read(self.fields[0], text)
+            pieces = text.split(",") if self.several else [text]
+            values = tuple(dict.fromkeys(_read(self.fields[0], one.strip()) for one in pieces))
+            return values if self.several else values[0]
         except ValueError as fault:
             listed = "takes values between commas, each of which " if self.several else ""
             raise ValueError(f"{self.option} {listed}{fault}") from None
@@ -134,7 +131,7 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
             name = plural if grid else plural.removesuffix("s")
             found.setdefault(name, Choice(name, together, group, several=grid))
         if not plural or not grid or alone:
-            found.setdefault(field.name, Choice(field.name, (field,), group, alone=alone))
+            found.setdefault(field.name, Choice(field.name, (field,), group))
     return tuple(found.values())
 
 

@@ -142,10 +142,10 @@ class Inputs:
             key=k,
             value=v,
             dtype=dtype or str(q.dtype),
-            scale=1 / math.sqrt(q.shape[-1]) if scale is None else checked_number("scale", scale),
+            scale=checked_number("scale", scale, 1 / math.sqrt(q.shape[-1])),
             mask=masked,
             bias=added,
-            softcap=None if softcap is None else checked_number("softcap", softcap, above=LEAST_CAP),
+            softcap=checked_number("softcap", softcap, above=LEAST_CAP),
             sinks=_fitting("sinks", sinks, (shape.heads,)),
             output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
@@ -412,8 +412,10 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
 # -- what may be asked -------------------------------------------------------------------------------
 
 
-def checked_number(name: str, value: Any, *, above: float = -math.inf) -> float:
-    """`value` as a float. Raises FieldError for what is no number up to 1e30, positive or negative, above `above`."""
+def checked_number(name: str, value: Any, default: float | None = None, *, above: float = -math.inf) -> Any:
+    """`value` as a float, the default of None. Raises FieldError for what is no number above `above`, up to 1e30."""
+    if value is None:
+        return default
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     if not (number and above < value and abs(value) <= _MOST_FACTOR):
         wanted = "a finite number" if above == -math.inf else f"a number above {above:g}"

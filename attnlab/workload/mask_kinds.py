@@ -350,11 +350,8 @@ def forms() -> str:
 
 def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
     """Raises FieldError where `array` cannot be broadcast to (batch, heads, queries, keys)."""
-    try:
-        fits = np.broadcast_shapes(array.shape, shape) == tuple(shape)
-    except ValueError:
-        fits = False
-    if not fits:
+    sizes = zip(array.shape[::-1], shape[::-1], strict=False)
+    if array.ndim > len(shape) or any(one not in (1, whole) for one, whole in sizes):
         wanted = f"(batch, heads, queries, keys) = {tuple(shape)}"
         raise FieldError(name, f"must broadcast to {wanted}, got shape {array.shape}")
 

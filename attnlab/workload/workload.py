@@ -160,8 +160,8 @@ class Workload:
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", brief=""
     )
-    queries: int = declared(512, "Queries, where they differ from the length.", brief="", **_LENGTH)
-    keys: int = declared(512, "Keys, where they differ from the length.", brief="", **_LENGTH)
+    queries: int = declared(512, "Queries. [default: the length]", brief="", **_LENGTH)
+    keys: int = declared(512, "Keys. [default: the length]", brief="", **_LENGTH)
     head_dim: int = declared(
         None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="", most=2**16
     )
@@ -242,10 +242,8 @@ class Workload:
                 raise ValueError(f"{what}: take a smaller batch, fewer heads, queries or keys")
         written.update(
             causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
-            scale=1 / math.sqrt(self.head_dim) if self.scale is None else checked_number("scale", self.scale),
-            softcap=None
-            if self.softcap is None
-            else checked_number("softcap", self.softcap, above=LEAST_CAP),
+            scale=checked_number("scale", self.scale, 1 / math.sqrt(self.head_dim)),
+            softcap=checked_number("softcap", self.softcap, above=LEAST_CAP),
         )
         for one in fields(self):
             self._check(one.name, written[one.name], one.default, declaration(one).names)

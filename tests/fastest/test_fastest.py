@@ -92,9 +92,9 @@ OUTSIDE: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "grad": ("training", {"grad": True}, {}),
     "causal": ("causal", {}, {"is_causal": True}),
     "mask": ("attn_mask", {}, {"attn_mask": torch.ones(16, 16, dtype=torch.bool)}),
-    "head_dim": ("head_dim 32", {"dim": 32}, {}),
-    "groups": ("heads per key head 2", {"kv_heads": 1}, {"enable_gqa": True}),
-    "one query": ("queries one", {"queries": 1, "keys": 16}, {}),
+    "head_dim": (" d32 ", {"dim": 32}, {}),
+    "groups": (" h2/1 ", {"kv_heads": 1}, {"enable_gqa": True}),
+    "one query": (" n1x16 ", {"queries": 1, "keys": 16}, {}),
     "long": ("factor of up to 6.25", {"queries": 100}, {}),
     "negative": ("scale -0.5", {}, {"scale": -0.5}),
 }
