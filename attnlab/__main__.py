@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if mistake:
             print("attnlab: " + one_line(mistake, _MOST_LETTERS), file=sys.stderr)
         sys.stdout.flush()
-    except BrokenPipeError:  # nobody reads our output any more, as after `| head`
+    except BrokenPipeError:  # the reader of our output has ended, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     sys.exit(status)
@@ -39,7 +39,7 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
             return int(app.invoke(context) or 0), ""
     except click.exceptions.Exit as end:
         return int(end.exit_code), ""
-    except SystemExit as end:  # rich exits where nobody reads the pipe
+    except SystemExit as end:  # rich exits where the reader of the pipe has ended
         raise (end.__context__ if isinstance(end.__context__, BrokenPipeError) else end) from None
     except (click.Abort, KeyboardInterrupt):
         return 130, "interrupted"

@@ -132,7 +132,7 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(".making-*"):
             if not Path("/proc", left.name.split("-")[1]).exists() and Path("/proc").exists():
-                shutil.rmtree(left, ignore_errors=True)  # whoever made it was killed
+                shutil.rmtree(left, ignore_errors=True)  # the process that made it was killed
         fresh = Path(tempfile.mkdtemp(prefix=f".making-{os.getpid()}-", dir=folder.parent))
     except OSError as fault:
         raise Unavailable(f"{folder.parent} cannot be written: {fault.strerror}; set ATTNLAB_CACHE") from None
@@ -140,7 +140,7 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
         make(fresh)
         fresh.rename(folder)
     except OSError as fault:
-        if not folder.exists():  # or somebody else has made it in between
+        if not folder.exists():  # or another process has made it in between
             raise Unavailable(f"{folder} could not be made: {fault.strerror or fault}") from None
     except Unavailable as fault:
         room = shutil.disk_usage(fresh).free

@@ -45,7 +45,7 @@ def terminable() -> Iterator[None]:
         return
 
     handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
-    # who was told to ignore a signal (nohup) goes on ignoring it
+    # a process that was told to ignore a signal (nohup) goes on ignoring it
     before = {one: handler for one, handler in handlers.items() if handler is not signal.SIG_IGN}
     try:
         for one in before:
@@ -141,7 +141,7 @@ def pressure_seconds() -> float:
 
 
 def hidden() -> list[str]:
-    """What this system does not tell, in words: each is a disturbance that nobody would see."""
+    """What this system does not tell, in words. Each is a disturbance that would not be seen."""
     found = {
         "run delay of threads (no schedstat)": run_delay_seconds(),
         "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
@@ -248,7 +248,7 @@ def _counted(file: Path, name: str) -> int:
 
 @contextlib.contextmanager
 def without_garbage_collection(*, last: bool = False) -> Iterator[None]:
-    """As a context or around a function: nobody looks for objects that only refer to each other.
+    """As a context or around a function: Python does not look for objects that only refer to each other.
 
     last : the process ends after it, so that what is there by then is not looked through at all.
 

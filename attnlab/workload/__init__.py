@@ -1,1 +1,1 @@
-"""The nouns: what is asked, of whom, on which arrays, and what was answered."""
+"""The nouns: what is asked, on which arrays, and what was answered."""
