@@ -83,7 +83,6 @@ def synthetic(
         command="attnlab run --lengths 64,2048",
         started="2026-03-01T12:00:00+00:00",
         complete=complete,
-        account={"starting": 21.0, "timed": 88.0, "warm-up": 31.0, "checking": 18.0, "instruments": 16.0},
         ceilings=[Ceiling("cpu", "float32", ceiling_flops, "numpy", 21e9, "torch")],
     )
     run.save()

@@ -44,15 +44,6 @@ def test_a_speedup_above_1_means_faster(made: Make) -> None:
     assert winners.over_baseline.to_list() == pytest.approx([2.0] * 8, rel=0.05)
 
 
-def test_a_crossover_lies_where_it_was_built_in(made: Make) -> None:
-    """t_a = t_b where 4e-4 = 1e-9 n² heads: n = 632 at 1 head, 316 at 4."""
-    costs = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
-    frames = Frames(made(costs=costs, **{**SIZES, "lengths": (64, 128, 256, 512, 1024)}))
-    for row, truth in zip(frames.crossovers.itertuples(), (632, 316), strict=True):
-        assert (row.below, row.above) == ("a", "b") and row.n_low <= row.n <= row.n_high
-        assert row.n == pytest.approx(truth, rel=0.1)
-
-
 def test_what_is_wrong_or_not_believed_has_no_speed(made: Make) -> None:
     """Wrong answers, times above the machine's ceiling, and contenders of which every round was disturbed."""
     costs = {**B_WINS, "bad": lambda w: 1e-9, "magic": lambda w: w.flops / 4e12, "late": FAST}
@@ -158,14 +149,6 @@ def test_disturbed_rounds_are_counted_and_warned_of(made: Make) -> None:
         run = disturbed(made(costs=B_WINS, **small), lambda n, turn, visit: turn < most)  # noqa: B023 - called now
         found = answer(Frames(run))["warned"]
         assert (found["disturbed"], found["rounds"], found["busy"]) == (2 * most, 60, busy)
-
-
-def test_a_size_without_an_interval_is_not_decided(made: Make) -> None:
-    run = disturbed(made(costs=B_WINS, **SIZES), lambda n, turn, visit: n == 512 and visit > 0)
-    frames = Frames(run)
-    sure = frames.winners.groupby("n").sure.unique()
-    assert list(sure[512]) == ["no interval"] and list(sure[256]) == ["decided"]
-    assert frames.winners[frames.winners.n == 512].speedup_low.isna().all()
 
 
 def test_plain_data_for_other_programs(made: Make) -> None:

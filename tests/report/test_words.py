@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from attnlab.correctness.support import Listed
 from attnlab.race.compare import Comparison
-from attnlab.report import comparison_text, differences, fill, show
+from attnlab.report import comparison_text, differences, fill
 from attnlab.runs.diff import diff
 from attnlab.runs.store import Run
 from attnlab.stats.verdicts import verdicts_against
@@ -65,10 +64,3 @@ def test_two_runs_side_by_side(made: Make) -> None:
         assert rows.loc[row, column] == pytest.approx(value, rel=0.02)
     text = fill("diff.md.j2", found=found, rows=rows.reset_index())
     assert re.search(r"`b` \| measured \| [\d.]+ µs → [\d.]+ µs \|", text)
-
-
-def test_backends_are_listed_with_their_reasons(capsys: pytest.CaptureFixture[str]) -> None:
-    every = [Listed("a", "numpy", "sums", None), Listed("b", "", "", "no library | here")]
-    show(fill("backends.md.j2", device="cpu", found=every))
-    out = capsys.readouterr().out
-    assert "1 of 2 backends can run here, on cpu" in out and "no library | here" in out

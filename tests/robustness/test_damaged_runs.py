@@ -20,7 +20,7 @@ def test_changed_bytes_are_told_and_hide_nothing_whole(tmp_path: Path) -> None:
     run.invariance = [Invariance("torch_sdpa", "float32", 64, 64, {"again": True})]
     run.save()
     good, told = {name: (tmp_path / name).read_bytes() for name in (RUN_FILE, RESULTS)}, set()
-    for generator in map(random.Random, range(40)):
+    for generator in map(random.Random, range(24)):
         name = generator.choice([RESULTS, RESULTS, RUN_FILE])
         data = damaged(generator, good[name])
         (tmp_path / name).write_bytes(data)
