@@ -33,12 +33,14 @@ _GUESS = 0.6
 
 @dataclass
 class TimeLeft:
-    """Estimates the seconds that are left of a run, from the visits that are over: within 30 % from the second lap on.
+    """Estimates the seconds that are left of a run, from the visits that are over.
 
     The visits that are left are taken to go to the workloads that have had the fewest. The first visit to a workload
     takes longer than the next ones, by a factor that is learnt from all workloads; a guess counts as two of them.
     """
 
+    #: of the run; those that have had no visit yet take the mean of the others
+    workloads: int = 0
     took: dict[str, list[float]] = field(default_factory=dict)
     _stage: tuple[str, int, float] = "", -1, 0.0
 
@@ -50,13 +52,14 @@ class TimeLeft:
         self._stage = text, done, now
         if not self.took or done >= total:
             return None
-        order = sorted(self.took.values(), key=len)
-        guess = 2 * statistics.fmean(one[0] for one in order)
-        later = sum(sum(one[1:]) for one in order) + _GUESS * guess
-        factor = later / (sum(one[0] * len(one[1:]) for one in order) + guess)
+        usual = statistics.fmean(one[0] for one in self.took.values())
+        unseen = max(0, min(self.workloads - len(self.took), total - done))
+        order = sorted([*self.took.values(), *[[usual]] * unseen], key=len)
+        later = sum(sum(one[1:]) for one in order) + _GUESS * 2 * usual
+        factor = later / (sum(one[0] * len(one[1:]) for one in order) + 2 * usual)
         seconds = [statistics.median(one[1:]) if one[1:] else factor * one[0] for one in order]
-        laps, rest = divmod(total - done, len(order))
-        return laps * sum(seconds) + sum(seconds[:rest])
+        laps, rest = divmod(total - done - unseen, len(order))
+        return unseen * usual + laps * sum(seconds) + sum(seconds[:rest])
 
 
 @dataclass
@@ -80,16 +83,16 @@ class _Drawn(Progress):
     """A bar with the workload, its lap and the time left, and what is done now."""
 
     def __init__(self, bar: Bar) -> None:
-        self._bar, self._drawn, self._left, self._laps = bar, -_BETWEEN, TimeLeft(), False
+        self._bar, self._drawn, self._left = bar, -_BETWEEN, TimeLeft()
         self._task = bar.add_task("starting", total=None, lap="", ends=None, now="")
 
     def begins(self, run: Run) -> None:
-        self._laps = True
+        self._left.workloads = len(run.plan.workloads)
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         now = time.monotonic()
         left = self._left.begins(text, done=done, total=total, now=now)
-        lap = f"lap {len(self._left.took.get(text, ())) + 1}" if self._laps and done < total else ""
+        lap = f"lap {len(self._left.took.get(text, ())) + 1}" if self._left.workloads and done < total else ""
         told: dict[str, Any] = {"description": text, "lap": lap, "ends": left and now + left, "now": ""}
         self._bar.update(self._task, completed=done, total=total, refresh=True, **told)
 
