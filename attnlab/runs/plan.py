@@ -115,19 +115,6 @@ def chosen_parts(text: str) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-def preset_workloads(text: str, said: Mapping[str, Any]) -> dict[Workload, str]:
-    """The workloads of all parts that `text` names, each once, and the paths of the parts that ask for it.
-
-    said : what goes before the presets, values by the names of a plan file. Raises ValueError as `chosen_parts` and
-    `Workload` do.
-    """
-    found: dict[Workload, list[str]] = {}
-    for part in chosen_parts(text):
-        for workload in dict.fromkeys(part.workloads(said)):
-            found.setdefault(workload, []).append(part.path)
-    return {workload: ", ".join(paths) for workload, paths in found.items()}
-
-
 def only_part(text: str) -> Part:
     """The one part that `text` names. Raises ValueError, naming them, where there are several."""
     found = chosen_parts(text)
@@ -259,8 +246,11 @@ class Plan:
         _require_few(math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several))
         if preset is None:
             return cls(workloads=workloads(said), **rest)
-        found = preset_workloads(preset, said)
-        return cls(workloads=tuple(found), origins=tuple(found.values()), **rest)
+        found: dict[Workload, list[str]] = {}  # each once, with the parts that ask for it
+        for part in chosen_parts(preset):
+            for workload in dict.fromkeys(part.workloads(said)):
+                found.setdefault(workload, []).append(part.path)
+        return cls(workloads=tuple(found), origins=tuple(map(", ".join, found.values())), **rest)
 
     def shard(self, number: int, count: int) -> Plan:
         """Part `number` of `count` (from 1): every `count`-th workload, so that parts take about as long.

@@ -27,10 +27,10 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# A number that is stored in a format is off by about 0.42 u of its size, where u is the format's *unit roundoff* (2⁻⁸
-# in bfloat16). Carried through the softmax, these roundings predict the error, depending on what is stored: only the
-# output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`), as the scale, 1/8,
-# is a power of two and rounds nothing; any other makes it twice.
+# A number that is stored in a format is off by about 0.42 u of its size. u is the format's *unit roundoff*, 2⁻⁸ in
+# bfloat16. Carried through the softmax, these roundings predict the error. It depends on what is stored: only the
+# output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is
+# a power of two and rounds nothing. Any other scale rounds it twice.
 
 # %%
 from attnlab.lab.theory import classify, precision_classes
@@ -83,9 +83,9 @@ print(
 )
 
 # %% [markdown]
-# A tolerance of half-precision tests is content. The gate asks some three hundred questions of different shapes, sizes
-# of logits, masks and layouts, and weighs the size *and the direction* of each error. One that lines up with the
-# derivative of the answer in the scale is a wrong scale.
+# The tolerance of a usual half-precision test accepts this. The check asks some three hundred questions of different
+# shapes, sizes of logits, masks and layouts. It weighs the size *and the direction* of each error. One that lines up
+# with the derivative of the answer in the scale is a wrong scale.
 
 # %%
 found = attnlab.check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
@@ -94,9 +94,9 @@ print(found.passed, "|", found.reason)
 # %% [markdown]
 # ## 3. A mistake that only some inputs show
 #
-# A softmax without subtracting the largest score is right as long as no exponential and no sum of them or of their
-# products with values overflows, and neither the largest exponential nor its product with a value is subnormal; a
-# causal mask that is off by one is wrong at once.
+# A softmax that does not subtract the largest score is right for many inputs. It is wrong where an exponential
+# overflows, or a sum of them, or a sum of their products with values. It is also wrong where the largest exponential,
+# or its product with a value, is subnormal. A causal mask that is off by one is wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(

@@ -31,8 +31,8 @@ print(
 )
 
 # %% [markdown]
-# Every backend ran in three fresh processes, one at a time while the others were stopped, and was checked against
-# float64 before any clock started. All is one table, with medians of turns that count, of all where none does
+# Every backend ran in three fresh processes, one at a time while the others were stopped. It was checked against
+# float64 before any clock started. All is one table, with medians of the turns that count, or of all where none does
 # (`table.reason` explains NaN):
 
 # %%

@@ -114,15 +114,15 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
-# few percent at d_k = 64, more with d_k, and the median row only from d_k of about 1,400 on. Freezing means few keys;
-# J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, their weight being spread over a thousand keys: to
-# choose among them, training must make β larger. Whether a model *learns* without
-# the root is another question, about training.
+# few percent at d_k = 64, more with d_k. For the median row it is true only from d_k of about 1,400 on. Freezing
+# means few keys; J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, because their weight is spread over a
+# thousand keys. To choose among them, training must make β larger. Whether a model *learns* without the root is
+# another question, about training.
 #
 # ## 5. What the root does not do
 #
-# It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴; a mean of the
-# queries spreads every row (one of the keys shifts a row, which the softmax does not see); and training moves all of
+# It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴. A mean of the
+# queries spreads every row. A mean of the keys shifts a row, which the softmax does not see. Training moves all of
 # this. What counts is β:
 
 # %%
@@ -133,8 +133,8 @@ for sigma in (1.0, 2.0, 3.0):
     )
 
 # %% [markdown]
-# Nor does a fixed scale follow the length: β_c grows with n, and at β = 4 the largest weight averages .43 over 1,000
-# keys, .21 over 100,000.
+# Nor does a fixed scale follow the length, because β_c grows with n. At β = 4 the largest weight averages .43 over
+# 1,000 keys and .21 over 100,000.
 #
 # ## Questions to take home
 #
