@@ -123,7 +123,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
         return 0
     if listing:
-        known = {name: lab.load_experiment(name).question for name in lab.EXPERIMENTS}
+        known = {name: lab.load_experiment(name).texts[0] for name in lab.EXPERIMENTS}
         show(fill("experiments.md.j2", experiments=known))
         return 0
     if claims:

@@ -55,19 +55,16 @@ class Test(msgspec.Struct, frozen=True, kw_only=True):
 
     def worst(self, rows: Sequence[Row]) -> Row | None:
         """Of the rows that it takes, held against what it expects, the one with the least room; None without any."""
-        return max(
-            map(self._against, pick(rows, self.quantity, **self.where)),
-            key=lambda row: row.excess,
-            default=None,
-        )
-
-    def _against(self, row: Row) -> Row:
-        if self.expected is None:
-            return row
-        room = {"standard_error": row.standard_error, "slack": row.slack}
-        return Row.compare(
-            row.quantity, row.where, self.expected, row.measured, relation=self.relation, **room
-        )
+        found = pick(rows, self.quantity, **self.where)
+        if self.expected is not None:
+            found = [
+                Row.compare(
+                    row.quantity, row.where, self.expected, row.measured,
+                    relation=self.relation, standard_error=row.standard_error, slack=row.slack,
+                )
+                for row in found
+            ]  # fmt: skip
+        return max(found, key=lambda row: row.excess, default=None)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

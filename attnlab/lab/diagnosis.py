@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ class Head:
     call : number of the call in the model's pass. module : path of the module that made it. beta : root mean square of
     the standard deviation of a row's logits. critical : β_c, its root mean square over rows. entropy : H / ln n.
     largest_weight : max p. frozen_rows : share of rows with a weight above ½. lost_rows : share with ‖J‖_F < 1e-3.
-    first : weight of the first key. largest_logit : max |s| over all rows.
+    first : weight of the first key. log_sum : ln Z, Z = Σ e^s. largest_logit : max s over all rows, which QK-Clip
+    bounds during training (Kimi K2, 2507.20534).
     """
 
     call: int
@@ -58,6 +59,7 @@ class Head:
     frozen_rows: float
     lost_rows: float
     first: float
+    log_sum: float
     largest_logit: float
 
     @property
@@ -72,7 +74,7 @@ class Diagnosis:
 
     model: str
     keys: int
-    heads: tuple[Head, ...]
+    heads: tuple[Head, ...] = field(repr=False)
 
     @property
     def frozen(self) -> list[Head]:
@@ -82,11 +84,6 @@ class Diagnosis:
     def most_spread(self) -> list[Head]:
         """All heads, the one furthest beyond its freezing line first."""
         return sorted(self.heads, key=lambda one: -one.beta / one.critical)
-
-    def __repr__(self) -> str:
-        return (
-            f"Diagnosis({self.model}: {len(self.heads)} heads, {len(self.frozen)} beyond the freezing line)"
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, ready for JSON."""
@@ -267,8 +264,10 @@ def _heads(number: int, call: _Call) -> Iterator[Head]:
         finite = np.where(seen, s, 0.0)
         mean = finite.sum(axis=-1) / n
         variance = np.where(seen, (finite - mean[:, None]) ** 2, 0.0).sum(axis=-1) / n
-        p = np.exp(s - s.max(axis=-1, keepdims=True))
-        p /= p.sum(axis=-1, keepdims=True)
+        top = s.max(axis=-1)
+        p = np.exp(s - top[:, None])
+        total = p.sum(axis=-1)
+        p /= total[:, None]
         entropy = -(p * np.log(np.where(p > 0, p, 1.0))).sum(axis=-1)
         yield Head(
             call=number,
@@ -281,7 +280,8 @@ def _heads(number: int, call: _Call) -> Iterator[Head]:
             frozen_rows=float((p.max(axis=-1) > FROZEN).mean()),
             lost_rows=float((jacobian_norm_squared(p) < LOST**2).mean()),
             first=float(p[:, 0].mean()),
-            largest_logit=float(np.abs(finite).max()),
+            log_sum=float((top + np.log(total)).mean()),
+            largest_logit=float(top.max()),
         )
 
 

@@ -7,7 +7,7 @@ prediction is a red cross with the name of its backend.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from attnlab.figures import (
     powers_of_two,
     smooth,
 )
-from attnlab.lab.experiment import Array, Chart, Row
+from attnlab.lab.experiment import Chart, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,14 @@ def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple
     """Measured against a condition; returns the end of each line, its name and colour."""
     ends = []
     for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
-        x, y, room = _points(chart, _of_one_backend(rows))
+        by_backend: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: float(row.where[chart.x])):
+            by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
+        # of the backend with the most rows: what theory predicts is the same for all
+        longest = max(by_backend.values(), key=len)
+        room = np.array([max(STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
+        x = np.array([float(row.where[chart.x]) for row in longest])
+        y = np.array([row.predicted for row in longest])
         if any(row.compared for row in rows):
             curved = len(x) > 2 and chart.log_x and not chart.log_y
             line, low, high = (
@@ -128,19 +135,3 @@ def _mark(axes: Axes, x: float, y: float, row: Row, colour: str) -> None:
     axes.plot([x], [y], "X", color=RED, markersize=7, zorder=5)
     name = str(row.where.get("backend", ""))
     axes.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=SIZE - 3, color=RED)
-
-
-def _of_one_backend(rows: Iterable[Row]) -> list[Row]:
-    """Those of the backend with the most of them: what theory predicts is the same for all."""
-    by_name: dict[str, list[Row]] = {}
-    for row in rows:
-        by_name.setdefault(str(row.where.get("backend", "")), []).append(row)
-    return max(by_name.values(), key=len)
-
-
-def _points(chart: Chart, rows: list[Row]) -> tuple[Array, Array, Array]:
-    """Places, predictions and half the height of the band."""
-    rows = sorted(rows, key=lambda row: float(row.where[chart.x]))
-    room = np.array([max(STANDARD_ERRORS * row.standard_error, row.slack) for row in rows])
-    x = np.array([float(row.where[chart.x]) for row in rows])
-    return x, np.array([row.predicted for row in rows]), room

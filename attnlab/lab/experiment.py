@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +24,8 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined, Unavailable
 from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
-from attnlab.lab.observables import Attend, Observables, black_box, gradients, observe
+from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.random_logits import RandomEnergy
-from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import MOST_SEED
 
 #: the conditions that tell a row apart: numbers and names
@@ -46,8 +45,8 @@ class Row(msgspec.Struct, frozen=True):
     where: dict[str, Any]
     predicted: float
     measured: float
-    standard_error: float
     passed: bool
+    standard_error: float = 0.0
     relation: str = "="
     slack: float = 0.0
 
@@ -58,17 +57,15 @@ class Row(msgspec.Struct, frozen=True):
         where: Where,
         predicted: float | None,
         measured: float,
-        *,
-        standard_error: float = 0.0,
-        slack: float = 0.0,
         relation: str = "=",
+        **room: float,
     ) -> Row:
-        """A judged row. Without a prediction (None) it passes if `measured` is finite."""
+        """A judged row; `room` : standard_error and slack. Without a prediction (None) `measured` must be finite."""
         if predicted is None:
             predicted, relation = measured, MEASURED
         plain = {name: one if isinstance(one, str | int) else float(one) for name, one in where.items()}
-        numbers = float(predicted), float(measured), float(standard_error)
-        row = cls(quantity, plain, *numbers, passed=False, relation=relation, slack=float(slack))
+        room = {name: float(value) for name, value in room.items()}
+        row = cls(quantity, plain, float(predicted), float(measured), False, relation=relation, **room)
         strict = relation in "<>"
         return msgspec.structs.replace(row, passed=row.excess < 0 or (row.excess == 0 and not strict))
 
@@ -210,14 +207,10 @@ class Experiment:
     dtypes: tuple[str, ...] = ("float64",)
 
     @property
-    def question(self) -> str:
-        """The first line of its docstring."""
-        return (self.about or "").partition("\n\n")[0]
-
-    @property
-    def theory(self) -> str:
-        """The rest of its docstring."""
-        return (self.about or "").partition("\n\n")[2]
+    def texts(self) -> tuple[str, str]:
+        """The question and the theory: the first line of its docstring, and the rest."""
+        question, _, theory = (self.about or "").partition("\n\n")
+        return question, theory
 
 
 def measured(
@@ -227,21 +220,14 @@ def measured(
     return lambda rows: float(how([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
 
 
-class Estimate(NamedTuple):
-    """A number and its standard error."""
-
-    value: float
-    error: float
-
-
-def mean_over_clusters(found: NDArray[Any]) -> Estimate:
-    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means, over √clusters.
+def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:
+    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means over √clusters.
 
     A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
     each other, as long as clusters are independent.
     """
     means = np.asarray(found, np.float64).mean(axis=1)
-    return Estimate(float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means)))
+    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
@@ -307,13 +293,6 @@ class Subject:
             field, over = QUANTITIES[name], math.log(exact.n) if name == "entropy / ln n" else 1.0
             yield self.mean(name, where, getattr(seen, field)[0] / over, getattr(exact, field) / over, slack)
 
-    def gradients(self, inputs: Inputs) -> Mapping[str, NDArray[Any]] | None:
-        """Gradients by its automatic differentiation; None where it has none: nothing to measure, nothing wrong."""
-        try:
-            return gradients(self.backend, inputs)
-        except Declined:
-            return None
-
 
 def run(
     name: str, experiment: Experiment, backends: Sequence[str], seed: int, folders: Sequence[Path | str]
@@ -346,7 +325,7 @@ def run(
     return Finding(
         experiment=name,
         title=experiment.title,
-        question=experiment.question,
+        question=experiment.texts[0],
         conclusion=said,
         rows=tuple(rows),
         facts={

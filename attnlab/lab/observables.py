@@ -105,9 +105,6 @@ class Observables:
     jacobian_norm_squared: Array
     largest_logit: Array
 
-    def __repr__(self) -> str:
-        return f"Observables({', '.join(vars(self))}: each {self.entropy.shape} in {self.entropy.dtype})"
-
     @property
     def largest_weight(self) -> Array:
         """max_j p_j = exp(max s − ln Z), (batch, heads, n_q)."""
@@ -269,10 +266,8 @@ def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
 def derivative(function: Callable[[float], Array], at: float, step: float) -> Array:
     """f'(at) by central differences of step h and h/2, combined to order h⁴ (Richardson 1911)."""
 
-    def central(h: float) -> Array:
-        return (function(at + h) - function(at - h)) / (2 * h)
-
-    return (4 * central(step / 2) - central(step)) / 3
+    wide, narrow = ((function(at + h) - function(at - h)) / (2 * h) for h in (step, step / 2))
+    return (4 * narrow - wide) / 3
 
 
 def weights_of(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float, **options: Any) -> Array:
@@ -342,15 +337,6 @@ def response_to_logit(
         return attend(q, moved, v, causal=False, scale=scale)[..., :value_dim].astype(np.float64)
 
     return derivative(output, 0.0, step)
-
-
-def gradients(backend: Backend, problem: Inputs) -> Mapping[str, NDArray[Any]]:
-    """``query gradient``, ``key gradient`` and ``value gradient`` by a backend's automatic differentiation, on the CPU.
-
-    Raises Declined for a backend without one or that declines the problem.
-    """
-    workload = Workload.of_inputs(problem, direction="backward")
-    return backend.named(workload, backend.bind(workload, problem)())
 
 
 def _padded(array: NDArray[Any], width: int) -> NDArray[Any]:

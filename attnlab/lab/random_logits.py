@@ -16,7 +16,7 @@ All expectations are then one-dimensional integrals over τ of smooth functions 
 
 The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ, and its
 error is read off by halving the spacing. The spacing follows the narrowest feature: the step of
-e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/b_n.
+e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/β_c.
 
 With independent normal queries and keys a row's logits are, given the query, exactly iid N(0, β²), β = ‖q‖ σ_k scale:
 every expectation is the average over ‖q‖/σ_q ~ χ_d. The Gauss rule of the χ_d density itself is used: the expectations
@@ -24,7 +24,7 @@ are smooth in β >= 0, but not in β², where E p_max has a root at 0 (so Gauss�
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -67,16 +67,6 @@ class RandomEnergy:
     jacobian_norm_squared: float
     largest_logit: float
 
-    @property
-    def values(self) -> Array:
-        """All expectations, in the order of `FIELDS`."""
-        return np.array([getattr(self, name) for name in FIELDS])
-
-    @property
-    def mean_energy(self) -> float:
-        """E⟨s⟩ = E ln Z − E H, the mean logit under the weights."""
-        return self.log_partition - self.entropy
-
 
 FIELDS = (
     "log_partition",
@@ -86,8 +76,6 @@ FIELDS = (
     "jacobian_norm_squared",
     "largest_logit",
 )
-# E ln Z, E Σp², 1 − E Σp², E Σp³, E (Σp²)² and E p_max
-_Integrals = tuple[float, float, float, float, float, float]
 
 
 class _Grid(NamedTuple):
@@ -104,30 +92,11 @@ class _Grid(NamedTuple):
 def critical_beta(n: int) -> float:
     """β_c = √(2 ln n), where n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
 
+    Unscaled attention over standard normal inputs has β = √d_k, and so freezes above d_k = β_c².
+
     Raises ValueError unless n is a whole number >= 2.
     """
     return math.sqrt(2 * math.log(whole("n", n, 2)))
-
-
-def freezing_head_dim(n: int) -> float:
-    """d_k = 2 ln n, above which unscaled attention over n standard normal keys freezes (β = √d_k > β_c).
-
-    Raises ValueError unless n is a whole number >= 2.
-    """
-    return 2 * math.log(whole("n", n, 2))
-
-
-@lru_cache(maxsize=256)
-def extreme_level(n: int) -> float:
-    """The b with n φ_N(b) = b, φ_N the normal density: the level of the largest of n normals.
-
-    It tends to √(2 ln n) slowly; at real n it is the better scale. Raises ValueError unless n >= 2.
-    """
-    from scipy.special import lambertw
-
-    n = whole("n", n, 2)
-    # b² e^{b²} = n²/2π
-    return math.sqrt(float(lambertw(n * n / (2 * math.pi)).real))
 
 
 @lru_cache(maxsize=256)
@@ -156,37 +125,23 @@ def random_energy(n: int, beta: float) -> RandomEnergy:
     n = whole("n", n, 2)
     beta = real("beta", beta, least=0.0)
     if beta < 1e-9:  # the first correction is of relative order β², below float64
-        return _collect(n, beta, (math.log(n), 1 / n, 1 - 1 / n, 1 / n**2, 1 / n**2, 1 / n))
-    coarse = _collect(n, beta, _integrals(n, beta, 2 * _SPACING))
+        return RandomEnergy(n, beta, math.log(n), math.log(n), 1 / n, 1 / n, (n - 1) / n**2, 0.0)
+    coarse = _expectations(n, beta, 2 * _SPACING)
     for refinement in range(_REFINEMENTS):
-        fine = _collect(n, beta, _integrals(n, beta, _SPACING / 2**refinement))
-        change = float(np.max(np.abs(coarse.values / fine.values - 1)))
+        fine = _expectations(n, beta, _SPACING / 2**refinement)
+        change = float(np.max(np.abs(coarse / fine - 1)))
         if change <= _TOLERANCE:
-            return fine
+            return RandomEnergy(n, beta, *fine.tolist())
         coarse = fine
     raise ValueError(
         f"random_energy did not converge at n={n}, beta={beta:g}: last change {change:.1e} > {_TOLERANCE:g}"
     )
 
 
-def _collect(n: int, beta: float, integrals: _Integrals) -> RandomEnergy:
-    log_partition, second, distinct, third, second_squared, largest = integrals
-    return RandomEnergy(
-        n=n,
-        beta=beta,
-        log_partition=log_partition,
-        entropy=log_partition - beta * beta * distinct,
-        participation=second,
-        largest_weight=largest,
-        jacobian_norm_squared=second - 2 * third + second_squared,
-        largest_logit=beta * _largest_normal(n),
-    )
-
-
 def _grid(n: int, beta: float, spacing: float) -> _Grid:
     from scipy.special import ndtri
 
-    level = max(extreme_level(n), 0.6)
+    level = critical_beta(n)
     # Left: no x above `highest` in n draws, and n w < 1e-18. Right: some x above `lowest`, and w > 42.
     highest = -float(ndtri(_TAIL / n))
     lowest = float(ndtri(math.exp(-_REACH / (n - 1))))
@@ -207,8 +162,11 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
     return _Grid(tau, x, tau + beta * x, tau_step, x_step, False)
 
 
-def _integrals(n: int, beta: float, spacing: float) -> _Integrals:
-    """All integrals at one spacing."""
+def _expectations(n: int, beta: float, spacing: float) -> Array:
+    """All expectations at one spacing, in the order of `FIELDS`."""
+    from scipy.integrate import cumulative_simpson
+    from scipy.special import ndtr
+
     grid = _grid(n, beta, spacing)
     w = np.exp(np.minimum(grid.y, 6.8))  # e^{−e^6.8} is 0 in float64, as is everything beyond
     survives = np.exp(-w)
@@ -220,50 +178,31 @@ def _integrals(n: int, beta: float, spacing: float) -> _Integrals:
     for _ in range(4):
         term = term * w
         moments.append(term.sum(axis=1))
-    log_phi = np.log1p(-np.minimum(_failure(grid, beta, weight, fails), 1 - 2.0**-53))
+    # 1 − φ(τ) with a relative error near rounding, so that n(1 − φ) is right at n = 10^7. On the window the integrand
+    # does not vanish at the right end: a normal step Φ(y), whose mean over x is Φ(τ/√(1 + β²)), is taken off and added
+    step, closed = (
+        (ndtr(grid.y[0]), ndtr(grid.tau[:, 0] / math.hypot(1.0, beta))) if grid.window else (0.0, 0.0)
+    )
+    failure = closed + (weight * (fails - step)).sum(axis=1)
+    log_phi = np.log1p(-np.minimum(failure, 1 - 2.0**-53))
     density = n * np.exp((n - 1) * log_phi) * grid.tau_step
     ones = float(density @ moments[0])
-    log_partition = -float(np.euler_gamma) - float(density @ (moments[0] * grid.tau[:, 0])) / ones
+    log_partition = -np.euler_gamma - density @ (moments[0] * grid.tau[:, 0]) / ones
     pairs = n * (n - 1) * np.exp((n - 2) * log_phi) * grid.tau_step
-    beaten = _largest_factor(n, grid, normal, fails)
-    return (
-        log_partition,
-        float(density @ moments[1]),
-        float(pairs @ moments[0] ** 2),
-        float(density @ moments[2]) / 2,
-        float(density @ moments[3] + pairs @ moments[1] ** 2) / 6,
-        n * grid.tau_step * float((weight * w * survives * beaten).sum()),
-    )
-
-
-def _failure(grid: _Grid, beta: float, weight: Array, fails: Array) -> Array:
-    """1 − φ(τ), with a relative error near rounding so that n(1 − φ) is right at n = 10^7.
-
-    On the window the integrand does not vanish at the right end. A normal step Φ(y), whose mean over x
-    is Φ(τ/√(1 + β²)) in closed form, is subtracted and added back.
-    """
-    if not grid.window:
-        return np.asarray((weight * fails).sum(axis=1))
-    from scipy.special import ndtr
-
-    step = np.asarray(ndtr(grid.y[0]))
-    closed = np.asarray(ndtr(grid.tau[:, 0] / math.hypot(1.0, beta)))
-    return np.asarray(closed + (weight * (fails - step)).sum(axis=1))
-
-
-def _largest_factor(n: int, grid: _Grid, normal: Array, fails: Array) -> Array:
-    """G(τ, x)^{n−1}: all other logits lie below x and survive. 1 − G = P(y > x) + ∫_{−∞}^x dN(y)(1 − e^{−w})."""
-    from scipy.integrate import cumulative_simpson
-    from scipy.special import ndtr
-
+    second, third = density @ moments[1], density @ moments[2] / 2
+    second_squared = (density @ moments[3] + pairs @ moments[1] ** 2) / 6
+    # G(τ, x)^{n−1}: all other logits lie below x and survive. 1 − G = P(y > x) + ∫_{−∞}^x dN(y)(1 − e^{−w})
     running = cumulative_simpson(normal * fails, dx=grid.x_step, axis=1, initial=0.0)
-    lost = np.asarray(ndtr(-grid.x)) + running
-    return np.asarray(np.exp((n - 1) * np.log1p(-np.clip(lost, 0.0, 1 - 2.0**-53))))
+    others = np.exp((n - 1) * np.log1p(-np.clip(ndtr(-grid.x) + running, 0.0, 1 - 2.0**-53)))
+    largest = n * grid.tau_step * (weight * w * survives * others).sum()
+    entropy = log_partition - beta * beta * (pairs @ moments[0] ** 2)
+    norm = second - 2 * third + second_squared
+    return np.array([log_partition, entropy, second, largest, norm, beta * _largest_normal(n)])
 
 
 # Nodes tried in turn; two successive rules must agree.
 _ORDERS = (6, 9, 13, 19, 28, 42, 60)
-_AGREEMENT = 5e-7
+_AGREEMENT = 2e-6
 # A node lighter than this cannot move a result by the tolerance: every field is bounded by about 10^4
 # times its mean, except at d = 1 with light nodes at extreme β.
 _NEGLIGIBLE = 1e-16
@@ -279,7 +218,7 @@ def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> Ran
     sign has no effect.
 
     E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981) and the average a Gauss rule whose order
-    rises until two agree to 5e-7. The `beta` of the result is the root mean square, |scale| √d.
+    rises until two agree to 2e-6. The `beta` of the result is the root mean square, |scale| √d.
 
     Raises ValueError for numbers outside these domains and where the average does not converge.
     """
@@ -288,13 +227,12 @@ def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> Ran
     for order in _ORDERS:
         nodes, weights = chi_rule(head_dim, order)
         kept = weights > _NEGLIGIBLE
-        total = weights[kept] @ np.array(
-            [random_energy(keys, unit * float(norm)).values for norm in nodes[kept]]
-        )
+        rows = [astuple(random_energy(keys, unit * float(norm)))[2:] for norm in nodes[kept]]
+        total = weights[kept] @ np.array(rows)
         if previous is not None:
             change = float(np.max(np.abs(total - previous) / np.maximum(np.abs(total), 1e-300)))
             if change <= _AGREEMENT:
-                return RandomEnergy(keys, unit * math.sqrt(head_dim), *(float(one) for one in total))
+                return RandomEnergy(keys, unit * math.sqrt(head_dim), *total.tolist())
         previous = total
     raise ValueError(
         f"the average over |q| did not converge at head_dim={head_dim}: last change {change:.1e} > {_AGREEMENT:g}"

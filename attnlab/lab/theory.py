@@ -30,13 +30,12 @@ from attnlab.lab.random_logits import (
     RandomEnergy,
     attention_under_random_inputs,
     critical_beta,
-    freezing_head_dim,
     random_energy,
 )
 
 __all__ = ["GRADIENT_CLASSES", "ROUNDING_RMS", "DotProductMoments", "ErrorBudget", "RandomEnergy"]
 __all__ += ["attention_under_random_inputs", "classify", "critical_beta", "dot_product_moments"]
-__all__ += ["error_budget", "float_format", "freezing_head_dim", "gradient_budgets", "initial_logit_variance"]
+__all__ += ["error_budget", "float_format", "gradient_budgets", "initial_logit_variance"]
 __all__ += ["jacobian_norm_squared", "largest_possible_weight", "output_response", "overflow_threshold"]
 __all__ += ["precision_classes", "random_energy", "required_gap", "underflow_threshold", "unit_roundoff"]
 

@@ -204,8 +204,9 @@ def between_nan(array: NDArray[Any]) -> NDArray[Any]:
 
     FlexAttention compiled for AVX2 by PyTorch 2.13 does so.
     """
-    memory = np.full(array.nbytes + 2 * _PAGE + 64, 0xFF, np.uint8)
+    memory = np.empty(array.nbytes + 2 * _PAGE + 64, np.uint8)
     start = _PAGE + -(memory.ctypes.data + _PAGE) % 64
+    memory[:start] = memory[start + array.nbytes :] = 0xFF
     found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     found[...] = array
     return found

@@ -48,7 +48,7 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
         shown.append(
             {
                 **{name: getattr(one, name) for name in ("title", "question", "conclusion")},
-                "theory": known.theory if known else "",
+                "theory": known.texts[1] if known else "",
                 "lesson": known.lesson if known else "",
                 "pictures": pictures,
                 "passed": sum(row.passed for row in one.rows if row.compared),

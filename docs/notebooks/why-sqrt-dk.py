@@ -54,9 +54,7 @@ for d_k in (4, 16, 64, 256):
 # %%
 beta_c = attnlab.theory.critical_beta(N)
 print(f"over n = {N} keys the softmax freezes around β = {beta_c:.2f}")
-print(
-    f"that is an unscaled head dimension of {attnlab.theory.freezing_head_dim(N):.1f}"
-)
+print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 
 # %% [markdown]
 # Without the root β is about √d_k, so that over 1024 keys a softmax of more than 14 dimensions is frozen. With it β
@@ -87,7 +85,7 @@ for axes, title in (
     (left, "largest weight of a row"),
     (right, "entropy of a row, in nats"),
 ):
-    axes.axvline(attnlab.theory.freezing_head_dim(N), color="grey", linestyle=":")
+    axes.axvline(beta_c**2, color="grey", linestyle=":")
     axes.set(xscale="log", xlabel="d_k", title=title)
 left.legend()
 

@@ -67,7 +67,8 @@ def test_heads_against_the_formula_and_the_model_as_it_was() -> None:
     )
     assert head.largest_weight == pytest.approx(np.mean([p.max() for p in weights]), rel=1e-5)
     assert head.first == pytest.approx(np.mean([p[0] for p in weights]), rel=1e-5)
-    assert head.largest_logit == pytest.approx(max(np.abs(row).max() for row in rows), rel=1e-5)
+    assert head.largest_logit == pytest.approx(max(row.max() for row in rows), rel=1e-5)
+    assert head.log_sum == pytest.approx(np.mean([np.log(np.exp(row).sum()) for row in rows]), rel=1e-5)
 
 
 def test_written_out_attention_is_the_same_and_data_and_figure() -> None:

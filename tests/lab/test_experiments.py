@@ -84,7 +84,7 @@ def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Pa
     for name in WHOLE:
         one, found = load_experiment(name), whole(name, faulty)
         drawn = [draw(chart, found.rows) for chart in one.charts]
-        assert all(drawn) and one.theory and one.lesson and "nan" not in found.conclusion
+        assert all(drawn) and all(one.texts) and one.lesson and "nan" not in found.conclusion
     figure = drawn[2]
     assert figure is not None
     assert "wrong_scale" in {text.get_text() for text in figure.axes[0].texts}
@@ -153,7 +153,7 @@ def test_a_slip_in_a_request_is_told_before_anything_runs() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             run_experiment(**slip)
-    assert all(load_experiment(name).question.endswith("?") for name in EXPERIMENTS)
+    assert all(load_experiment(name).texts[0].endswith("?") for name in EXPERIMENTS)
 
 
 @pytest.mark.parametrize(

@@ -46,11 +46,11 @@ def measure(one: Subject) -> Iterator[Row]:
         room = {"standard_error": scatter, "slack": _ABOVE_BUDGET, "relation": "≤"}
         yield one.row(ERROR, {"dtype": one.dtype, "mask": mask}, 1.0, error, **room)
     if one.dtype == "float64":
-        yield from _properties(one)
+        yield from _properties(one, "none")
         yield from _scores(one)
         yield from _without_softmax(one)
         yield from _shapes(one)
-        yield from _causal_properties(one)  # last: a backend may decline the mask
+        yield from _properties(one, "causal")  # last: a backend may decline the mask
 
 
 def _drawn(one: Subject, stream: int, queries: int, keys: int, value_dim: int = _DIM) -> Arrays:
@@ -68,31 +68,25 @@ def _error(one: Subject, arrays: Arrays, causal: bool = False) -> tuple[float, f
     return relative / budget.relative, budget.relative_scatter
 
 
-def _properties(one: Subject) -> Iterator[Row]:
-    """What the output as a whole obeys."""
+def _properties(one: Subject, mask: str) -> Iterator[Row]:
+    """What the output as a whole obeys, and the share of pairs with a weight."""
     q, k, v = _drawn(one, 2, _TOKENS, _TOKENS)
-    attend = partial(one.attend, causal=False, scale=_SCALE)
-    order, output = one.rng(1600, 3).permutation(_TOKENS), attend(q, k, v)
-    turned = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
-    quantity = "output of reordered tokens − reordered output"
-    yield one.row(quantity, {}, 0.0, np.abs(turned).max(), slack=_ROUNDING)
-    rows = min(len(np.unique(head, axis=0)) for head in output[0])
-    yield one.row("different rows of the output", {"queries": _TOKENS}, _TOKENS, rows)
-    yield _share_of_pairs(one, q, k, "none", 1.0)
-
-
-def _causal_properties(one: Subject) -> Iterator[Row]:
-    q, k, v = _drawn(one, 2, _TOKENS, _TOKENS)
-    attend, half = partial(one.attend, causal=True, scale=_SCALE), _TOKENS // 2
-    prefix = attend(*(array[:, :, :half] for array in (q, k, v))) - attend(q, k, v)[:, :, :half]
-    quantity = "causal output of the first half alone − of the whole"
-    yield one.row(quantity, {}, 0.0, np.abs(prefix).max(), slack=_ROUNDING)
-    yield _share_of_pairs(one, q, k, "causal", (_TOKENS + 1) / (2 * _TOKENS))
-
-
-def _share_of_pairs(one: Subject, q: NDArray[Any], k: NDArray[Any], mask: str, expected: float) -> Row:
+    attend = partial(one.attend, causal=mask == "causal", scale=_SCALE)
+    output, order, half = attend(q, k, v), one.rng(1600, 3).permutation(_TOKENS), _TOKENS // 2
+    if mask == "causal":
+        off = attend(*(array[:, :, :half] for array in (q, k, v))) - output[:, :, :half]
+        quantity, pairs = (
+            "causal output of the first half alone − of the whole",
+            (_TOKENS + 1) / (2 * _TOKENS),
+        )
+    else:
+        off = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
+        quantity, pairs = "output of reordered tokens − reordered output", 1.0
+        rows = min(len(np.unique(head, axis=0)) for head in output[0])
+        yield one.row("different rows of the output", {"queries": _TOKENS}, _TOKENS, rows)
+    yield one.row(quantity, {}, 0.0, np.abs(off).max(), slack=_ROUNDING)
     seen = weights_of(one.attend, q, k, scale=_SCALE, causal=mask == "causal") > 0
-    return one.row("share of pairs with a weight", {"mask": mask}, expected, seen.mean(), slack=1e-12)
+    yield one.row("share of pairs with a weight", {"mask": mask}, pairs, seen.mean(), slack=1e-12)
 
 
 def _scores(one: Subject) -> Iterator[Row]:

@@ -55,10 +55,6 @@ def joined(heads: NDArray[Any]) -> NDArray[Any]:
     return heads.swapaxes(1, 2).reshape(batch, length, count * dim)
 
 
-def _apart(one: NDArray[Any], other: NDArray[Any]) -> float:
-    return float(np.linalg.norm(one - other) / np.linalg.norm(other))
-
-
 def _structure(one: Subject) -> Iterator[Row]:
     """Independence of heads, and what concatenation and W_O are."""
     rng, where = one.rng(1400), {"heads": HEADS}
@@ -82,7 +78,8 @@ def _structure(one: Subject) -> Iterator[Row]:
         yield one.row(quantity, where, 0.0, np.abs(off).max(), slack=_ROUNDING)
     # a W_O that preserves variance turns the vector: |z − zW|² = |z|² + |zW|² on average over a few rows
     quantity, error = "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", 4 / math.sqrt(MODEL_DIM)
-    yield one.row(quantity, where, math.sqrt(2), _apart(block, side_by_side), slack=error)
+    apart = np.linalg.norm(block - side_by_side) / np.linalg.norm(side_by_side)
+    yield one.row(quantity, where, math.sqrt(2), float(apart), slack=error)
 
 
 def _projected_heads(one: Subject) -> Iterator[Row]:
@@ -100,8 +97,8 @@ def _projected_heads(one: Subject) -> Iterator[Row]:
     changed = (heads(moved, HEAD_DIM) != before).any(axis=(0, 2, 3)).sum()
     yield one.row("heads changed by one coordinate of the embedding", {"heads": HEADS}, HEADS, changed)
     # one softmax for all, whose output is split: every head then has the same weights
-    distance = _apart(joined(heads(x, MODEL_DIM)), joined(before))
-    yield one.row(AFTER, {"heads": HEADS}, 0.0, distance, slack=_ROUNDING, relation=">")
+    apart = np.linalg.norm(joined(heads(x, MODEL_DIM)) - joined(before)) / np.linalg.norm(before)
+    yield one.row(AFTER, {"heads": HEADS}, 0.0, float(apart), slack=_ROUNDING, relation=">")
 
 
 def _cost(one: Subject) -> Iterator[Row]:

@@ -6,7 +6,8 @@ exp(s) then gives 1/∞ = 0 for every key, above ln(max) ∞/∞ and, where all 
 n itself exceeds the largest number of its sum's format. A single weight still underflows: a key whose logit lies Δ
 below n − 1 equal ones has the weight e^{−Δ}/(n − 1), rounded to 0 below half the smallest subnormal number. A kernel
 that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below about the smallest normal number, where it
-flushes the exponential, or the weight itself, where it flushes that.
+flushes the exponential, or the weight itself, where it flushes that. Many processors
+compute slowly with subnormal numbers: a kernel that keeps them takes longer where most weights are subnormal.
 
 A stored number is off by 0.42 u in the root mean square, u being 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16.
 In 16 bits nothing else counts, and three errors can be predicted: that of storing the output alone (full precision
@@ -18,17 +19,19 @@ the roundings of arithmetic count several times more: the budget takes sums in o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+import timeit
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.error_budget import CLASSES
+from attnlab.correctness.error_budget import CLASSES, ErrorBudget
 from attnlab.lab import theory
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
+from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, carrier, round_to
 
@@ -50,10 +53,14 @@ AXES: Mapping[str, tuple[tuple[float, ...], float]] = {
 _HEADS, _QUERIES = 2, 32
 #: by what part of itself a prediction may be off where a mantissa is not log-uniform
 _OFF = 0.25
+#: calls for the time on subnormal weights; heads, length and head dimension of one
+_CALLS, _TIMED = 5, (4, 512, 64)
+SUBNORMAL = "time with subnormal weights / with normal inputs"
+Point = tuple[list[NDArray[Any]], float, Mapping[str, ErrorBudget], dict[str, float]]
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Where weights vanish and whether large logits survive, without chance; then the error along three axes."""
+    """Where weights vanish and whether large logits survive, without chance; then errors, and the time of a call."""
     if one.lead and one.dtype != "bfloat16":
         yield from textbook_overflow(one.dtype)
     yield from _vanishing(one)
@@ -66,6 +73,8 @@ def measure(one: Subject) -> Iterator[Row]:
     yield one.row(TWO_EQUAL, {"dtype": one.dtype, "logit": logit}, 0.5, weight, slack=room)
     if one.dtype != "float64":
         yield from _errors(one)
+    if one.dtype == "float32" and not one.slow:
+        yield _subnormal_time(one)
 
 
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -140,37 +149,13 @@ def _vanishing(one: Subject) -> Iterator[Row]:
         yield one.row(GAP, where, gaps[subnormals], found, slack=slack)
 
 
-@dataclass(frozen=True)
-class Point:
-    """One set of inputs for all backends, so that they differ by their own roundings alone, and its error budgets."""
-
-    dtype: str
-    arrays: Sequence[NDArray[Any]]
-    scale: float
-    budgets: Mapping[str, theory.ErrorBudget]
-
-    @property
-    def output(self) -> NDArray[np.float64]:
-        """The exact output."""
-        return next(iter(self.budgets.values())).output
-
-    def predictions(self) -> dict[str, float]:
-        """Relative error by precision class, with the rounding of the output as it is: the exact output, rounded.
-
-        It is below its budget where one weight is near 1: the output is then nearly a value, which the format holds.
-        """
-        rounded = round_to(self.output, self.dtype).astype(np.float64) - self.output
-        share = float(np.linalg.norm(rounded) / np.linalg.norm(self.output))
-        others = {
-            name: budget.restricted_to(*(source for source in budget.variances if source != "output"))
-            for name, budget in self.budgets.items()
-        }
-        return {name: math.hypot(other.relative, share) for name, other in others.items()}
-
-
 @lru_cache(maxsize=64)
 def point(dtype: str, axis: str, value: float, seed: int) -> Point:
-    """The point `value` of `axis` in `dtype`: q, k, v as cast, the same for every backend."""
+    """q, k, v as cast at a point of an axis, the same for every backend; scale, error budgets and predicted errors.
+
+    Budgets and errors, which are relative, by precision class. An error has the rounding of the output as it is, and
+    so lies below its budget where one weight is near 1: the output is then nearly a value, which the format holds.
+    """
     size = {**{name: usual for name, (_, usual) in AXES.items()}, axis: value}
     keys, dim = int(size["keys"]), int(size["head_dim"])
     rng, scale = generator(seed, 1200, list(AXES).index(axis), round(16 * value)), 1 / math.sqrt(dim)
@@ -181,27 +166,45 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
     # where the scale is a power of two it rounds nothing, and scores are rounded once
     roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
     asked = Inputs.of(*arrays, dtype=dtype, scale=scale)
-    return Point(dtype, arrays, scale, theory.precision_classes(asked, score_roundings=roundings))
+    budgets, known = theory.precision_classes(asked, score_roundings=roundings), dict[str, float]()
+    for name, budget in budgets.items():
+        others = budget.restricted_to(*(source for source in budget.variances if source != "output"))
+        rounded = round_to(budget.output, dtype).astype(np.float64) - budget.output
+        known[name] = math.hypot(
+            others.relative, float(np.linalg.norm(rounded) / np.linalg.norm(budget.output))
+        )
+    return arrays, scale, budgets, known
 
 
 def _errors(one: Subject) -> Iterator[Row]:
     """The relative Frobenius error along three axes against the nearest precision class; in float32 a bound."""
     for axis, (values, _) in AXES.items():
         for value in [each for each in values[::2] if each <= 1024] if one.slow else values:
-            at = point(one.dtype, axis, value, one.seed)
-            off = one.attend(*at.arrays, causal=False, scale=at.scale).astype(np.float64) - at.output
-            relative = float(np.linalg.norm(off) / np.linalg.norm(at.output))
+            arrays, scale, budgets, known = point(one.dtype, axis, value, one.seed)
+            exact = next(iter(budgets.values())).output
+            output = one.attend(*arrays, causal=False, scale=scale).astype(np.float64)
+            relative = float(np.linalg.norm(output - exact) / np.linalg.norm(exact))
             if one.dtype == "float32":  # the tightest budget that covers it
-                name = theory.classify(relative, at.budgets) if math.isfinite(relative) else None
-                name, relation = name or list(at.budgets)[-1], "≤"
-                expected = at.budgets[name].relative
+                name = theory.classify(relative, budgets) if math.isfinite(relative) else None
+                name, relation = name or list(budgets)[-1], "≤"
+                expected = budgets[name].relative
             else:
-                known, relation = at.predictions(), "="
                 name = min(known, key=lambda each: abs(math.log(max(relative, 1e-30) / known[each])))
-                expected = known[name]
+                expected, relation = known[name], "="
             where = {"dtype": one.dtype, "axis": axis, "value": value, "precision": name}
-            room = {"standard_error": expected * at.budgets[name].relative_scatter, "slack": _OFF * expected}
+            room = {"standard_error": expected * budgets[name].relative_scatter, "slack": _OFF * expected}
             yield one.row(ERROR, where, expected, relative, relation=relation, **room)
+
+
+def _subnormal_time(one: Subject) -> Row:
+    """How much longer a call takes if all softmax weights but one are subnormal: CPU time, the least of some."""
+    (heads, length, dim), times = _TIMED, []
+    for distribution in ("normal", "subnormal"):
+        drawn = one.rng(1250).standard_normal((3, 1, heads, length, dim))
+        arrays = DISTRIBUTIONS[distribution](drawn[0], drawn[1], drawn[2], dim**-0.5, one.rng(1251))
+        call = partial(one.attend, *arrays, causal=False, scale=dim**-0.5)
+        times.append(min(timeit.repeat(call, number=1, repeat=_CALLS, timer=time.process_time)))
+    return one.row(SUBNORMAL, {"dtype": one.dtype}, None, times[1] / times[0])
 
 
 _LARGE = partial(measured, ERROR, dtype="bfloat16", axis="logit_std")
@@ -213,7 +216,8 @@ EXPERIMENT = Experiment(
     sentence="A softmax that does not subtract its largest logit returns zeros over 1024 equal logits above "
     "{half:.2f} in float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}. In bfloat16 the "
     "relative error of PyTorch's eager attention goes from {small:.1e} to {large:.1e} as the logits grow from a "
-    "standard deviation of 0.25 to 16, and that of its fused one from {fused:.1e} to {fused_large:.1e}.",
+    "standard deviation of 0.25 to 16, and that of its fused one from {fused:.1e} to {fused_large:.1e}. With subnormal "
+    "weights a call takes up to {slowest:.1f} times as long.",
     numbers={
         "half": measured(LIMIT, keys=1024, dtype="float16"),
         "single": measured(LIMIT, keys=1024, dtype="float32"),
@@ -223,6 +227,7 @@ EXPERIMENT = Experiment(
         "large": _LARGE(value=16.0, backend="torch_eager"),
         "fused": _LARGE(value=0.25, backend="torch_sdpa"),
         "fused_large": _LARGE(value=16.0, backend="torch_sdpa"),
+        "slowest": measured(SUBNORMAL, max),
     },
     lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit of 4.16, "
     "with zeros instead of an error, and with NaN below −17.33. Keep scores of float16 inputs in float32: q·k can pass "
@@ -245,6 +250,14 @@ EXPERIMENT = Experiment(
             y=ERROR,
             log_y=True,
             lines={name: of(ERROR, dtype="bfloat16", axis="logit_std", precision=name) for name in CLASSES},
+        ),
+        Chart(
+            title="Subnormal weights slow some backends down",
+            y="time of a call with subnormal weights / with normal inputs, in float32",
+            by="backend",
+            log_x=False,
+            lines={"": of(SUBNORMAL)},
+            marks={"3": 3.0},
         ),
     ),
 )

@@ -26,12 +26,12 @@ from attnlab.lab import theory
 from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 
 #: keys a row, head dimensions, heads and queries a head of the leading backend. Below d_k = 4 a few long queries carry
-#: the mean participation, and no error of it can be told from the rows that were seen
-KEYS, DIMS, _SIZES = 1024, (4, 16, 64, 256), (16, 16)
+#: the mean of Σp², and no error of it can be told from the rows that were seen
+KEYS, DIMS, _SIZES = 1024, (8, 16, 64, 256), (16, 16)
 #: of any other backend, and of a slow one
 _OTHERS, _SLOW = (KEYS, (64, 256), *_SIZES), (64, (4, 64), 32, 4)
 #: temperatures in units of the freezing one, 1/β_c, and the lengths at which each is measured
-TEMPERATURES, LENGTHS = (0.125, 0.25, 0.4, 0.7, 1.0, 1.6, 2.5, 5.0), (64, 1024, 16384)
+TEMPERATURES, LENGTHS = (0.25, 0.4, 0.7, 1.0, 1.6, 2.5, 5.0), (64, 1024, 16384)
 SLOPE = 0.5
 SCALED, UNSCALED, SCALABLE = "β = 1 (scaled)", "β = 8 (unscaled, d_k = 64)", f"β = {SLOPE:g} ln n (scalable)"
 #: the standard deviation of logits over n keys, and the lengths at which each rule is measured
@@ -41,7 +41,7 @@ RULES: Mapping[str, Callable[[int], float]] = {
     UNSCALED: lambda n: 8.0,
     SCALABLE: lambda n: SLOPE * math.log(n),
 }
-RULE_LENGTHS = (16, 64, 256, 1024, 16384)
+RULE_LENGTHS = (16, 64, 1024, 16384)
 #: heads and queries where a query has length 1 and dimension 8: logits are then independent N(0, β²) numbers
 _GIVEN_SIZES, _GIVEN_DIM = (24, 8), 8
 #: single precision resolves weights to about 1e-6, entropies to 1e-5 and logits to this part of themselves
@@ -120,12 +120,12 @@ EXPERIMENT = Experiment(
     title="Saturation of the softmax",
     measure=measure,
     dtypes=("float32", "float64"),
-    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 4 and {many:.2f} at 256 without the scale, "
+    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the scale, "
     "and {scaled:.3f} at 256 with 1/√d_k. The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and "
     "{hot:.2f} ln n at 2.5 times it. From 64 to 16,384 keys it goes from {short:.2f} to {long:.2f} ln n at β = 1. The "
     "largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} with it.",
     numbers={
-        "few": measured(LARGEST, scaling="unscaled", head_dim=4, keys=KEYS),
+        "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
         "many": measured(LARGEST, scaling="unscaled", head_dim=256, keys=KEYS),
         "scaled": measured(LARGEST, scaling="scaled", head_dim=256, keys=KEYS),
         "cold": measured(ENTROPY, keys=KEYS, temperature=0.4),
@@ -147,7 +147,7 @@ EXPERIMENT = Experiment(
             x_label=f"head dimension d_k, at n = {KEYS}",
             y="mean largest weight",
             lines={name: of(LARGEST, scaling=name, keys=KEYS) for name in ("unscaled", "scaled")},
-            marks={"d_k = 2 ln n": theory.freezing_head_dim(KEYS)},
+            marks={"d_k = 2 ln n": theory.critical_beta(KEYS) ** 2},
             limits=(0.0, 1.05),
         ),
         Chart(

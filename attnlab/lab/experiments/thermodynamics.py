@@ -15,17 +15,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from attnlab.lab import theory
+from attnlab.lab import observables, theory
 from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, measured, of
-from attnlab.lab.observables import (
-    Attend,
-    Observables,
-    derivative,
-    energy_variance,
-    observe,
-    response_to_logit,
-    weights_of,
-)
+from attnlab.lab.observables import Attend, Observables, derivative, observe, weights_of
 
 #: heads, queries, keys, head dimension of the identities; the logits' standard deviation; the temperatures
 _HEADS, _QUERIES, _KEYS, _HEAD_DIM, _STD = 2, 4, 32, 16, 1.5
@@ -77,7 +69,7 @@ def violations(
         return observe(attend, q, k, scale=b * scale)
 
     seen, weights = at(b), weights_of(attend, q, k, scale=b * scale)
-    mean, variance = seen.mean_energy / b, energy_variance(attend, q, k, scale=b * scale) / b**2
+    mean, variance = seen.mean_energy / b, observables.energy_variance(attend, q, k, scale=b * scale) / b**2
     for identity, function, place, expected in (
         ("d ln Z/db = ⟨s⟩", lambda b: at(b).log_partition, b, mean),
         ("d²ln Z/db² = Var_p(s)", lambda b: at(b).mean_energy / b, b, variance),
@@ -122,15 +114,13 @@ def _responses(
     worst = 0.0
     for key in range(0, k.shape[2], max(1, k.shape[2] // 4)):
         # a change of a logit s is one of bs by b times as much
-        moved = b * response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP)
+        moved = b * observables.response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP)
         worst = max(worst, _worst(moved, exact[..., key, :]))
     yield "∂o/∂s_j = b p_j (v_j − o)", worst, DIFFERENTIAL
 
-    def output(b: float) -> Array:
-        return attend(q, k, v, causal=False, scale=b * scale).astype(np.float64)
-
     covariance = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
-    yield "do/db = Cov_p(v, s)", _worst(derivative(output, b, _STEP * b), covariance), DIFFERENTIAL
+    moved = derivative(lambda b: attend(q, k, v, causal=False, scale=b * scale), b, _STEP * b)
+    yield "do/db = Cov_p(v, s)", _worst(moved, covariance), DIFFERENTIAL
 
 
 def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Violation]:
@@ -174,9 +164,9 @@ def _curves(one: Subject) -> Iterator[Row]:
         seen, exact = observe(one.attend, q, k, scale=b), theory.random_energy(CURVE_KEYS, b)
         where = {"temperature": ratio, "keys": CURVE_KEYS}
         yield one.mean(FREE, where, -seen.log_partition[0] / b, -exact.log_partition / b)
-        yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, -exact.mean_energy / b)
+        yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, (exact.entropy - exact.log_partition) / b)
         yield one.mean(ENTROPY, where, seen.entropy[0], exact.entropy)
-        capacity = energy_variance(one.attend, q, k, scale=b)[0]  # of the logits bs: b² Var_p(s)
+        capacity = observables.energy_variance(one.attend, q, k, scale=b)[0]  # of the logits bs: b² Var_p(s)
         yield one.mean(CAPACITY, where, capacity, exact_heat_capacity(CURVE_KEYS, b))
 
 
@@ -185,11 +175,8 @@ def exact_heat_capacity(keys: int, b: float) -> float:
 
     The derivative by a central difference of the exact quadrature, relative error about 1e-5.
     """
-
-    def energy(b: float) -> Array:
-        return np.array(b * (1 - theory.random_energy(keys, b).participation))
-
-    return b**2 * float(derivative(energy, b, 0.02 * b))
+    slope = derivative(lambda b: np.array(b * (1 - theory.random_energy(keys, b).participation)), b, 0.02 * b)
+    return b**2 * float(slope)
 
 
 _IDENTITIES = (

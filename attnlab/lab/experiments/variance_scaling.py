@@ -26,8 +26,6 @@ from attnlab.lab.experiments.heads import MODEL_DIM, joined, split
 from attnlab.lab.observables import read_logits
 from attnlab.lab.theory import dot_product_moments, initial_logit_variance
 
-Single = NDArray[np.float32]
-Draw = Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]
 #: what the dot product is multiplied by, as a power of d_k
 SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
 #: head dimensions of the leading backend, and of the others and of every family of components
@@ -57,28 +55,21 @@ SCHEMES: Mapping[str, tuple[float, float, bool]] = {
 }
 
 
-def _rademacher(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
-    return rng.integers(0, 2, shape, dtype=np.int8).astype(np.float32) * 2 - 1
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, int]) -> Single:
-    return rng.standard_normal(shape, dtype=np.float32)
-
-
-#: how the components of q and of k are drawn, and what `dot_product_moments` is told of them
-FAMILIES: Mapping[str, tuple[Draw, Mapping[str, float]]] = {
-    "normal": (_normal, {}),
-    "uniform": (
-        lambda *at: at[0].uniform(-(3**0.5), 3**0.5, at[1]),
-        {"query_kurtosis": 1.8, "key_kurtosis": 1.8},
-    ),
-    "Rademacher": (_rademacher, {"query_kurtosis": 1.0, "key_kurtosis": 1.0}),
-    "Laplace": (
-        lambda *at: at[0].laplace(0.0, 0.5**0.5, at[1]),
-        {"query_kurtosis": 6.0, "key_kurtosis": 6.0},
-    ),
-    "means of ½": (lambda *at: _normal(*at) + np.float32(0.5), {"query_mean": 0.5, "key_mean": 0.5}),
-    "normal, σ = 2": (lambda *at: 2 * _normal(*at), {"query_std": 2.0, "key_std": 2.0}),
+#: unit components of q and of k
+_UNIT: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]] = {
+    "normal": lambda rng, shape: rng.standard_normal(shape, np.float32),
+    "uniform": lambda rng, shape: rng.uniform(-(3**0.5), 3**0.5, shape),
+    "Rademacher": lambda rng, shape: rng.integers(0, 2, shape, dtype=np.int8) * 2.0 - 1,
+    "Laplace": lambda rng, shape: rng.laplace(0.0, 0.5**0.5, shape),
+}
+#: what is drawn, with which kurtosis, standard deviation and mean
+FAMILIES: Mapping[str, tuple[str, float, float, float]] = {
+    "normal": ("normal", 3.0, 1.0, 0.0),
+    "uniform": ("uniform", 1.8, 1.0, 0.0),
+    "Rademacher": ("Rademacher", 1.0, 1.0, 0.0),
+    "Laplace": ("Laplace", 6.0, 1.0, 0.0),
+    "means of ½": ("normal", 3.0, 1.0, 0.5),
+    "normal, σ = 2": ("normal", 3.0, 2.0, 0.0),
 }
 
 
@@ -104,8 +95,10 @@ def measure(one: Subject) -> Iterator[Row]:
         y, y_error = (
             np.array([getattr(row, name) for row in rows]) for name in ("measured", "standard_error")
         )
-        slope, error = log_log_slope(np.array(dims, float), y, y_error)
-        yield one.row(SLOPE, {"scaling": scaling}, 1 + 2 * power, slope, standard_error=error)
+        # weighted least squares: points are independent, and their errors known and small (Press et al., §15.2)
+        fit, covariance = np.polyfit(np.log(dims), np.log(y), 1, w=y / y_error, cov="unscaled")
+        error = math.sqrt(covariance[0, 0])
+        yield one.row(SLOPE, {"scaling": scaling}, 1 + 2 * power, fit[0], standard_error=error)
     if not one.slow:
         yield from _initialisation(one)
     if one.lead:
@@ -113,24 +106,17 @@ def measure(one: Subject) -> Iterator[Row]:
         yield from _by_layer(one)
 
 
-def log_log_slope(x: Array, y: Array, y_error: Array) -> tuple[float, float]:
-    """Slope of ln y on ln x and its standard error, each point weighted by 1/(relative error)².
-
-    Points are independent, the errors known and small beside y (weighted least squares; Press et al., Numerical
-    Recipes, section 15.2).
-    """
-    (slope, _), covariance = np.polyfit(np.log(x), np.log(y), 1, w=y / y_error, cov="unscaled")
-    return float(slope), math.sqrt(covariance[0, 0])
-
-
 def _families(one: Subject) -> Iterator[Row]:
     """The variance of q·k for each family, over independent blocks of dot products; no backend is needed for it."""
-    for number, (label, (draw, known)) in enumerate(FAMILIES.items()):
+    for number, (label, (law, kurtosis, std, mean)) in enumerate(FAMILIES.items()):
+        laws = {"std": std, "mean": mean, "kurtosis": kurtosis}
+        known = {f"{side}_{name}": value for side in ("query", "key") for name, value in laws.items()}
         for head_dim in _FEWER_HEAD_DIMS:
             exact, rng = dot_product_moments(head_dim, **known), one.rng(100 + number, head_dim)
             blocks = []
             for _ in range(_BLOCKS):
-                q, k = (np.asarray(draw(rng, (_BLOCK, head_dim)), np.float32) for _ in range(2))
+                unit = (_UNIT[law](rng, (_BLOCK, head_dim)) for _ in range(2))
+                q, k = (np.asarray(std * each + mean, np.float32) for each in unit)
                 blocks.append(np.mean(np.square(q @ k.T - np.float32(exact.mean)), dtype=np.float64))
             error = exact.variance_standard_error(_BLOCK, _BLOCK) / math.sqrt(_BLOCKS) / head_dim
             where, expected = {"family": label, "head_dim": head_dim}, exact.variance / head_dim
