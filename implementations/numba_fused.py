@@ -164,6 +164,7 @@ def _block(exponentials: Any, real: Any) -> Any:
                     k[c, j] = key[b, of_keys, begin + j, c]
                 for c in range(value_dim):
                     v[j, c] = value[b, of_keys, begin + j, c]
+            strange = _has_strange(v, width)
             if width < KEYS:  # the weights there are 0, and must not meet what is no number
                 k[:, width:] = 0
                 v[width:] = 0
@@ -184,17 +185,24 @@ def _block(exponentials: Any, real: Any) -> Any:
                 row[max(min(i + highest + 1 - begin, width), 0) :] = -np.inf
                 if mask.shape[0]:
                     _hide(row, mask, b, h, i, begin, width)
-                now_top = max(top[r], _largest(row))
-                if now_top == -np.inf:  # a row that has seen no key yet
+                largest = _largest(row)
+                if not largest > -np.inf:  # no key is seen here, or there is NaN, which no comparison finds
+                    for j in range(width):
+                        if row[j] != row[j]:
+                            total[r] = row[j]
                     row[:] = 0
                     continue
-                if now_top > top[r]:
-                    rescale = real(math.exp(top[r] - now_top))
+                if largest > top[r]:
+                    rescale = real(math.exp(top[r] - largest))
                     total[r] *= rescale
                     for c in range(value_dim):
                         o[r, c] *= rescale
-                    top[r] = now_top
-                total[r] += exponentials(row, now_top, rounded)
+                    top[r] = largest
+                if strange:
+                    _add_strange(row, v, o[r], width)
+                total[r] += exponentials(row, top[r], rounded)
+            if strange:
+                v[:] = np.where(np.isfinite(v), v, real(0))
             _add_product(s, v, o)
         for r in range(count):
             for c in range(value_dim):
@@ -219,6 +227,26 @@ def _hide(row: Any, mask: Any, b: int, h: int, i: int, begin: int, width: int) -
     for j in range(width):
         if not at[begin + j if keys > 1 else 0]:
             row[j] = -np.inf
+
+
+@_compiled_when_called(fastmath={"reassoc"})
+def _has_strange(v: Any, width: int) -> bool:
+    """Whether a value is NaN or infinite: 0 times it is not 0."""
+    total = v[0, 0] * 0
+    for j in range(width):
+        for c in range(v.shape[1]):
+            total += v[j, c] * 0
+    return bool(total != 0)
+
+
+@_compiled_when_called()
+def _add_strange(row: Any, v: Any, o: Any, width: int) -> None:
+    """NaN and infinities of the values, for a row of scores that sees them; 0 as a weight would not hide them."""
+    for j in range(width):
+        if row[j] != -np.inf:
+            for c in range(v.shape[1]):
+                if not np.isfinite(v[j, c]):
+                    o[c] += v[j, c]
 
 
 @_compiled_when_called(fastmath={"contract"})

@@ -93,16 +93,28 @@ def _attend_head(
     """Fill one head's `output` and `log_sum`, computing in the dtype of `tile`, which is overwritten."""
     inner = tile.dtype
     k, v = key.astype(inner, copy=False), value.astype(inner, copy=False)
+    finite = np.isfinite(v)
+    strange = [(int(j), np.where(finite[j], 0, v[j])) for j in np.flatnonzero(~finite.all(axis=1))]
+    v = np.where(finite, v, 0) if strange else v
     for start in range(0, len(query), QUERY_BLOCK):
         rows = slice(start, min(start + QUERY_BLOCK, len(query)))
         q = query[rows].astype(inner, copy=False) * inner.type(asked.scale)
-        output[rows], log_sum[rows] = _attend_rows(q, k, v, tile, rows, asked)
+        output[rows], log_sum[rows] = _attend_rows(q, k, v, strange, tile, rows, asked)
 
 
 def _attend_rows(
-    q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], tile: NDArray[Any], rows: slice, asked: _Head
+    q: NDArray[Any],
+    k: NDArray[Any],
+    v: NDArray[Any],
+    strange: list[tuple[int, NDArray[Any]]],
+    tile: NDArray[Any],
+    rows: slice,
+    asked: _Head,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Output and ln Z of one block of queries, which have their scale; `tile` is overwritten."""
+    """Output and ln Z of one block of queries, which have their scale; `tile` is overwritten.
+
+    strange : what is NaN or infinite in the values, by key, and is 0 in `v`: a weight of 0 times it would be NaN.
+    """
     count = len(q)
     reach = min(len(k), rows.stop) if asked.causal else len(k)
     # a sink is there before all keys: its weight is 1 against itself, and it has no value
@@ -120,11 +132,15 @@ def _attend_rows(
         now_highest = np.maximum(highest, scores.max(axis=1, keepdims=True))
         # a row that has seen only masked keys has no largest score yet: -inf minus -inf would be NaN
         shift = np.where(now_highest == -np.inf, 0, now_highest)
+        rescale = np.exp(highest - shift)
+        summed *= rescale
+        for j, numbers in strange:
+            if keys.start <= j < keys.stop:
+                summed[scores[:, j - start] != -np.inf] += numbers
         scores -= shift
         weights = np.exp(scores, out=scores)
-        rescale = np.exp(highest - shift)
         total = total * rescale + weights.sum(axis=1, keepdims=True)
-        summed = summed * rescale + weights @ v[keys]
+        summed += weights @ v[keys]
         highest = now_highest
     with np.errstate(divide="ignore"):  # a row that sees no key
         log_sum = highest + np.log(total)

@@ -170,7 +170,7 @@ class Mask:
         for start in range(0, shape.queries, size):
             rows = np.arange(start, min(start + size, shape.queries))
             seen = np.asarray(self.visible(Place(shape, rows, np.arange(shape.keys))))
-            yield rows, np.broadcast_to(seen, (*(1, 1, *seen.shape)[-4:-2], rows.size, shape.keys))
+            yield rows, np.broadcast_to(seen, (*(1, 1, 1, 1, *seen.shape)[-4:-2], rows.size, shape.keys))
 
 
 #: every query sees every key

@@ -1,0 +1,153 @@
+"""Small inputs that broke released attention: every backend answers rightly, or declines with a reason.
+
+The right values follow from the definition. Each input comes from a public report, named beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from every import every
+from numpy.typing import NDArray
+
+from attnlab.backends.call import answer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.weighing import weigh
+from attnlab.errors import Declined
+from attnlab.workload.inputs import Inputs
+from attnlab.workload.workload import OUTPUT
+
+Array = NDArray[Any]
+#: our own files that go through the keys in blocks: nothing of a hidden key reaches their answers
+TIGHT = ("naive_loop", "numba_fused", "numpy_blocked")
+#: backends on PyTorch's flash kernel for the CPU, which in 16 bits gives finite numbers where a score is infinite
+SWALLOWING = ("keras", "torch_sdpa", "torch_sdpa_flash")
+#: how far an answer may be from a clean one, by number format
+CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
+
+
+def found(name: str, inputs: Inputs, direction: str = "forward") -> dict[str, Array]:
+    """Its named results, none where it declines."""
+    try:
+        with np.errstate(all="ignore"):
+            return answer(name, inputs, direction=direction)
+    except Declined as declined:
+        assert declined.refusal.reason
+        return {}
+
+
+def arrays(query: Any, key: Any, value: Any) -> dict[str, Array]:
+    """Of one head and one dimension where lists are given."""
+    given = {"query": query, "key": key, "value": value}
+    shaped = {
+        name: np.reshape(one, (1, 1, -1, 1)) if np.ndim(one) == 1 else one for name, one in given.items()
+    }
+    return {name: np.asarray(one, np.float32) for name, one in shaped.items()}
+
+
+def drawn(*shape: int) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape)
+
+
+ROW, MANY, CACHE = drawn(1, 2, 9, 16), drawn(1, 24, 65, 8), drawn(1, 2, 70, 16)
+FEW, SOME = drawn(2, 2, 4, 8), drawn(2, 2, 6, 8)
+ONES = np.ones((1, 1, 600, 8))
+APART = abs(np.subtract.outer(np.arange(600), np.arange(600)))
+SMALL = np.linspace(-90, -103, 63)
+#: by name the arrays, what else is asked, and what is right, None for what float64 says
+CASES: dict[str, tuple[dict[str, Array], dict[str, Any], Any]] = {
+    "a mask from the wrong corner, nntrainer#4333": (
+        arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "top_left"}, [2, 6],
+    ),
+    "the other corner": (arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "bottom_right"}, [6, 62 / 3]),
+    "a mask that adds -1e10, nntrainer#4333": (
+        arrays([1, 1], [0, 2e10], [2, 10]), {"causal": "top_left"}, [2, 10],
+    ),
+    "causal with one query, onnxruntime#29020": (
+        arrays(ROW[:, :, :1], ROW, ROW), {"causal": "top_left"}, ROW[:, :, :1],
+    ),
+    "a mask before the cap, onnxruntime#28379": (
+        arrays([0], [0, 0], [1, 1000]), {"softcap": 1.0, "bias": np.array([0, -np.inf], np.float32)}, 1,
+    ),
+    "a cap that overflows, vllm#56578": (arrays([1], [4400, 5000, -1e4], [1, 3, 1e6]), {"softcap": 50.0}, 2),
+    "a float mask whose first block is hidden, pytorch#127055": (
+        arrays(ONES, ONES, 3 * ONES), {"bias": np.where(APART <= 10, 0, -np.inf).astype(np.float32)}, 3 * ONES,
+    ),
+    "a window without a mask, jax#32300": (arrays(ROW, ROW, ROW), {"window": (0, 0)}, ROW),
+    "subnormal weights, funes#148": (arrays([1], [0, *SMALL], [7, *SMALL]), {}, 7),
+    "more keys than queries, MNN#4898": (arrays(ROW[:, :, :3], CACHE, CACHE), {}, None),
+    "many heads, mlir-air#1427": (arrays(MANY, MANY, MANY), {"causal": "top_left"}, None),
+    "grouped heads, pytorch#190523": (arrays(drawn(1, 8, 9, 16), CACHE, CACHE), {}, None),
+    "no key for a batch element, onnxruntime#28904": (
+        arrays(FEW, SOME, SOME), {"mask": np.array([True, False])[:, None, None, None]}, None,
+    ),
+    "more queries than keys, flashinfer-bench#429": (arrays(SOME, FEW, FEW), {"causal": "bottom_right"}, None),
+    "a mask of one axis": (arrays(FEW, SOME, SOME), {"mask": np.arange(6) % 2 == 0}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every())
+def test_inputs_of_public_reports_are_answered_rightly(name: str) -> None:
+    """By the value where it can be told, and within the budget of rounding; ln Z too where it is given."""
+    for case, (given, asked, right) in CASES.items():
+        inputs = Inputs.of(**given, **asked)
+        results = found(name, inputs, "forward_with_log_sum") or found(name, inputs)
+        for what, result in results.items():
+            judged = weigh(expect(inputs, log_sum=True)[what], result, directions=None)
+            assert judged.passed, f"{case}: {judged.reason}"
+            if what == OUTPUT and right is not None:
+                wanted = np.reshape(right, (1, 1, -1, 1)) if np.ndim(right) < 2 else right
+                np.testing.assert_allclose(result, wanted, rtol=1e-5, err_msg=case)
+
+
+@pytest.mark.parametrize("name", every())
+def test_the_first_of_more_queries_is_answered_alike(name: str) -> None:
+    """Eight queries or nine, mlx#3573."""
+    eight, nine = (found(name, Inputs.of(**arrays(ROW[:, :, :many], ROW, ROW))) for many in (8, 9))
+    for what in eight:
+        np.testing.assert_allclose(eight[what][:, :, 0], nine[what][:, :, 0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(1, 2, 3, 0), (0, 2, 3, 8), (1, 0, 3, 8), (1, 2, 0, 8)])
+def test_arrays_that_are_empty_or_do_not_fit_are_refused_in_one_line(sizes: tuple[int, ...]) -> None:
+    """For all backends alike; values for other keys would be read out of bounds, pytorch#193728."""
+    empty, full = np.zeros(sizes, np.float32), np.zeros((1, 2, 3, 8), np.float32)
+    for given in ((empty, empty, empty), (full, empty, empty), (full, full, full.repeat(2, axis=2))):
+        with pytest.raises(ValueError) as refusal:
+            Inputs.of(*given)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("dtype", CLOSE)
+@pytest.mark.parametrize("name", every())
+def test_what_is_no_number_comes_out_where_it_is_seen_and_nowhere_else(name: str, dtype: str) -> None:
+    """In a query, a key or a value. A hidden one makes NaN at the worst, and nothing in our own blocks."""
+    given = arrays(abs(drawn(1, 1, 66, 32)), abs(drawn(1, 1, 140, 32)), drawn(1, 1, 140, 32))
+    for asked in ({"key_lengths": [132]}, {"causal": "top_left"}):
+        clean = found(name, Inputs.of(**given, **asked, dtype=dtype)).get(OUTPUT)
+        for what, at, number in [(one, at, x) for one in given for at in (3, 135) for x in (np.nan, np.inf)]:
+            if clean is None or at >= given[what].shape[2]:
+                continue
+            changed = {one: array.copy() for one, array in given.items()}
+            changed[what][0, 0, at, 5] = number
+            answered = found(name, Inputs.of(**changed, **asked, dtype=dtype))[OUTPUT]
+            seen = np.zeros(clean.shape, bool)
+            first = 0 if "key_lengths" in asked and at < 132 else at
+            rows = slice(at, at + 1) if what == "query" else slice(first, None)
+            seen[0, 0, rows, 5 if what == "value" else slice(None)] = True
+            case = f"{number} in {what} {at}, {asked}"
+            other = ~np.isclose(answered, clean, rtol=CLOSE[dtype], atol=CLOSE[dtype]) & ~seen
+            if not (name in SWALLOWING and dtype in ("float16", "bfloat16") and number == np.inf):
+                assert not np.isfinite(answered[seen]).any(), f"{case} is swallowed"
+                assert not (np.isfinite(answered) & other).any(), f"{case} changes other numbers"
+            assert not (other.any() and (name in TIGHT or what == "query")), f"{case} leaks"
+
+
+@pytest.mark.parametrize("name", every())
+def test_a_score_beyond_float16_makes_no_wrong_number(name: str) -> None:
+    """230,400 against 226,560: the first key wins, or NaN tells that scores are rounded to float16."""
+    q, k = np.full((1, 1, 1, 64), 60.0), np.full((1, 1, 2, 64), [[60.0], [59.0]])
+    for answered in found(name, Inputs.of(**arrays(q, k, k - 59), scale=1.0, dtype="float16")).values():
+        assert ((answered == 1) | np.isnan(answered)).all()
