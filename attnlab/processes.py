@@ -13,7 +13,6 @@ import functools
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import struct
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import time
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
@@ -119,10 +118,6 @@ class Channel:
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
 
-    def fileno(self) -> int:
-        """For `select`."""
-        return self.socket.fileno()
-
     def send(self, message: Any, deadline: float | None = None) -> None:
         """Raises Closed or Late."""
         data = encode(message)
@@ -162,15 +157,6 @@ class Channel:
                 raise Closed
             data += chunk
         return data
-
-
-def ready(channels: Sequence[Channel], seconds: float | None = None) -> list[Channel]:
-    """Those on which a message begins to come, or whose other side is gone; waits for one, at most so many seconds."""
-    waiting = select.poll()
-    for one in channels:
-        waiting.register(one.fileno(), select.POLLIN)
-    found = {number for number, _ in waiting.poll(None if seconds is None else seconds * 1e3)}
-    return [one for one in channels if one.fileno() in found]
 
 
 def _left(deadline: float | None) -> float | None:

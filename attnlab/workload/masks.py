@@ -31,12 +31,11 @@ _TILE = 1 << 22
 class Counts(NamedTuple):
     """What a mask leaves of a score matrix.
 
-    pairs : of query and key that are kept, over all batches and heads. kept_by_some : pairs that some batch element and
-    head keeps. queries, keys : that see a key, and that some query sees, over all batch elements, by whichever head.
+    pairs : of query and key that are kept, over all batches and heads. queries, keys : that see a key, and that some
+    query sees, over all batch elements, by whichever head.
     """
 
     pairs: int
-    kept_by_some: int
     queries: int
     keys: int
 
@@ -115,21 +114,19 @@ class Mask:
         """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
         if not self.parts:
             batch, _, queries, keys = shape
-            return Counts(math.prod(shape), queries * keys, batch * queries, batch * keys)
+            return Counts(math.prod(shape), batch * queries, batch * keys)
         spans = self._spans(shape)
         if spans is None:
             return self._counted(shape)
         first, end = spans
         lengths = np.maximum(end - first, 0)
-        # what differs between batch elements is where the keys end, never where they begin
-        by_some = np.maximum(end.max(axis=0) - first.min(axis=0), 0)
         steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
         element, query = np.nonzero(lengths)
         np.add.at(steps, (element, first[element, query]), 1)
         np.add.at(steps, (element, end[element, query]), -1)
         covered = np.cumsum(steps, axis=1)[:, : shape.keys] > 0
         pairs = int(lengths.sum(dtype=np.int64)) * shape.heads
-        return Counts(pairs, int(by_some.sum()), int(np.count_nonzero(lengths)), int(covered.sum()))
+        return Counts(pairs, int(np.count_nonzero(lengths)), int(covered.sum()))
 
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None where all see one."""
@@ -142,16 +139,15 @@ class Mask:
 
     def _counted(self, shape: Shape) -> Counts:
         """`counts`, pair by pair."""
-        pairs = by_some = 0
+        pairs = 0
         queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
         for rows, seen in self._row_blocks(shape):
             alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
             pairs += int(np.count_nonzero(seen)) * alike
-            by_some += int(np.count_nonzero(seen.any(axis=(0, 1))))
             tile: NDArray[np.bool_] = np.any(seen, axis=1)
             queries[:, rows] = tile.any(axis=-1)
             keys |= tile.any(axis=-2)
-        return Counts(pairs, by_some, int(queries.sum()), int(keys.sum()))
+        return Counts(pairs, int(queries.sum()), int(keys.sum()))
 
     def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
         """First key seen and first one no more, (batch, queries) each, where every query sees one stretch of keys."""

@@ -24,15 +24,9 @@ from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
 from attnlab.workload.number_formats import DTYPES, ITEM_BYTES
 
 DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls, and what a reader calls it; see `attnlab.backends.storage`
-STORAGES = {
-    "contiguous": "contiguous keys",
-    "preallocated": "preallocated cache",
-    "grown": "grown cache",
-    "packed": "packed batch",
-    "paged": "paged cache",
-}
-CONTIGUOUS = "contiguous"
+#: how keys and values lie between calls; see `attnlab.backends.storage`
+STORAGES = ("contiguous", "preallocated", "grown", "packed", "paged")
+CONTIGUOUS = STORAGES[0]
 #: the mask and the bias of a caller's own array, which have no text
 GIVEN = "given"
 
@@ -393,14 +387,13 @@ class Workload:
     def least_bytes(self) -> int:
         """Least memory traffic: what the mask lets be seen read once, and every result written once.
 
-        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that no batch
-        element keeps. Of a block all inputs are read.
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that is not
+        kept. Batch elements share the bias. Of a block all inputs are read.
         """
         if self.d_model is not None:
             return self.input_bytes + self.output_bytes
-        return (
-            self._bytes_read(self._seen.queries, self._seen.keys, self._seen.kept_by_some) + self.output_bytes
-        )
+        pairs = self.pairs // (self.batch * self.heads)
+        return self._bytes_read(self._seen.queries, self._seen.keys, pairs) + self.output_bytes
 
     def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
         """Bytes of the inputs, with so many queries and keys of all batch elements, and pairs of one."""
