@@ -156,7 +156,7 @@ def winners(frames: Frames) -> Drawn | None:
     rows, every = frames.winners, grids(frames.winners)
     if not every:
         return None
-    shown, styles = every[:_PANELS], figures.styles(frames.analysis.names)
+    shown, styles = every[:_PANELS], figures.styles(list(frames.contenders.contender))
     heights = [_CELL[1] * len(one.lengths) + 0.5 for one in shown]
     width = _CELL[0] * max(len(one.heads) for one in shown) + 0.9
     figure, axes = figures.new_figure(

@@ -20,7 +20,6 @@ MISTAKES = {
     "run --backends torch_egaer": "did you mean torch_eager",
     "run --backends a,,b": "a,,b",
     "run --backends numpy_blocked --experiments nope": "nope",
-    "run --baseline naive_loop --backends torch_eager": "baseline",
     "run --preset llama3 --list-presets": "did you mean llama3-8b",
     "numerics --claims boltzman": "did you mean boltzmann",
     "compare torch_sdpa": "two contenders",
@@ -44,10 +43,8 @@ MISTAKES = {
     "run --plan endless.toml": "endless.toml",
     "run --out full": "full",
     "run --resume later --quiet --seconds 1": "--resume",
-    "report missing": "run.json",
     f"show {'a' * 5000}": "File name too long",
     "collect missing": "holds a run",
-    "diagnose missing --text missing.txt": "missing.txt",
 }
 
 

@@ -90,9 +90,7 @@ def test_of_a_preset_the_middle_one_is_raced_and_the_words_repeat_it() -> None:
 @pytest.mark.parametrize(
     ("words", "causal", "sinks"),
     [
-        ("--causal a b", "top_left", False),
         ("--sinks --causal bottom_right a b", "bottom_right", True),
-        ("--sinks a --causal false b", False, True),
         ("--window -1,0 a b --causal", "top_left", False),
     ],
 )

@@ -28,6 +28,7 @@ def shown(
         monkeypatch.setenv(name, variables.get(name, ""))
     monkeypatch.setenv("COLUMNS", "120")
     with progress(quiet=quiet) as found:
+        folder.mkdir(exist_ok=True)
         found.begins(synthetic(folder, lengths=(64,), heads=(1,), contenders=("torch_eager",)))
         found.stage("b1 h8 n512", done=0, total=2)
         found.detail("\x1b[31mround 3\x1b[0m, [bold]visit 1\nand more")
@@ -62,7 +63,4 @@ def test_a_log_has_a_line_a_stage(
     lines = shown(monkeypatch, tmp_path, terminal=bool(variables), **variables).splitlines()
     told = ["[0/2] b1 h8 n512", "[1/2] b1 h8 n512", "another program is here"]
     assert [line.split(" (")[0] for line in lines] == told
-
-
-def test_quiet_is_silent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert shown(monkeypatch, tmp_path, terminal=True, quiet=True) == ""
+    assert shown(monkeypatch, tmp_path / "quiet", terminal=True, quiet=True) == ""

@@ -16,8 +16,8 @@ from attnlab.runs.store import Run
 def made(tmp_path: Path) -> Callable[..., Run]:
     """A synthetic run in a folder of its own, a small one by default; the arguments are those of `synthetic`."""
 
-    def make(folder: str = "", **options: Any) -> Run:
-        place = tmp_path / (folder or f"run{len(list(tmp_path.iterdir()))}")
+    def make(**options: Any) -> Run:
+        place = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         place.mkdir()
         return synthetic(place, **{"lengths": (64, 256, 1024), "heads": (1, 4), **options})
 

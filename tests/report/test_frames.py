@@ -91,14 +91,6 @@ def test_a_contender_that_computes_in_less_is_ranked_apart(made: Make) -> None:
     assert dict(answer(frames)["lower"][["contender", "computes_in"]].to_numpy().tolist()) == lower
 
 
-def test_two_names_of_one_kernel_are_no_rivals(made: Make) -> None:
-    """The one that the plan names first stands for both, whichever is faster by chance."""
-    names = ("torch_eager", "torch_sdpa", "torch_sdpa_flash")
-    frames = Frames(made(contenders=names, lengths=(256, 512, 1024, 2048)))
-    assert set(frames.winners.contender) == {"torch_sdpa"} and set(frames.winners.sure) == {"decided"}
-    assert answer(frames)["same_kernel"] == ["torch_sdpa_flash"]
-
-
 def test_groups_are_ranked_by_themselves(made: Make) -> None:
     """Forward and training, of which another contender wins each."""
     costs = {"a": lambda w: 1e-4 if w.direction == "forward" else 4e-4, "b": lambda w: 2e-4}

@@ -72,7 +72,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"wrong": PAIR, "contenders": PAIR}, "Use none of these here"),
         ({"lengths": (64,), "heads": (1,), "complete": False}, "The run was interrupted: 1 of 1"),
         ({"visits": 1, "contenders": PAIR}, "No verdict yet"),
-        ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "| use |"),
+        ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
     ],
 )
