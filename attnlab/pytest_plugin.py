@@ -24,7 +24,6 @@ Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,11 +39,12 @@ from attnlab.correctness.check import Checked, check
 from attnlab.errors import Declined, Unavailable
 from attnlab.race import admission
 from attnlab.race.admission import Limits
+from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Part, Plan, only_part
-from attnlab.stats.verdicts import Verdict, verdicts_against
-from attnlab.text import ratio_text, seconds_text, split_names, within
+from attnlab.stats.verdicts import verdicts_against
+from attnlab.text import interval_text, ratio_text, seconds_text, split_names, within
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.number_formats import DTYPES
@@ -160,9 +160,10 @@ class Races:
             self._once[workload, memory] = self._run(workload, limits, memory=memory)
         return self._once[workload, memory]
 
-    def verdicts(self, workload: Workload) -> Mapping[str, Verdict]:
-        """The verdicts of a race against the baseline, by name."""
-        return verdicts_against(self.raced[workload].values(), self.settings.baseline)
+    def compared(self, workload: Workload) -> Comparison:
+        """The results of a race, with verdicts against the baseline."""
+        results, baseline = tuple(self.raced[workload].values()), self.settings.baseline
+        return Comparison(workload, baseline, results, verdicts_against(results, baseline), _VISITS)
 
     def answer(self, name: str, workload: Workload) -> Accuracy | Result:
         """How exact the answer is, or a result that says why there is none or a wrong one."""
@@ -394,7 +395,10 @@ def interleaved(
         if result.latency is None:
             _end(result)
         benchmark.group = options.get("group") or workload.label
-        benchmark.extra_info.update(_extra_info(races, workload, contender))
+        told = races.compared(workload).to_json()
+        one = next(one for one in told["contenders"] if one.pop("name") == contender)
+        one |= {"contender": contender, "workload": workload.label, "baseline": told["baseline"]}
+        benchmark.extra_info.update(one)
         clock.samples = iter(result.latency.samples)
         benchmark.pedantic(clock.replay, rounds=len(result.latency.samples), iterations=1)
         return result
@@ -415,30 +419,6 @@ def interleaved(
     return in_report
 
 
-def _extra_info(races: Races, workload: Workload, name: str) -> dict[str, Any]:
-    """What stands beside the samples in every report, as plain JSON; None for what is not known."""
-    result, verdict = races.raced[workload][name], races.verdicts(workload).get(name)
-    accuracy, latency = result.accuracy, result.latency
-    interval = verdict is not None and verdict.low > 0
-    return {
-        "contender": name,
-        "workload": workload.label,
-        "outcome": str(result.outcome),
-        "kernel": result.kernel,
-        "computes_in": result.computes_in,
-        "peak_bytes": result.peak_bytes,
-        "relative_error": accuracy.relative_error
-        if accuracy and math.isfinite(accuracy.relative_error)
-        else None,
-        "baseline": races.settings.baseline,
-        "ratio": verdict.ratio if verdict else 1.0 if name == races.settings.baseline else None,
-        "ratio_low": verdict.low if verdict and interval else None,
-        "ratio_high": verdict.high if verdict and interval else None,
-        "verdict": str(verdict.kind) if verdict else None,
-        "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
-    }
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """The verdicts, which pytest-benchmark's table has no column for."""
     races = config.stash.get(_RACES, None)
@@ -453,14 +433,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         line(warning, yellow=True)
     for workload, results in races.raced.items():
         line(workload.label)
-        verdicts = races.verdicts(workload)
+        verdicts = races.compared(workload).verdicts
         timed = [(one.latency.median, name, one.latency) for name, one in results.items() if one.latency]
         for median, name, latency in sorted(timed):
             verdict, disturbed = verdicts.get(name), len(latency.disturbed_rounds)
             said = "the baseline" if name == baseline else "not compared"
             if verdict is not None:
-                span = f"[{ratio_text(verdict.low)}, {ratio_text(verdict.high)}]"
-                said = f"{ratio_text(verdict.ratio)} {span if verdict.low > 0 else '[no interval]'} {verdict.kind}"
+                span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
+                said = f"{ratio_text(verdict.ratio)} {span} {verdict.kind}"
             noted = f"; disturbed: {disturbed} of {len(latency.samples)} samples" if disturbed else ""
             line(f"  {name:24} {seconds_text(median):>9}  {said}{noted}")
 

@@ -73,7 +73,7 @@ def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_spe
         assert one["stats"]["data"] == json.loads((speed.path / f"{name}.samples").read_text())
         assert len(one["stats"]["data"]) >= 20
     base, other = (found[name]["extra_info"] for name in ("right", "numpy_blocked"))
-    assert (base["ratio"], base["verdict"], other["baseline"]) == (1, None, "right")
+    assert (base["ratio"], base["verdict"], other["baseline"]) == (1, "baseline", "right")
     assert other["verdict"] in {"faster", "slower", "equivalent", "undecided"}
     assert other["outcome"] == "measured" and str(other["kernel"]).startswith("openblas")
     assert isinstance(other["peak_bytes"], int) and other["peak_bytes"] >= 16 * 64 * 4
