@@ -91,14 +91,14 @@ def environment() -> dict[str, Any]:
 
 @functools.cache
 def _processor() -> dict[str, Any]:
-    """What it is called and can do: it takes a second to find out, and stays as it is."""
+    """The processor's name and features. Finding them takes a second, so they are kept."""
     import cpuinfo
 
     return dict(cpuinfo.get_cpu_info())
 
 
 def fingerprint(environment: Mapping[str, Any]) -> str:
-    """A name for the machine: its processor in lower case, and eight digits that follow from what it consists of.
+    """A name for the machine: its processor in lower case, and eight digits of a digest of its parts.
 
     From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
     machines alike in all of it have one name. What an earlier version did not record counts as none.
@@ -114,7 +114,7 @@ def fingerprint(environment: Mapping[str, Any]) -> str:
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises ValueError, naming what differs, where `now` is another machine or other software than `before`.
 
-    What `before` does not tell is not compared.
+    Entries that `before` lacks are not compared.
     """
     found = differing(before, now, CONDITIONS)
     was, is_ = (
@@ -134,9 +134,9 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def differing(
     before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """Of the entries `names` of two environments those that differ, each as it was and is, as text.
+    """The entries among `names` that differ between two environments, each as it was and is, as text.
 
-    What `before` does not tell is not compared.
+    Entries that `before` lacks are not compared.
     """
     both = {name: (before[name], now.get(name)) for name in names if name in before}
     return {name: (_shown(was), _shown(is_)) for name, (was, is_) in both.items() if was != is_}
@@ -163,13 +163,13 @@ def _shown(value: Any) -> str:
 
 
 def _gpus() -> list[str]:
-    """The models that NVIDIA's driver tells of, one an installed GPU, in alphabetical order."""
+    """The model of each GPU that NVIDIA's driver lists, in alphabetical order."""
     lines = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
     return sorted(line.partition(":")[2].strip() for line in lines if "Model:" in line)
 
 
 def read(file: Path) -> str | None:
-    """What a file of the system says, in one text; None where it cannot be read."""
+    """The text of a file of the system; None where it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -185,7 +185,7 @@ _Answers = dict[str, tuple[Annotated[datetime, msgspec.Meta(tz=True)], list[dict
 
 
 class Remembered:
-    """Answers of before; none of them where all is to be asked `afresh`, but what is found then is kept as well."""
+    """Answers of earlier runs. With `afresh` they are not used, and new ones are still kept."""
 
     def __init__(self, *, afresh: bool) -> None:
         self._file = cache_folder() / "remembered.json"
@@ -223,7 +223,7 @@ class Remembered:
 
 
 def cache_folder() -> Path:
-    """Where attnlab keeps what it would otherwise find out or make again; it may not be there yet."""
+    """The folder for what attnlab would otherwise measure or make again. It may not exist yet."""
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab")
 

@@ -64,7 +64,7 @@ class Failed(Exception):
 
 
 class Closed(Failed):
-    """The other side of a channel is gone, or sends what is no message."""
+    """The other side of a channel is gone, or sent bytes that are no message."""
 
     def __init__(self, message: str = "the other process is gone") -> None:
         super().__init__("crashed", message)
@@ -247,7 +247,7 @@ class Process:
     def begin(
         self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any
     ) -> Callable[[], Any]:
-        """The same side by side: the child works from now on, and a call of what is returned waits for the answer."""
+        """Begin a request. The child works from now on; a call of what is returned waits for the answer."""
         if not self.alive:
             raise Failed("crashed", "its process has ended before")
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -296,7 +296,7 @@ class Process:
             (os.killpg if self._own_group else os.kill)(self.number, number)
 
     def stop(self) -> None:
-        """Stop it and what is in its group, and return when its threads are stopped: a signal alone only asks."""
+        """Stop it and its group. Returns when all its threads are stopped, which a signal alone does not wait for."""
         self.signal(signal.SIGSTOP)
         wait_until_stopped(self.number)
 

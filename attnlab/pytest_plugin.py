@@ -278,7 +278,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Spread tests over the options' workloads and contenders, but for what a test spreads itself."""
+    """Spread tests over the options' workloads and contenders, except for axes that a test parametrizes itself."""
     settings = metafunc.config.stash[SETTINGS]
     axes: dict[str, tuple[Sequence[int | str], str]] = {"contender": (list(settings.contenders), "{}")}
     if {"contender", "workload"} & set(metafunc.fixturenames):

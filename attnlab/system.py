@@ -104,7 +104,7 @@ def processor_seconds() -> float:
 
 
 def run_delay_seconds() -> float:
-    """Seconds that this process's and its children's threads have waited for a core so far, summed; nan where untold.
+    """Seconds that threads of this process and its children have waited for a core so far, summed; nan if unknown.
 
     The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
     these figures switched off shows zeros, also for the time that a thread ran.
@@ -133,7 +133,7 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 
 
 def pressure_seconds() -> float:
-    """Seconds in which any task of the system waited for a core, since it started; nan where untold."""
+    """Seconds in which any task of the system waited for a core, since it started; nan if unknown."""
     try:
         return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
     except (OSError, ValueError, IndexError):
@@ -153,7 +153,7 @@ def hidden() -> list[str]:
 
 
 def die_with_parent() -> None:
-    """Linux: a worker that is stopped when its conductor is killed would otherwise stay until the guard comes."""
+    """End this process when its parent ends (Linux). A stopped worker would otherwise stay."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -186,7 +186,7 @@ def confine(device: str = "cpu") -> bool:
 
 
 def _limit(kind: int, most: int | None) -> bool:
-    """Set this process's own limit, None for none, within what it is allowed to; whether that could be done."""
+    """Set a limit of this process, None for no limit, as far as it is allowed to. Returns whether it was set."""
     infinite = resource.RLIM_INFINITY
     try:
         _, hard = resource.getrlimit(kind)

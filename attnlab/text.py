@@ -63,7 +63,7 @@ def without_home(text: str) -> str:
 
 
 def first_lines(lines: Sequence[str], most: int = 10) -> str:
-    """The `lines`, as a `repr` shows them: so many at most, the last of which then says how many more there are."""
+    """The `lines` for a `repr`: at most so many. The last one then gives the number of lines left out."""
     if len(lines) > most:
         lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} more"]
     return "\n".join(one_line(one, _SHOWN) for one in lines)
@@ -180,7 +180,7 @@ def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_o
 
 
 def _refuse_unknown(data: Any, kind: Any, where: str) -> None:
-    """msgspec passes over keys that a dataclass has no field for: here they are a mistake."""
+    """Raises ValueError for a key without a field, which msgspec skips."""
     if not (is_dataclass(kind) and isinstance(data, Mapping)):
         return
     known = get_type_hints(kind)

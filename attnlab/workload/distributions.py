@@ -97,7 +97,7 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Captured:
-    """One layer of a file, by name; `digest` is empty where it was not told."""
+    """One layer of a file, by name. `digest` is empty where the user did not give it."""
 
     file: str
     layer: str = ""
@@ -120,7 +120,7 @@ class Captured:
 
     @property
     def brief(self) -> str:
-        """As a label has it: without folders, and with as much of the digest as tells two files apart."""
+        """As a label shows it: without folders, with eight digits of the digest."""
         return replace(self, file=Path(self.file).name, digest=self.digest[:8]).text
 
     def inputs(self) -> Inputs:
@@ -137,7 +137,7 @@ def is_captured(distribution: str) -> bool:
 
 
 def named(text: str) -> tuple[Captured, ...]:
-    """The layers that `text` names, with the digest that the file has: all of them where none is named.
+    """The layers that `text` names, each with the file's digest. Without a layer: all of the file's layers.
 
     Raises ValueError, in one line, for a missing file, one that is none, and an unknown layer.
     """

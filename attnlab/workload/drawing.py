@@ -86,9 +86,9 @@ def _query_key_value(w: Workload) -> tuple[NDArray[Any], NDArray[Any], NDArray[A
 
 
 def _held(w: Workload) -> Inputs:
-    """What the workload's file holds, the first numbers of each axis, rounded to the workload's dtype.
+    """The first numbers of each axis of the file's arrays, rounded to the workload's dtype.
 
-    Raises Declined where there are fewer, and for a file that is not what it was: inputs are made in a race.
+    Raises Declined where the file has fewer or has changed: this happens within a race.
     """
     assert w.captured is not None
     try:
@@ -115,8 +115,8 @@ def _block(workload: Workload) -> Block:
 
     x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, Xavier's uniform law on the
     one matrix (Glorot and Bengio 2010), out_proj.weight by the law of a linear layer, uniform within 1/√(its columns).
-    So are the biases, within 1/√d_model: PyTorch's are 0 at first, and one that is left out could not be told from
-    them.
+    The biases are uniform within 1/√d_model. PyTorch starts them at 0, and a backend that leaves out a bias would not
+    be noticed.
     """
     w = workload
     assert w.d_model is not None
@@ -145,7 +145,7 @@ def _drawn(
 ) -> NDArray[Any]:
     """Standard normal numbers, drawn in the format `wide` and rounded to the workload's unless told otherwise.
 
-    Piece by piece: the generator gives the same numbers one after the other, however many are asked for at once.
+    They are drawn piece by piece. The generator gives the same numbers however many are drawn at once.
     """
     generator = np.random.default_rng([workload.seed, stream])
     found = np.empty(shape, carrier(workload.dtype) if rounded else wide)

@@ -1,6 +1,6 @@
-"""Workloads by what people say of them: on the command line, in plan files, to pytest and to `Plan.grid`.
+"""Workloads from what a person writes: options of the command line and of pytest, plan files, `Plan.grid`.
 
-All of it is made from the declarations of `Workload`'s fields: a field that is declared is understood everywhere.
+All options are made from the declarations of `Workload`'s fields. A new field needs nothing here.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Choice:
 
 
 def _read(field: Field, text: str) -> Any:
-    """The value of a field that a text stands for. Raises ValueError, in one line, for another type."""
+    """The value of a field from its text. Raises ValueError, in one line, for a text of another type."""
     read, kind = declaration(field).read, str(field.type).partition(" ")[0].partition("[")[0]
     if read is not None:
         return read(text)
@@ -171,7 +171,7 @@ def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
 
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
-    """The workload of one layer, `said` going before what the file says. Raises FieldError for more than it holds."""
+    """The workload of one layer; what is `said` goes first. Raises FieldError for sizes beyond those of the file."""
     held = Workload.of_inputs(one.inputs())
     kv_heads = max(1, said.get("heads", held.heads) * held.kv_heads // held.heads)
     found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})

@@ -1,4 +1,4 @@
-"""One question of attention with its arrays: what a backend, the reference, the check, theory and `observe` take.
+"""One question of attention with its arrays. Backends, the reference, the check, theory and `observe` take it.
 
     s_ij = softcap(scale · q_i·k_j) + bias_ij,   softcap(s) = c tanh(s/c)
     p_ij = e^{s_ij} / (Σ_l e^{s_il} + e^{sink}),   over the keys l that the mask lets query i see
@@ -365,7 +365,7 @@ class Block:
 
 
 def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
-    """By how much rotary positions turn each pair of components: (positions, head_dim/2), in radians."""
+    """The angles by which rotary positions turn pairs of components: (positions, head_dim/2), in radians."""
     pairs = np.arange(head_dim // 2)
     return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
 
@@ -396,7 +396,7 @@ def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
 
 
 def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
-    """The inputs that were packed; nothing is checked again."""
+    """The inputs that were packed. Nothing is checked again."""
     names = plain["arrays"]
     found: dict[str, Any] = dict(zip(names, arrays, strict=False))
     if plain["slopes"] is not None:
@@ -452,7 +452,7 @@ def of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
-    """The bias with 0 where it was -inf, and True where it was not -inf if it was anywhere."""
+    """The bias with -inf replaced by 0, and an array that is False at those places (None without -inf)."""
     if bias is None:
         return None, None
     if isinstance(bias, Alibi):

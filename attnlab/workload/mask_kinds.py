@@ -4,7 +4,7 @@ Defining a class makes it known to text, plans, the command line and the random 
 
 * ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
 * ``visible(place)``: the boolean array of a tile, True where a key is seen; a part without spans has to say it;
-* ``flag``: the keywords by which a library may be told of it instead of being given the array;
+* ``flag``: the keywords by which a library takes it instead of the array;
 * ``text``: how it is written, in labels, plans and on the command line;
 * ``check(shape)``: what is wrong with a shape that it does not fit.
 
@@ -105,7 +105,7 @@ class Part:
         return f"{self.kind}({','.join(map(str, flat))})" if values else self.kind
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """Keywords by which a library can be told of it, each enough by itself; none: it has to see the array."""
+        """Keywords by which a library can take it. Each is enough by itself; without any it needs the array."""
         return {}
 
     def check(self, shape: Shape) -> None:
@@ -151,7 +151,7 @@ class Part:
 
 
 class _Band(Part):
-    """The keys from so many before to so many after a query's own place; -1: no limit on that side.
+    """The keys around a query's own place, from so many before to so many after it; -1 is no limit.
 
     Its own place is key i (``top_left``) or key i + keys − queries (``bottom_right``).
     """
@@ -229,7 +229,7 @@ class Window(_Band):
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Window:
-        """Any that fits, open on a side now and then."""
+        """Any that fits, sometimes without a limit on a side."""
         sides = [OPEN if rng.random() < 0.2 else int(rng.integers(0, shape.keys + 1)) for _ in range(2)]
         return cls(sides[0], sides[1], ALIGNMENTS[int(rng.integers(2))])
 
@@ -300,7 +300,7 @@ class Random(Part):
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
 
     def check(self, shape: Shape) -> None:
-        """Its array, and the numbers it is drawn from, take some GB at most."""
+        """Raises FieldError where its array would take more than some GB."""
         if shape.queries * shape.keys > _MOST_DRAWN:
             raise FieldError(
                 "mask",

@@ -80,7 +80,7 @@ class Mask:
 
     @property
     def text(self) -> str:
-        """What `parse` reads, but for a given array; empty without parts."""
+        """What `parse` reads; an array of the caller's is only named. Empty without parts."""
         return " & ".join(part.text for part in self.parts)
 
     def check(self, shape: Shape) -> None:
@@ -174,7 +174,7 @@ EVERYTHING = Mask()
 
 
 def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
-    """The mask of the three conditions that have a keyword of their own. Raises FieldError for what they are not."""
+    """The mask of the three conditions that have a keyword of their own. Raises FieldError for a malformed one."""
     parts: list[Part] = []
     alignment = "top_left" if causal in (True, False, None) else str(causal)
     if causal is not False and causal is not None:
@@ -192,7 +192,7 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
 
 
 def fields_of(mask: Mask) -> dict[str, Any]:
-    """The fields of a workload that say `mask`: of their own for one condition of each kind, the rest as text."""
+    """A workload's fields for `mask`: causal, window and key_lengths hold one condition each, mask the rest as text."""
     found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
     further: list[Part] = []
     diagonal = "top_left"  # along which the field's window lies

@@ -112,7 +112,7 @@ class Accuracy:
     of: str = "output"
 
     def precision(self) -> dict[str, Any]:
-        """What is shown of how exact it is: plain data under the keys that ``attnlab check --json`` has."""
+        """How exact it is, as plain data under the keys of ``attnlab check --json``."""
         return {
             "class": self.kind,
             "relative_error": self.relative_error,
@@ -192,7 +192,7 @@ class Result:
 
     @property
     def uncounted(self) -> bool:
-        """Whether it has a latency of which every turn was disturbed: nothing may rest on that."""
+        """Whether every turn of its latency was disturbed. Nothing may rest on such a latency."""
         latency = self.latency
         return latency is not None and len(latency.disturbed_rounds) == len(latency.samples)
 
@@ -320,7 +320,7 @@ SAME_BITS = (
 class Invariance:
     """Whether `contender` gave the same bits in `dtype`, by what was asked of `SAME_BITS`, as far as it could be asked.
 
-    queries, keys : of the problem. reason : why not all of it was asked. remembered : as of `Ceiling`.
+    queries, keys : of the inputs. reason : why some of it was not asked. remembered : as of `Ceiling`.
     """
 
     contender: str

@@ -1,8 +1,9 @@
 """One question, put to every backend alike: shape, mask, scale, number format, device, direction, inputs.
 
 A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
-FLOPs, least bytes and the size of its score matrix. Every field is declared once, here; command line, plan files,
-pytest options, labels, tables and the command that repeats a race are made from it.
+FLOPs, least bytes and the size of its score matrix. Every field is declared once, in the class `Workload`, with the
+help of its option: ``--causal`` is the field `causal`. Command line, plan files, pytest options, labels and tables are
+made from it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ OF_QUERIES = (OUTPUT, LOG_SUM, GRADIENTS[0])
 class Direction(NamedTuple):
     """One way through attention.
 
-    results : the names of what the call returns, in their order; one alone is returned as it is, several in a tuple.
-    "log sum" is ln Z, which `attend_with_log_sum` gives: the function in `call` returns it beside the output then.
-    With a gradient among them the library must differentiate, and the inputs have an output gradient: with the output
-    too the forward pass is timed, without it the gradients alone. flops : of matrix products, in those of "forward".
+    results : the names of what the call returns, in order. One is returned as it is, several as a tuple. "log sum" is
+    ln Z, from `attend_with_log_sum`. With a gradient among them the library differentiates, and the inputs have an
+    output gradient. With the output too the forward pass is timed, without it the gradients alone. flops : of the
+    matrix products, as a multiple of those of "forward".
     """
 
     results: tuple[str, ...]
@@ -112,7 +113,7 @@ def declaration(one: Field[Any]) -> Declared:
 
 
 def in_label(one: Field[Any], value: Any) -> str:
-    """What a label says of a `value` of a field; nothing at its default, but for what is said always."""
+    """The part of a label that shows a `value` of a field. Empty at its default, unless the field is always shown."""
     told = declaration(one)
     if value == one.default and not told.always:
         return ""
@@ -246,7 +247,8 @@ class Workload:
         written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
     def _check(self, name: str, value: Any, default: Any, names: Sequence[str]) -> None:
-        """Raises FieldError for an unknown name, a flag that is none, what no block is asked for, and a wrong seed."""
+        """Raises FieldError for an unknown name, a flag that is not true or false, a field that blocks do not have, a
+        wrong seed."""
         known = (*names, GIVEN) if name == "bias" else names
         named = value is default or (isinstance(value, str) and value in known)
         if names and not named and not (name == "distribution" and self.captured):
@@ -275,7 +277,7 @@ class Workload:
     def captured(self) -> Captured | None:
         """The file that the inputs are read from, None where they are drawn.
 
-        Raises FieldError where its digest is not told: `attnlab.workload.distributions.named` finds it.
+        Raises FieldError where the digest is missing; `attnlab.workload.distributions.named` computes it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
@@ -286,15 +288,15 @@ class Workload:
 
     @property
     def masked(self) -> Mask:
-        """Which keys the queries see, but for an array of a caller's own."""
+        """Which keys the queries see, without an array that the caller gave."""
         further = Mask.parse("" if self.mask == GIVEN else self.mask)
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
     def of_inputs(cls, inputs: Inputs, **rest: Any) -> Workload:
-        """The workload that inputs pose; of arrays beside query, key and value it says only that they are given.
+        """The workload of these inputs. Of a mask or bias that is an array it says only that it was given.
 
-        rest : device, direction and layout, which inputs do not tell.
+        rest : device, direction and layout, which inputs do not have.
         """
         return cls(
             **inputs.shape._asdict(),
@@ -324,7 +326,7 @@ class Workload:
 
     @property
     def core(self) -> Workload:
-        """What is asked of the core: itself, or of a block the attention between its projections."""
+        """This workload, or of a block the attention between its projections."""
         return self if self.d_model is None else self.with_(d_model=None, rotary=False, layout="bshd")
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -341,7 +343,7 @@ class Workload:
         return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
     def cut(self, name: str, result: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
-        """A named result at these query rows; whole where it has none, as gradients of key and value."""
+        """A named result at these query rows. Gradients of key and value have no query rows and stay whole."""
         if name not in OF_QUERIES:
             return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
@@ -361,7 +363,7 @@ class Workload:
     def flops(self) -> int:
         """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction.
 
-        Those of a block's projections are among them: a multiplication and an addition a weight and token.
+        A block's projections count too: one multiplication and one addition for each weight and token.
         """
         core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
         if self.d_model is None:
@@ -372,9 +374,9 @@ class Workload:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of query, key and value together, of a bias, and of the output's gradient where gradients are asked.
+        """Bytes of query, key, value and bias, and of the output's gradient where gradients are asked for.
 
-        Of a block: of x, its memory and its parameters, and of a bias.
+        Of a block: bytes of x, memory, parameters and bias.
         """
         return self._bytes_read(self.batch * self.queries, self.batch * self.keys, self.queries * self.keys)
 
@@ -425,7 +427,7 @@ class Workload:
         return " ".join(filter(None, parts))
 
     def options(self) -> list[str]:
-        """The command line's options that say it, ``["--length", "512", ...]``, but for what is at its default."""
+        """The options that give this workload, ``["--length", "512", ...]``. Defaults are left out."""
         given: list[str] = ["--length", str(self.queries)]
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
