@@ -1,4 +1,4 @@
-"""FlashInfer's attention over a batch of sequences, by its wrapper for prefill or for decoding, on CUDA.
+"""FlashInfer's attention over a batch of sequences, by its wrapper for prefill, on CUDA.
 
 ``flashinfer.BatchPrefillWithRaggedKVCacheWrapper`` (https://github.com/flashinfer-ai/flashinfer, 0.2 or newer;
 arXiv:2501.01005): the kernels that serving engines prefill with, in float16 and bfloat16, sums in float32, head_dim 64,
@@ -11,16 +11,11 @@ along the bottom-right diagonal, and a window has no right side but the diagonal
 keys that no query sees, which copies the others in every call where there are several sequences. A scale of 0 or below
 is folded into the query.
 
-``wrapper=decode`` asks ``BatchDecodeWithPagedKVCacheWrapper`` instead, made for one query a sequence; with
-``wrapper=decode_tensor_cores`` it is told to use tensor cores, as serving engines do where heads are grouped. Its
-keys and values are read where they lie, as pages of at most 256 tokens that stand one after another.
-
 Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none. Memory: the output and a workspace of 128 MiB,
 which is taken when a workload is prepared, O(n).
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -36,14 +31,10 @@ flashinfer: Any = required("flashinfer", extra="flashinfer")
 
 LIBRARY = "torch"
 MEMORY = {"scores": 0, "outputs": 4.1}
-SETTINGS = {"wrapper": ("prefill", "decode", "decode_tensor_cores")}
-_wrapper = "prefill"
 
 _LIMITS = Limits("FlashInfer", equal_dims=False, backward=False)
 _DIMS = ((64, 64), (128, 128), (192, 128), (256, 256))
 _WORKSPACE_BYTES = 128 * 2**20
-#: tokens of a page, at most
-_PAGE = 256
 
 
 class Form(NamedTuple):
@@ -60,12 +51,6 @@ class Form(NamedTuple):
     device: torch.device
     scale: float
     softcap: float | None
-
-
-def configure(wrapper: str) -> None:
-    """Which of its wrappers computes."""
-    global _wrapper
-    _wrapper = wrapper
 
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
@@ -96,10 +81,7 @@ def attend(
     form = _form(query, key, value, scale, softcap, causal, causal_bottom_right, window, window_bottom_right)
     keys = form.sides.keys
     q, k, v = (array.transpose(1, 2).flatten(0, 1) for array in (query, key[:, :, :keys], value[:, :, :keys]))
-    if _wrapper == "prefill":
-        output: Tensor = _planned(form).run(q, k, v)
-    else:
-        output = _planned(form).run(q, tuple(one.view(-1, _page(form), *one.shape[1:]) for one in (k, v)))
+    output: Tensor = _planned(form).run(q, k, v)
     return output.view(form.batch, form.queries, form.heads, form.value_dim).transpose(1, 2)
 
 
@@ -115,21 +97,13 @@ def declines(workload: Workload) -> tuple[str, str] | None:
             "head_dim",
             f"FlashInfer's kernels are made for head_dim {known}, got {'/'.join(map(str, dims))}",
         )
-    if _wrapper != "prefill" and (workload.queries > 1 or dims[0] != dims[1]):
-        return "queries", (
-            f"its wrapper for decoding takes one query and value_dim = head_dim; leave out wrapper={_wrapper}"
-        )
     sides = Sides.of_flags(workload, told(workload, KEYWORDS))
     if sides is None or sides.right > 0:
         return (
             "mask",
             "its band of keys cannot be told by FlashInfer's bottom-right causal mask and left window",
         )
-    return refusal(attend if _wrapper == "prefill" else _of_one_query, workload)
-
-
-def _of_one_query(query: Tensor, key: Tensor, value: Tensor, **asked: Any) -> Tensor:
-    return attend(query[:, :, :1], key, value, **asked)
+    return refusal(attend, workload)
 
 
 def _form(
@@ -145,8 +119,6 @@ def _form(
 @functools.lru_cache(maxsize=16)
 def _planned(form: Form) -> Any:
     """The wrapper that computes `form`, planned now."""
-    if _wrapper != "prefill":
-        return _planned_decoding(form)
     wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(_workspace(form.device), kv_layout="NHD")
     starts = torch.arange(form.batch + 1, dtype=torch.int32, device=form.device)
     wrapper.plan(
@@ -164,35 +136,6 @@ def _planned(form: Form) -> Any:
         kv_data_type=form.dtype,
     )
     return wrapper
-
-
-def _planned_decoding(form: Form) -> Any:
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
-        _workspace(form.device), kv_layout="NHD", use_tensor_cores=_wrapper == "decode_tensor_cores"
-    )
-    page = _page(form)
-    made = functools.partial(torch.arange, dtype=torch.int32, device=form.device)
-    pages = form.sides.keys // page
-    wrapper.plan(
-        made(form.batch + 1) * pages,
-        made(form.batch * pages),
-        torch.full((form.batch,), page, dtype=torch.int32, device=form.device),
-        form.heads,
-        form.kv_heads,
-        form.head_dim,
-        page,
-        window_left=form.sides.left,
-        logits_soft_cap=form.softcap,
-        sm_scale=form.scale,
-        q_data_type=form.dtype,
-        kv_data_type=form.dtype,
-    )
-    return wrapper
-
-
-def _page(form: Form) -> int:
-    """Tokens of a page: of the keys of a sequence none is left over."""
-    return math.gcd(form.sides.keys, _PAGE)
 
 
 @functools.lru_cache(maxsize=1)

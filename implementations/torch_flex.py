@@ -8,6 +8,9 @@ not at all. Without a mask all blocks are seen in full: with no block mask PyTor
 A kernel is compiled for the shapes of a call, for seconds, or, where a head has fewer than 2^16 scores and no array is
 looked up, once for many shapes; making the block mask looks once at every pair. Both happen when a call is first made.
 
+Compiled for AVX2 by PyTorch 2.13 the kernel reads past the end of its arrays for some lengths, which makes rows of the
+last head wrong: 8, 24, 40, … and 120 keys of head_dim 8 or 16 are declined.
+
 On the CPU FlexAttention has no backward pass, no float64, and returns no ln Z, with which sinks could be added: these
 are declined.
 
@@ -64,6 +67,9 @@ def declines(workload: Workload) -> tuple[str, str] | None:
         return "dtype", "FlexAttention's kernel for the CPU has no float64"
     if workload.backward:
         return "direction", "FlexAttention has no backward pass on the CPU"
+    past = workload.head_dim in (8, 16) and workload.keys < _BLOCK and workload.keys % 16 == 8
+    if past and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        return "keys", f"FlexAttention reads past {workload.keys} keys of head_dim 8 or 16 (pytorch#159247)"
     return None
 
 

@@ -67,16 +67,14 @@ def _requirements(value: str) -> tuple[str, ...] | None:
     return asked if all(one.specifier or one.url for one in named) else None
 
 
+_THREADS = {str(one): one for one in range(1, _MOST_THREADS + 1)}
 #: settings that are no environment variables: what they have to be, and what reads them, None where they are not that
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "threads": (
-        f"a whole number from 1 to {_MOST_THREADS:,}",
-        {str(one): one for one in range(1, _MOST_THREADS + 1)}.get,
-    ),
+    "threads": (f"a whole number from 1 to {_MOST_THREADS:,}", _THREADS.get),
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
     "slowed": ("a percentage from 0 to 1000", _percent),
-    "projection": (f"one of {', '.join(PROJECTIONS)}", {one: one for one in PROJECTIONS}.get),
-    "mask": (f"{' or '.join(FORMS)}", {one: one for one in FORMS}.get),
+    "projection": (f"one of {', '.join(PROJECTIONS)}", dict(zip(PROJECTIONS, PROJECTIONS, strict=True)).get),
+    "mask": (f"{' or '.join(FORMS)}", dict(zip(FORMS, FORMS, strict=True)).get),
     "deterministic": ("0 or 1", {"0": False, "1": True}.get),
     "python": ("the path of an interpreter or of a virtual environment", str),
     "with": ("requirements with versions, as torch==2.11.0, ; between them", _requirements),

@@ -115,7 +115,7 @@ def not_in_form(workload: Workload, form: str | None, options: Collection[str]) 
 def given(
     inputs: Inputs, options: Collection[str], library: Library, dtype: str, form: str | None = None
 ) -> dict[str, Any]:
-    """What `attend` is given beside its arrays, by keyword; of a inputs that is not `unsupported`."""
+    """What `attend` is given beside its arrays, by keyword; of inputs that are not `unsupported`."""
     found = given_nothing(options)
     flags = {} if form == NO_MASK else None if form else _told(inputs.mask, inputs.shape, options)
     bias: Any = inputs.bias

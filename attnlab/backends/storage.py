@@ -25,13 +25,6 @@ ROOM = 2
 #: random stream of a workload's seed by which pages are shuffled; see `attnlab.workload.drawing` for the others
 _SHUFFLE = 9
 
-#: what a library must do for a storage, and what is said where it does not
-_WITHOUT = {
-    "concatenate": "does not concatenate arrays",
-    "in_place": "does not write into an array where it lies",
-    "taking": "does not take rows by their numbers",
-}
-
 
 class Stored(NamedTuple):
     """Keys and values of one workload, laid down in a library.
@@ -49,11 +42,11 @@ class Storage(NamedTuple):
     """One way to store keys and values.
 
     lay : from library, workload, key and value in NumPy, (batch, kv_heads, keys, dim), to what is stored; nothing of
-    this is on the clock. needs : what of the library it needs.
+    this is on the clock. needs : what of the library it needs, and what a library does not do that lacks it.
     """
 
     lay: Callable[[Library, Workload, Array, Array], Stored]
-    needs: str
+    needs: tuple[str, str]
 
 
 def not_stored(workload: Workload, library: Library) -> Refusal | None:
@@ -62,11 +55,10 @@ def not_stored(workload: Workload, library: Library) -> Refusal | None:
         return None
     if workload.backward:
         reason = f"gradients are computed on contiguous keys and values only, not {workload.storage}"
-    elif getattr(library, need := STORED[workload.storage].needs, False):
-        return None
-    else:
-        reason = f"attnlab's {library.name} library {_WITHOUT[need]}"
-    return Refusal("storage", reason)
+        return Refusal("storage", reason)
+    need, lacks = STORED[workload.storage].needs
+    reason = f"attnlab's {library.name} library does not {lacks}"
+    return None if getattr(library, need, False) else Refusal("storage", reason)
 
 
 def _cache(library: Library, workload: Workload, *of_keys: Array, grown: bool) -> Stored:
@@ -178,10 +170,11 @@ def _gathered(
     return Stored(read, lying, placed)
 
 
+_TAKING = ("taking", "take rows by their numbers")
 #: every way but the contiguous one, by its name in `attnlab.workload.workload.STORAGES`
 STORED = {
-    "preallocated": Storage(partial(_cache, grown=False), "in_place"),
-    "grown": Storage(partial(_cache, grown=True), "concatenate"),
-    "packed": Storage(_packed, "taking"),
-    "paged": Storage(_paged, "taking"),
+    "preallocated": Storage(partial(_cache, grown=False), ("in_place", "write into an array where it lies")),
+    "grown": Storage(partial(_cache, grown=True), ("concatenate", "concatenate arrays")),
+    "packed": Storage(_packed, _TAKING),
+    "paged": Storage(_paged, _TAKING),
 }

@@ -6,7 +6,7 @@ import itertools
 import math
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -57,33 +57,23 @@ def local(n_q: int, n_k: int, left: int, right: int) -> Tensor:
 def flash_attn() -> ModuleType:
     """flash_attn 2.8: (batch, length, heads, dim)."""
 
-    def flash_attn_func(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        dropout_p: float = 0.0,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        window_size: tuple[int, int] = (-1, -1),
-        softcap: float = 0.0,
-        alibi_slopes: Tensor | None = None,
-        deterministic: bool = False,
-        return_attn_probs: bool = False,
-        lengths: Tensor | None = None,
-    ) -> Tensor:
+    known = {"softmax_scale", "causal", "window_size", "softcap", "alibi_slopes", "deterministic"}
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, lengths: Any = None, **asked: Any) -> Tensor:
+        assert {"softmax_scale", "window_size"} <= {*asked} <= known
         assert q.dtype == k.dtype == v.dtype and q.dtype in HALVES
-        assert q.shape[3] == k.shape[3] == v.shape[3] <= 256 and softmax_scale is not None
-        n_q, n_k = q.shape[1], k.shape[1]
-        seen = local(n_q, n_k, window_size[0], 0 if causal else window_size[1])[None, None]
+        assert q.shape[3] == k.shape[3] == v.shape[3] <= 256
+        n_q, n_k, (left, right) = q.shape[1], k.shape[1], asked["window_size"]
+        seen = local(n_q, n_k, left, 0 if asked["causal"] else right)[None, None]
         if lengths is not None:
-            assert lengths.dtype == torch.int32 and not causal and window_size == (-1, -1)
+            assert lengths.dtype == torch.int32 and not asked["causal"] and (left, right) == (-1, -1)
             seen = seen & (torch.arange(n_k) < lengths[:, None, None, None])
-        bias = None
-        if alibi_slopes is not None:
-            assert alibi_slopes.dtype == torch.float32 and alibi_slopes.shape == (q.shape[2],)
-            bias = -alibi_slopes[:, None, None] * distances(n_q, n_k).abs()
+        bias, slopes = None, asked.get("alibi_slopes")
+        if slopes is not None:
+            assert slopes.dtype == torch.float32 and slopes.shape == (q.shape[2],)
+            bias = -slopes[:, None, None] * distances(n_q, n_k).abs()
         wide = [one.float().transpose(1, 2) for one in (q, k, v)]
-        output = attention(wide[0], wide[1], wide[2], softmax_scale, seen, bias, softcap)
+        output = attention(wide[0], wide[1], wide[2], asked["softmax_scale"], seen, bias, asked["softcap"])
         return output.transpose(1, 2).to(q.dtype)
 
     def flash_attn_with_kvcache(
@@ -103,23 +93,13 @@ def flash_attn() -> ModuleType:
 def sageattention() -> ModuleType:
     """sageattention 2: (batch, heads, length, dim) where the layout is HND."""
 
-    def sageattn(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        tensor_layout: str = "HND",
-        is_causal: bool = False,
-        sm_scale: float | None = None,
-        return_lse: bool = False,
-    ) -> Tensor:
-        assert tensor_layout == "HND" and q.dtype in HALVES and sm_scale is not None
-        assert q.shape[3] == k.shape[3] == v.shape[3] <= 128
+    def sageattn(q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Tensor:
+        assert {*asked} == {"tensor_layout", "is_causal", "sm_scale"} and asked["tensor_layout"] == "HND"
+        assert q.dtype in HALVES and q.shape[3] == k.shape[3] == v.shape[3] <= 128
         assert all(one.stride(-1) == 1 for one in (q, k, v)), "Last dim of qkv must be contiguous."
-        seen = None
-        if is_causal:
-            assert q.shape[2] == k.shape[2]
-            seen = local(q.shape[2], k.shape[2], -1, 0)
-        return attention(q.float(), k.float(), v.float(), sm_scale, seen).to(q.dtype)
+        assert q.shape[2] == k.shape[2] or not asked["is_causal"]
+        seen = local(q.shape[2], k.shape[2], -1, 0) if asked["is_causal"] else None
+        return attention(q.float(), k.float(), v.float(), asked["sm_scale"], seen).to(q.dtype)
 
     return module("sageattention", sageattn=sageattn)
 
@@ -166,42 +146,9 @@ def flashinfer() -> ModuleType:
             parts = zip(of_q, of_k, strict=True)
             return torch.cat([sequence(q[a], k[b], v[b], self.asked) for a, b in parts])
 
-    class BatchDecodeWithPagedKVCacheWrapper:
-        made: ClassVar[list[Any]] = []
-
-        def __init__(
-            self, float_workspace_buffer: Tensor, kv_layout: str = "NHD", use_tensor_cores: bool = False
-        ) -> None:
-            assert kv_layout == "NHD" and float_workspace_buffer.dtype == torch.uint8
-            self.use_tensor_cores = use_tensor_cores
-            self.made.append(self)
-
-        def plan(
-            self, indptr: Tensor, indices: Tensor, last_page_len: Tensor, *sizes: int, **asked: Any
-        ) -> None:
-            num_qo_heads, num_kv_heads, head_dim, page_size = sizes
-            assert indptr.dtype == indices.dtype == last_page_len.dtype == torch.int32
-            assert len(indices) == indptr[-1]
-            self.pages = [indices[slice(*pair)] for pair in itertools.pairwise(indptr.tolist())]
-            self.last, self.asked = last_page_len.tolist(), asked
-            assert all(0 < last <= page_size for last in self.last)
-            self.query = (len(self.last), num_qo_heads, head_dim)
-            self.page = (page_size, num_kv_heads, head_dim)
-
-        def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
-            assert tuple(q.shape) == self.query and q.dtype == self.asked["q_data_type"]
-            assert all(tuple(one.shape[1:]) == self.page for one in paged_kv_cache)
-            found = []
-            for query, pages, last in zip(q, self.pages, self.last, strict=True):
-                n_k = (len(pages) - 1) * self.page[0] + last
-                k, v = (one[pages].flatten(0, 1)[:n_k] for one in paged_kv_cache)
-                found.append(sequence(query[None], k, v, self.asked))
-            return torch.cat(found)
-
     return module(
         "flashinfer",
         __version__="0.6.1",
-        BatchDecodeWithPagedKVCacheWrapper=BatchDecodeWithPagedKVCacheWrapper,
         BatchPrefillWithRaggedKVCacheWrapper=BatchPrefillWithRaggedKVCacheWrapper,
     )
 
@@ -237,10 +184,7 @@ def xformers() -> dict[str, ModuleType]:
         if isinstance(attn_bias, Tensor):
             assert attn_bias.shape == (query.shape[0], *lead, n_q, n_k) and attn_bias.dtype == query.dtype
             alignment = 128 // torch.finfo(attn_bias.dtype).bits
-            assert all(stride % alignment == 0 for stride in attn_bias.stride()[:-1]), (
-                attn_bias.shape,
-                attn_bias.stride(),
-            )
+            assert all(stride % alignment == 0 for stride in attn_bias.stride()[:-1])
             bias = attn_bias.float().reshape(query.shape[0], -1, n_q, n_k)
             seen, bias = bias > -math.inf, bias.masked_fill(bias == -math.inf, 0.0)
         elif isinstance(attn_bias, LocalAttentionFromBottomRightMask):

@@ -16,7 +16,6 @@ from unittest.mock import Mock
 import fake_kernels
 import pytest
 import torch
-from every import judged
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
@@ -77,23 +76,6 @@ def test_all_that_it_does_not_decline_passes_the_gate(
         assert not found.asked and "computes in float16 and bfloat16 only" in found.refusal["forward"]
     else:
         assert found.asked > 30
-
-
-@pytest.mark.parametrize("fields", [{}, {"batch": 3, "keys": 300}, {"keys": 7, "window": None}])
-@pytest.mark.parametrize("wrapper", ["decode", "decode_tensor_cores"])
-def test_flashinfer_decodes_by_the_wrapper_that_is_asked_for(
-    wrapper: str, fields: dict[str, Any], loaded: Loaded
-) -> None:
-    """Grouped heads, a window and a soft cap, the keys in whole pages; more queries are for the other wrapper."""
-    backend, file = loaded("flashinfer")
-    file.configure(wrapper)
-    grouped = HALF.with_(kv_heads=2, keys=512, window=(40, 0), softcap=4.0, causal="bottom_right")
-    workload = grouped.with_(**{"queries": 1, **fields})
-    found = judged(on_the_cpu(backend, file), workload.with_(device="cpu"))
-    assert found.passed, found.reason
-    (planned,) = file.flashinfer.BatchDecodeWithPagedKVCacheWrapper.made  # once, before the clock
-    assert planned.use_tensor_cores is (wrapper == "decode_tensor_cores")
-    assert "one query" in str(file.declines(workload.with_(queries=2)))
 
 
 @pytest.mark.parametrize("wanted", [False, True])

@@ -123,34 +123,6 @@ def test_what_a_library_lacks_is_declined_with_the_reason(
     assert said is not None and reason in said.reason
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"queries": 1, "keys": 1000},
-        {"queries": 130, "keys": 700, "causal": "bottom_right", "window": (40, 0)},
-        {"queries": 7, "keys": 300, "key_lengths": (300, 129)},
-        {"kv_heads": 1, "causal": True},
-        {"sinks": True, "heads": 20, "kv_heads": 4, "queries": 1, "keys": 700},
-        {"softcap": 2.0, "causal": True},
-        {"bias": "alibi", "causal": "bottom_right", "keys": 50},
-        {"mask": "random(0.3)"},
-        {"head_dim": 80, "value_dim": 80, "causal": True, "scale": -0.3},
-        {"layout": "bshd", "dtype": "bfloat16"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("name", ["executorch", "vllm_cpu"])
-def test_operators_for_pytorch_are_right(name: str, asked: dict[str, Any]) -> None:
-    """At a head_dim that vLLM has; most questions of the gate have another."""
-    workload = SMALL.with_(**{"kv_heads": None, "scale": None, **asked})
-    backend = here(name)
-    if refusal := backend.declines(workload):
-        pytest.skip(refusal.reason)
-    found, expected = (backend.bind(workload)(), load("torch_eager").bind(workload.with_(dtype="float32"))())
-    error = torch.linalg.vector_norm(found.float() - expected) / torch.linalg.vector_norm(expected)
-    assert error < {"float32": 2e-6, "bfloat16": 1.5e-2}[workload.dtype]
-
-
 @pytest.mark.parametrize(("precision", "format"), [("f32", None), ("bf16", "bfloat16"), ("f16", "float16")])
 def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(
     precision: str, format: str | None
