@@ -166,26 +166,23 @@ def chosen_claims(ids: Iterable[str] = ()) -> list[Claim]:
 
 def judge(
     ids: Iterable[str] = (),
-    *,
-    seed: int = 0,
-    backends: Sequence[str] | None = None,
-    folders: Sequence[Path | str] = (),
     findings: Iterable[Finding] = (),
     on_event: Callable[[str, int, int], None] = lambda name, done, total: None,
+    **how: Any,
 ) -> list[Claim]:
     """The claims called `ids`, all where none is named, judged by the experiments that they need, each run once.
 
-    backends : names to measure through, all that are found where None. folders : where to look for more of them.
     findings : experiments that have been run already. on_event : is told the name of each experiment as it begins, how
-    many are done, and of how many. Raises ValueError for an unknown id or backend or a bad seed, before any has run.
+    many are done, and of how many. how : backends, seed and folders, as for `run_experiment`.
+    Raises ValueError for an unknown id or backend or a bad seed, before any has run.
     """
     wanted = chosen_claims(ids)
-    check_request(backends, seed, folders)
+    check_request(**how)
     found = {PUBLISHED: published()} | {one.experiment: one for one in findings}
     needed = [
         name for name in EXPERIMENTS if any(one.experiment == name for one in wanted) and name not in found
     ]
     for done, name in enumerate(needed):
         on_event(name, done, len(needed))
-        found[name] = run_experiment(name, backends, seed, folders)
+        found[name] = run_experiment(name, **how)
     return [one.judged(found.get(one.experiment)) for one in wanted]

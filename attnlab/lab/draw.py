@@ -12,19 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attnlab.figures import (
-    BLACK,
-    CYCLE,
-    GREY,
-    RED,
-    SIZE,
-    STANDARD_ERRORS,
-    entitle,
-    label_ends,
-    new_figure,
-    powers_of_two,
-    smooth,
-)
+from attnlab import figures
 from attnlab.lab.experiment import Chart, Row
 
 if TYPE_CHECKING:
@@ -48,40 +36,42 @@ def draw(chart: Chart, rows: Sequence[Row]) -> Figure | None:
         return None
     names = list(dict.fromkeys(_category(row, chart) for mine in found.values() for row in mine))
     high = max(2.2, 0.27 * len(names) + 1.3) if chart.by else _HEIGHT
-    figure, (axes,) = new_figure(width=_WIDTH, height=high)
+    figure, (axes,) = figures.new_figure(width=_WIDTH, height=high)
     if chart.by:
         _dots(axes, chart, found, names)
-        entitle(axes, "", chart.y, "")
+        figures.entitle(axes, "", chart.y, "")
     else:
         ends = _curves(axes, chart, found)
-        entitle(axes, "", chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
+        figures.entitle(axes, "", chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
     for text, at in chart.marks.items():
-        axes.axvline(at, color=GREY, linestyle="--", linewidth=1.1, zorder=1)
+        axes.axvline(at, color=figures.GREY, linestyle="--", linewidth=1.1, zorder=1)
         across = axes.get_xaxis_transform()
-        axes.text(at, 1.01, text, transform=across, fontsize=SIZE - 2, color=GREY, ha="center")
-    look: dict[str, Any] = {"fontsize": SIZE, "fontweight": "bold", "color": BLACK}
+        axes.text(
+            at, 1.01, text, transform=across, fontsize=figures.SIZE - 2, color=figures.GREY, ha="center"
+        )
+    look: dict[str, Any] = {"fontsize": figures.SIZE, "fontweight": "bold", "color": figures.BLACK}
     axes.set_title(chart.title, loc="left", pad=18 if chart.marks else 6, **look)
     if not chart.by:
-        label_ends(axes, ends)
+        figures.label_ends(axes, ends)
     return figure
 
 
 def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple[float, float, str, str]]:
     """Measured against a condition; returns the end of each line, its name and colour."""
     ends = []
-    for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
+    for (label, rows), colour in zip(lines.items(), figures.CYCLE, strict=False):
         by_backend: dict[str, list[Row]] = {}
         for row in sorted(rows, key=lambda row: float(row.where[chart.x])):
             by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
         # of the backend with the most rows: what theory predicts is the same for all
         longest = max(by_backend.values(), key=len)
-        room = np.array([max(STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
+        room = np.array([max(figures.STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
         x = np.array([float(row.where[chart.x]) for row in longest])
         y = np.array([row.predicted for row in longest])
         if any(row.compared for row in rows):
             curved = len(x) > 2 and chart.log_x and not chart.log_y
             line, low, high = (
-                (smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)
+                (figures.smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)
             )
             axes.plot(*line, color=colour, linewidth=1.6)
             axes.fill_between(low[0], low[1], high[1], color=colour, alpha=0.18, linewidth=0)
@@ -91,7 +81,9 @@ def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple
             _mark(axes, row.where[chart.x], row.measured, row, colour)
         ends.append((float(x[-1]), float(y[-1]), label, colour))
     if chart.log_x:
-        powers_of_two(axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows}))
+        figures.powers_of_two(
+            axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows})
+        )
     if chart.log_y:
         axes.set_yscale("log")
     if chart.limits:
@@ -104,7 +96,7 @@ def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence
     least = (
         chart.limits[0] if chart.limits and chart.log_x else -math.inf
     )  # what is 0 stands at the left edge
-    for (label, rows), colour in zip(lines.items(), CYCLE, strict=False):
+    for (label, rows), colour in zip(lines.items(), figures.CYCLE, strict=False):
         for row in rows:
             height = names.index(_category(row, chart))
             if row.compared:
@@ -120,7 +112,7 @@ def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence
     if chart.limits:
         axes.set_xlim(*chart.limits)
     if len(lines) > 1:
-        axes.legend(frameon=False, fontsize=SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.legend(frameon=False, fontsize=figures.SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _category(row: Row, chart: Chart) -> str:
@@ -132,6 +124,8 @@ def _mark(axes: Axes, x: float, y: float, row: Row, colour: str) -> None:
     if row.passed:
         axes.plot([x], [y], "o", color=colour, markerfacecolor="none", markersize=5, zorder=3)
         return
-    axes.plot([x], [y], "X", color=RED, markersize=7, zorder=5)
+    axes.plot([x], [y], "X", color=figures.RED, markersize=7, zorder=5)
     name = str(row.where.get("backend", ""))
-    axes.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=SIZE - 3, color=RED)
+    axes.annotate(
+        name, (x, y), (6, 4), textcoords="offset points", fontsize=figures.SIZE - 3, color=figures.RED
+    )

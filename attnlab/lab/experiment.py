@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ from attnlab.workload.workload import MOST_SEED
 
 #: the conditions that tell a row apart: numbers and names
 Where = Mapping[str, Any]
+#: of which quantity rows are picked; ... for any
+Quantity = str | tuple[str, ...] | EllipsisType
 #: the relation of a figure of which nothing is predicted
 MEASURED = "measured"
 
@@ -128,7 +131,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"the finding: {fault}") from None
 
 
-def pick(rows: Iterable[Row], quantity: str | Sequence[str], **where: Any) -> list[Row]:
+def pick(rows: Iterable[Row], quantity: Quantity, **where: Any) -> list[Row]:
     """The rows of that quantity with these conditions; a tuple or a list stands for any of its values, ... for all."""
 
     def among(value: Any, wanted: Any) -> bool:
@@ -163,7 +166,7 @@ _LEAD = "torch_sdpa"
 Rows = Callable[[Sequence[Row]], list[Row]]
 
 
-def of(quantity: str | tuple[str, ...], **where: Any) -> Rows:
+def of(quantity: Quantity, **where: Any) -> Rows:
     """For a chart: the rows of a quantity with these conditions, as `pick` takes them."""
     return lambda rows: pick(rows, quantity, **where)
 
@@ -213,9 +216,7 @@ class Experiment:
         return question, theory
 
 
-def measured(
-    quantity: str | tuple[str, ...], how: Callable[..., Any] = np.mean, **where: Any
-) -> Callable[..., float]:
+def measured(quantity: Quantity, how: Callable[..., Any] = np.mean, **where: Any) -> Callable[..., float]:
     """For a sentence: the mean, or `how` else, of what was measured of these rows; NaN without any."""
     return lambda rows: float(how([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
 
@@ -322,19 +323,10 @@ def run(
     if any(row.quantity != RAISED for row in rows):
         numbers = {name: number(rows) for name, number in experiment.numbers.items()}
         said = experiment.sentence.format(**numbers)
-    return Finding(
-        experiment=name,
-        title=experiment.title,
-        question=experiment.texts[0],
-        conclusion=said,
-        rows=tuple(rows),
-        facts={
-            "seed": seed,
-            "backends": ", ".join(asked) or "none",
-            "seconds": round(time.perf_counter() - begun, 2),
-        },
-        missing=missing,
-    )
+    seconds, names = round(time.perf_counter() - begun, 2), ", ".join(asked) or "none"
+    facts: dict[str, str | int | float] = {"seed": seed, "backends": names, "seconds": seconds}
+    texts = {"title": experiment.title, "question": experiment.texts[0], "conclusion": said}
+    return Finding(experiment=name, **texts, rows=tuple(rows), facts=facts, missing=missing)
 
 
 def _rows_of(experiment: Experiment, subject: Subject, missing: dict[str, str]) -> list[Row]:

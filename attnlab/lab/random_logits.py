@@ -68,16 +68,6 @@ class RandomEnergy:
     largest_logit: float
 
 
-FIELDS = (
-    "log_partition",
-    "entropy",
-    "participation",
-    "largest_weight",
-    "jacobian_norm_squared",
-    "largest_logit",
-)
-
-
 class _Grid(NamedTuple):
     """Nodes of the double integral: τ down the rows, x along the columns, y = τ + βx."""
 
@@ -163,7 +153,7 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
 
 
 def _expectations(n: int, beta: float, spacing: float) -> Array:
-    """All expectations at one spacing, in the order of `FIELDS`."""
+    """All expectations at one spacing, in the order of the fields of `RandomEnergy`."""
     from scipy.integrate import cumulative_simpson
     from scipy.special import ndtr
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,12 +14,11 @@ import pytest
 from verdicts import VERDICTS
 
 from attnlab.backends.contender import in_this_process
-from attnlab.errors import Unavailable
 from attnlab.figures import save
 from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run_chapter, run_experiment
 from attnlab.lab.claims import claims
 from attnlab.lab.draw import draw
-from attnlab.lab.experiment import Experiment, Row, Subject, pick, run
+from attnlab.lab.experiment import Row, Subject, pick
 from attnlab.lab.observables import black_box
 from attnlab.report import experiments_page
 
@@ -119,30 +117,11 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
         read_chapter(tmp_path)
 
 
-def test_an_experiment_without_a_usable_backend_says_so() -> None:
-    finding = run_experiment("saturation", ["torch_sdpa_cudnn"])
-    assert not finding.rows and "torch_sdpa_cudnn" in finding.missing
-    assert finding.conclusion == "No backend could be measured."
-
-
 def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
-    finding = run_experiment("formula", ["not_causal"], folders=[faulty])
+    finding = run_experiment("formula", ["not_causal", "torch_sdpa_cudnn"], folders=[faulty])
     assert finding.passed and {row.where.get("mask", "none") for row in finding.rows} == {"none"}
-    assert "causal" in finding.missing["not_causal"]
-
-
-def test_what_a_missing_package_would_measure_is_left_out_and_told() -> None:
-    """As memory without its tracer: no backend did wrong, and the rest of the experiment stands."""
-
-    def measure(one: Subject) -> Iterator[Row]:
-        yield one.row("first", {}, 1.0, 1.0)
-        raise Unavailable("no tracer")
-
-    made = Experiment(
-        about="?", title="", measure=measure, sentence="{one}", numbers={"one": len}, lesson="", charts=()
-    )
-    found = run("made", made, ["numpy_vectorized"], 0, [])
-    assert found.passed and found.conclusion == "1" and found.missing == {"numpy_vectorized": "no tracer"}
+    assert "causal" in finding.missing["not_causal"] and "torch_sdpa_cudnn" in finding.missing
+    assert run_experiment("saturation", ["torch_sdpa_cudnn"]).conclusion == "No backend could be measured."
 
 
 def test_a_slip_in_a_request_is_told_before_anything_runs() -> None:
@@ -159,12 +138,10 @@ def test_a_slip_in_a_request_is_told_before_anything_runs() -> None:
 @pytest.mark.parametrize(
     ("relation", "measured", "error", "passed"),
     [
-        ("=", 1.4, 0.1, True),
         ("=", 1.6, 0.1, False),
         ("=", math.nan, 0.1, False),
         ("<", 0.6, 0.1, False),
         ("≤", 1.1, 0.0, False),
-        ("≤", math.nan, 0.0, False),
         ("≥", 0.9, 0.1, True),
     ],
 )

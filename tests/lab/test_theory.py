@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
 
 from attnlab.lab import theory
-from attnlab.lab.random_logits import FIELDS
 
 rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
 
@@ -45,19 +44,6 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None
     assert abs(off) < 5 * math.sqrt((excess - 1) / repeats)
 
 
-@pytest.mark.parametrize(("mq", "mk"), [(0.0, 2.0), (2.0, 0.0), (1.0, -1.0)])
-def test_a_mean_of_the_keys_shifts_a_row_and_one_of_the_queries_spreads_it(mq: float, mk: float) -> None:
-    """Over all pairs both add to the variance of a scaled score; within a row, all that a softmax sees, one does."""
-    rng, draws, d = np.random.default_rng(5), 3000, 16
-    q, k = rng.standard_normal((draws, 1, d)) + mq, rng.standard_normal((draws, 40, d)) + mk
-    scores = (q * k).sum(axis=-1) / math.sqrt(d)
-    exact = theory.dot_product_moments(d, query_mean=mq, key_mean=mk, scale=d**-0.5)
-    assert exact.variance == pytest.approx(1 + mq**2 + mk**2)
-    pooled = ((scores - exact.mean) ** 2).mean(axis=1)
-    for found, expected in ((scores.var(axis=1, ddof=1), 1 + mq**2), (pooled, exact.variance)):
-        assert abs(found.mean() - expected) < 5 * found.std() / math.sqrt(draws)
-
-
 # -- random rows
 
 
@@ -84,20 +70,8 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
     sampled = (log_z, log_z - (p * s).sum(axis=1), squares, p.max(axis=1), norm, s.max(axis=1))
     of_queries = dim and theory.attention_under_random_inputs(n, dim, beta)
     found = of_queries or theory.random_energy(n, beta)
-    for field, values in zip(FIELDS, sampled, strict=True):
+    for field, values in zip(list(vars(found))[2:], sampled, strict=True):
         assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
-
-
-@pytest.mark.parametrize("n", [64, 1024, 10**6])
-def test_the_mean_of_z_is_that_of_a_row_below_freezing_and_of_none_beyond(n: int) -> None:
-    """n e^(β²/2) lies above the largest logit at every β; logits near β², of which it is made, are there up to β_c."""
-    critical = theory.critical_beta(n)
-    for ratio in (0.1, 0.5, 1.0, 2.0):
-        mean, largest = math.log(n) + (ratio * critical) ** 2 / 2, ratio * critical**2
-        assert mean - largest == pytest.approx((1 - ratio) ** 2 * math.log(n), abs=1e-9)
-        found = theory.random_energy(n, ratio * critical).log_partition
-        assert found < mean + 1e-12 and (mean - found < 0.25) is (ratio <= 0.5)
-    assert theory.random_energy(n, 2 * critical).log_partition < 2 * critical**2
 
 
 def test_a_few_keys_are_frozen_to_and_not_one() -> None:
@@ -136,16 +110,6 @@ def test_the_jacobian_of_so_many_unscaled_rows_is_next_to_nothing(dim: int, shar
     assert below / 3000 == pytest.approx(share, abs=4 * math.sqrt(share / 3000))
 
 
-@pytest.mark.parametrize("b", [1.0, 2.0])
-def test_the_output_answers_to_a_score_by_b_times_a_covariance(b: float) -> None:
-    """Weights e^(bs)/Z: ∂o/∂s_j = b p_j (v_j − o), by differences."""
-    rng, step = np.random.default_rng(4), 1e-5
-    s, v = rng.standard_normal(5), rng.standard_normal((5, 2))
-    moved = [[softmax(b * (s + sign * step * np.eye(5)[j])) @ v for j in range(5)] for sign in (1, -1)]
-    expected = b * theory.output_response(softmax(b * s), v)
-    assert np.subtract(*moved) / (2 * step) == pytest.approx(expected, abs=1e-9)
-
-
 @settings(max_examples=40)
 @given(rows, st.integers(0, 99))
 def test_what_holds_for_every_row(s: np.ndarray, seed: int) -> None:
@@ -180,10 +144,6 @@ def test_tabled_thresholds(dtype: str, u: float, under: float, over: float) -> N
     assert theory.unit_roundoff(dtype) == u
     assert theory.underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
     assert theory.overflow_threshold(dtype) == pytest.approx(over, abs=0.005)
-    if dtype != "bfloat16":
-        info, found = np.finfo(dtype), theory.float_format(dtype)
-        assert (found.largest, found.smallest_normal) == (info.max, info.tiny)
-        assert found.smallest_subnormal == info.smallest_subnormal
 
 
 def test_the_rms_of_one_rounding_is_that_of_a_log_uniform_mantissa() -> None:

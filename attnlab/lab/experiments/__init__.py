@@ -9,6 +9,7 @@ import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnlab.backends.discovery import require, unasked
 from attnlab.lab.experiment import Experiment, Finding, generator, run
@@ -62,7 +63,9 @@ def run_experiment(
     return run(name, one, unasked(folders) if backends is None else backends, seed, folders)
 
 
-def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[Path | str] = ()) -> None:
+def check_request(
+    backends: Sequence[str] | None = None, seed: int = 0, folders: Sequence[Path | str] = ()
+) -> None:
     """Raises ValueError for a bad seed or an unknown backend, before anything is measured."""
     generator(seed)
     for name in backends or ():
@@ -72,24 +75,22 @@ def check_request(backends: Sequence[str] | None, seed: int, folders: Sequence[P
 def run_chapter(
     folder: Path,
     names: Sequence[str] = CHAPTER,
-    *,
-    backends: Sequence[str] | None = None,
-    seed: int = 0,
-    folders: Sequence[Path | str] = (),
     on_event: Callable[[str], None] = lambda text: None,
+    **how: Any,
 ) -> list[Finding]:
     """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
 
-    Returns all findings of the file. `on_event` is told the name of each experiment as it begins. Raises ValueError as
-    `run_experiment` does, before anything has run, and OSError where the folder cannot be written to.
+    Returns all findings of the file. `on_event` is told the name of each experiment as it begins. how : backends, seed
+    and folders, as for `run_experiment`. Raises ValueError as that does, before anything has run, and OSError where the
+    folder cannot be written to.
     """
     wanted = chosen_experiments(names)
-    check_request(backends, seed, folders)
+    check_request(**how)
     found = read_chapter(folder)
     for name in wanted:
         if all(one.experiment != name for one in found):
             on_event(name)
-            found.append(run_experiment(name, backends, seed, folders))
+            found.append(run_experiment(name, **how))
             new = folder / f"{CHAPTER_FILE}.new"
             new.write_text(json.dumps([one.to_dict() for one in found]), encoding="utf-8")
             new.replace(folder / CHAPTER_FILE)
@@ -99,6 +100,5 @@ def run_chapter(
 def read_chapter(folder: Path) -> list[Finding]:
     """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
     file = folder / CHAPTER_FILE
-    if not file.exists():
-        return []
-    return [Finding.from_dict(one) for one in json.loads(file.read_text(encoding="utf-8"))]
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return [Finding.from_dict(one) for one in found]

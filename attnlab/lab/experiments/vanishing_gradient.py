@@ -33,6 +33,8 @@ SMALL = 1e-3
 _NORMS = (1e-5, 1e-4, SMALL, 1e-2, 3e-2, 1e-1, 3e-1)
 #: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
 _HEAD_DIMS, _LENGTHS = (64, 256, 1024, 4096), (256, 1024, 16384)
+#: dimensions of queries whose length is given; two more make an array of aligned width
+_FEW = 14
 #: a square norm is read from a backend to about 1e-12
 _SQUARE_SLACK = 1e-12
 #: rows of the law, and copies of each
@@ -102,19 +104,18 @@ def _against_sizes(one: Subject) -> Iterator[Row]:
     """Rows without a gradient against d_k, unscaled over 1024 keys; the mean square norm against n, scaled at d_k = 64.
 
     Given its query a row has independent normal logits, whose size follows from the query's length alone. So queries of
-    16 dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
+    few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
     """
     for head_dim in _HEAD_DIMS:
         lengths = np.sqrt(one.rng(820, head_dim).chisquare(head_dim, (1, 32, 128, 1)))
-        seen = one.observed((825, head_dim), (32, 128, _KEYS), 16, 1.0, lengths)
+        seen = one.observed((825, head_dim), (32, 128, _KEYS), _FEW, 1.0, lengths)
         where, norms = {"scaling": "unscaled", "head_dim": head_dim}, np.sqrt(seen.jacobian_norm_squared[0])
         yield _share_row(one, AGAINST_DIM, where, norms, SMALL, (_KEYS, head_dim, 1.0))
+    scale = _HEAD_DIM**-0.5
     for keys in _LENGTHS:
-        seen = one.observed((830, keys), (12, 24, keys), _HEAD_DIM, _HEAD_DIM**-0.5)
-        exact, where = (
-            attention_under_random_inputs(keys, _HEAD_DIM, _HEAD_DIM**-0.5),
-            {"against": "n", "keys": keys},
-        )
+        lengths = np.sqrt(one.rng(828, keys).chisquare(_HEAD_DIM, (1, 12, 24, 1)))
+        seen = one.observed((830, keys), (12, 24, keys), _FEW, scale, lengths)
+        exact, where = attention_under_random_inputs(keys, _HEAD_DIM, scale), {"against": "n", "keys": keys}
         yield from one.means(where, seen, exact, SQUARE, slack=_SQUARE_SLACK)
 
 

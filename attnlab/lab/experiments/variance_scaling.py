@@ -92,9 +92,8 @@ def measure(one: Subject) -> Iterator[Row]:
             where = {"scaling": scaling, "head_dim": head_dim}
             rows.append(one.row(VARIANCE, where, exact.variance, found, standard_error=error))
         yield from rows
-        y, y_error = (
-            np.array([getattr(row, name) for row in rows]) for name in ("measured", "standard_error")
-        )
+        y = np.array([row.measured for row in rows])
+        y_error = np.array([row.standard_error for row in rows])
         # weighted least squares: points are independent, and their errors known and small (Press et al., §15.2)
         fit, covariance = np.polyfit(np.log(dims), np.log(y), 1, w=y / y_error, cov="unscaled")
         error = math.sqrt(covariance[0, 0])
