@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
+from attnlab.backends.contender import Contender, side_of
 from attnlab.backends.discovery import load
 from attnlab.correctness.questions import Question
-from attnlab.errors import Declined, Misbehaved
+from attnlab.correctness.weighing import judge
+from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.library import Library, thread_variables
 from attnlab.processes import Channel, Failed, Process, serve
 from attnlab.system import cores, processor_seconds
@@ -35,6 +36,9 @@ from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
+SERVE = "attnlab.correctness.answering:serve_answers"
+#: seconds in which a library is imported
+_LOADING = 120.0
 INPUTS = ("query", "key", "value", "output gradient")
 #: calls whose results are looked at again: buffers that are used in turn are two or three
 _REMEMBERED = 8
@@ -58,15 +62,32 @@ class Child:
     probe: Probe
 
     def load(
-        self, name: str, settings: Mapping[str, str], folders: Sequence[str], mask: str | None
+        self, name: str, settings: Mapping[str, str], folders: Sequence[str], mask: str | None, device: str
     ) -> dict[str, Any]:
-        """Import the backend; it stays for the life of the process. Or the `fault` of its file."""
+        """Import a backend in place of the one before, and its library; what it is, and why it declines, if it does.
+
+        `reason` : why it declines even a plain workload, else None. Raises Misbehaved for a file that cannot be loaded.
+        """
         try:
             backend = replace(load(name, folders, dict(settings)), mask_form=mask)
         except ValueError as fault:
-            return {"fault": str(fault)}
-        self.probe = Probe(backend)
-        return {"computes_in": backend.computes_in}
+            raise Misbehaved(str(fault)) from None
+        self.probe, versions = Probe(backend), backend.open(device).versions()
+        plain = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64, device=device)
+        refusal = backend.declines(plain if backend.block is None else plain.with_(d_model=256))
+        told = {"library": backend.library, "summary": backend.summary, "computes_in": backend.computes_in}
+        return {**told, "versions": versions, "reason": None if refusal is None else refusal.reason}
+
+    def confirm(self, workload: Workload, run: bool) -> None:
+        """Raises Declined, and Misbehaved where its answer to the `workload`, if it is `run`, is wrong."""
+        backend = self.probe.backend
+        backend.require(workload)
+        if run:
+            inputs, rows = inputs_of(workload), range(workload.queries)
+            answers = backend.named(workload, backend.bind(workload, inputs)())
+            found = judge(workload, inputs, rows, answers, backend.computes_in)
+            if not found.passed:
+                raise Misbehaved(found.reason or "failed the accuracy check")
 
     def answer(
         self,
@@ -85,6 +106,47 @@ class Child:
     def same_bits(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
         """See `bits`."""
         return bits(self.probe.backend, dtype, device, size)
+
+
+class Held:
+    """A backend in a process of its own, as whoever asks it holds it; it is started again where it has ended.
+
+    said : what `Child.load` told.
+    """
+
+    def __init__(self, contender: Contender, folders: Sequence[str], device: str) -> None:
+        self.contender, self._folders, self._device = contender, folders, device
+        self._process: Process | None = None
+        self.said: dict[str, Any] = {}
+
+    @property
+    def process(self) -> Process:
+        """That of the backend, started if need be. Raises Failed."""
+        if self._process is not None and self._process.alive:
+            return self._process
+        one = self.contender
+        variables = one.environment(os.environ)
+        # nothing is timed: threads that wait would spin on the cores that work out answers
+        variables.setdefault("OMP_WAIT_POLICY", "passive")
+        try:
+            side = side_of(one, self._folders)
+            self._process = Process(SERVE, environment=variables, interpreter=side.interpreter)
+        except (Unavailable, OSError) as fault:
+            raise Failed("unavailable", str(fault)) from None
+        how: dict[str, Any] = {"settings": dict(one.settings), "mask": one.mask, "device": self._device}
+        try:
+            self.said = self._process.ask(
+                "load", seconds=_LOADING, name=one.backend, folders=list(side.folders), **how
+            )
+        except BaseException:
+            self.end()
+            raise
+        return self._process
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.end()
 
 
 class Probe:
@@ -308,22 +370,20 @@ def with_other_threads(contender: Contender) -> Contender:
     return replace(contender, threads=1 if now > 1 else 2)
 
 
-def same_bits(
-    contender: Contender, process: Process, other: Process, dtypes: Sequence[str], device: str
-) -> list[Invariance]:
-    """What `contender` does in each of `dtypes`, asked in its `process` and in one with other threads.
+def same_bits(held: Held, other: Held, dtypes: Sequence[str], device: str) -> list[Invariance]:
+    """What a backend does in each of `dtypes`, asked in its process and in one with other threads.
 
     A dtype that it declines is left out.
     """
     found: list[Invariance] = []
     for dtype in dtypes:
         how: dict[str, Any] = {"seconds": _SECONDS, "dtype": dtype, "device": device}
-        one = Invariance(contender.name, dtype)
+        one = Invariance(held.contender.name, dtype)
         try:
-            told = process.ask("same_bits", **how)
+            told = held.process.ask("same_bits", **how)
             size, same, why = told["size"], told["same"], told["reason"]
             one = replace(one, queries=_QUERIES // size, keys=_KEYS // size, same=same, reason=why)
-            threaded = other.ask("same_bits", **how, size=size)["output"]
+            threaded = other.process.ask("same_bits", **how, size=size)["output"]
             alike = threaded.tobytes() == told["output"].tobytes()
             one = replace(one, same={**same, SAME_BITS[-1]: alike})
         except Failed as fault:

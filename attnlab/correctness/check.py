@@ -12,7 +12,6 @@ the check goes on. The right answer is worked out here while the backend works o
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.contender import Contender, side_of
-from attnlab.correctness.answering import same_bits, with_other_threads
+from attnlab.backends.contender import Contender
+from attnlab.correctness.answering import Held, same_bits, with_other_threads
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
 from attnlab.correctness.questions import (
     BACKWARD,
@@ -36,8 +35,8 @@ from attnlab.correctness.questions import (
     table,
 )
 from attnlab.correctness.weighing import allowance, explained, relative_error, weigh
-from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.processes import Failed, Process
+from attnlab.errors import Declined, Misbehaved
+from attnlab.processes import Failed
 from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
 from attnlab.workload.number_formats import DTYPES, carrier, lower
@@ -240,9 +239,6 @@ class _Asking:
 
 #: the order of asking: what most backends have, and what shows most, first
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
-#: seconds in which a library is imported
-_LOADING = 120.0
-_SERVE = "attnlab.correctness.answering:serve_answers"
 
 
 @dataclass(frozen=True)
@@ -358,11 +354,13 @@ def check(
             raise ValueError(f"no number format is called {dtype!r}; {suggestion(dtype, DTYPES)}")
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
-    box = _BlackBox(asked, folders, device, deadline, on_event)
+    how: dict[str, Any] = {"seed": seed, "device": device, "everything": everything}
+    how |= {"deadline": deadline, "on_event": on_event}
+    held, other = (Held(one, folders, device) for one in (asked, with_other_threads(asked)))
     ends: dict[str, Examined] = {}
     try:
         for dtype in dtypes:
-            ends[dtype] = box.examined(dtype, seed, everything)
+            ends[dtype] = _examined(held, dtype, (), **how)
             if not ends[dtype].loaded:
                 break
             if not keep:
@@ -371,120 +369,52 @@ def check(
         wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
             if end.blamed in wrong:
-                ends[dtype] = box.examined(dtype, seed, everything, spared=wrong)
+                ends[dtype] = _examined(held, dtype, wrong, **how)
         found = _summary(asked.name, ends)
         if invariance and found.passed:
-            with_others = _started(with_other_threads(asked), folders)[0]
-            try:
-                answered = [dtype for dtype, one in found.formats.items() if one.passed]
-                same = same_bits(asked, box.process, with_others, answered, device)
-                found = replace(found, invariance=same)
-            finally:
-                with_others.end()
+            answered = [dtype for dtype, one in found.formats.items() if one.passed]
+            found = replace(found, invariance=same_bits(held, other, answered, device))
         return found
     finally:
-        box.end()
+        held.end()
+        other.end()
 
 
-def _started(contender: Contender, folders: Sequence[str]) -> tuple[Process, dict[str, Any]]:
-    """A process that has loaded the backend, and what that says of it. Raises Failed."""
-    if "OMP_WAIT_POLICY" not in {name for name, _ in contender.variables} | set(os.environ):
-        # nothing is timed: threads that wait would spin on the cores that work out answers
-        contender = replace(contender, variables=(*contender.variables, ("OMP_WAIT_POLICY", "passive")))
+def _examined(
+    held: Held,
+    dtype: str,
+    spared: Collection[str],
+    seed: int,
+    device: str,
+    everything: bool,
+    deadline: float,
+    on_event: Callable[[str], None],
+) -> Examined:
+    """How the questions in one dtype end. spared : dtypes in which nothing is asked, between questions of others."""
+    from threadpoolctl import threadpool_limits
+
     try:
-        side = side_of(contender, folders)
-        process = Process(_SERVE, environment=contender.environment(os.environ), interpreter=side.interpreter)
-    except (Unavailable, OSError) as fault:
-        raise Failed("unavailable", str(fault)) from None
-    try:
-        how: dict[str, Any] = {"settings": dict(contender.settings), "mask": contender.mask}
-        how |= {"name": contender.backend, "folders": list(side.folders)}
-        said = process.ask("load", seconds=_LOADING, **how)
-        if "fault" in said:
-            raise Failed("raised", said["fault"])
-        return process, said
-    except BaseException:
-        process.end()
-        raise
+        held.process.signal(0)
+    except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
+        return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
+    less = lower(dtype, held.said["computes_in"])
+    # processor seconds that the backend took so far: a busy machine does not make it slow
+    asked_in, last, seconds = less or dtype, "", 0.0
 
-
-class _BlackBox:
-    """A backend in its own process, which is started again where it has ended, as `examine` asks it."""
-
-    def __init__(
-        self,
-        contender: Contender,
-        folders: Sequence[str],
-        device: str,
-        deadline: float,
-        on_event: Callable[[str], None],
-    ) -> None:
-        self._contender, self._folders, self._device = contender, folders, device
-        self._deadline, self._on_event = deadline, on_event
-        self._process: Process | None = None
-        self._computes_in: str | None = None
-        #: processor seconds that the backend took so far: a busy machine does not make it slow
-        self._seconds = 0.0
-        #: the dtype of the arrays and that in which the backend is asked, and those in which nothing is asked
-        self._dtype, self._asked_in = "", ""
-        self._spared: Collection[str] = ()
-        #: the dtype of the question that was asked last
-        self._last = ""
-
-    @property
-    def process(self) -> Process:
-        """That of the backend, started if need be. Raises Failed."""
-        if self._process is None or not self._process.alive:
-            self._process, said = _started(self._contender, self._folders)
-            self._computes_in = said["computes_in"]
-        return self._process
-
-    def end(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.end()
-
-    def examined(self, dtype: str, seed: int, everything: bool, spared: Collection[str] = ()) -> Examined:
-        """How the questions in one dtype end."""
-        from threadpoolctl import threadpool_limits
-
-        try:
-            self.process.signal(0)
-        except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
-            return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
-        less = lower(dtype, self._computes_in)
-        self._dtype, self._asked_in, self._spared = dtype, less or dtype, spared
-        clock: dict[str, Any] = {} if everything else {"clock": lambda: self._seconds, "daily": True}
-        try:
-            # right answers are small products: a second thread here would only spin
-            with threadpool_limits(1):
-                found = examine(self._answers, self._asked_in, seed=seed, kinds=KINDS, **clock)
-        except Failed as fault:
-            if fault.kind == "unavailable":
-                return Examined(dtype, unasked=str(fault))
-            blamed = self._last if self._last != self._asked_in else None
-            found = Examined(dtype, fault=str(fault), blamed=blamed)
-        if less and found.fault:
-            found.fault = f"in {dtype}, computed in {less}: {found.fault}"
-        found.lower = less
-        return found
-
-    def _answers(self, question: Question) -> Answers:
-        """What it answers, by name. Raises Failed where its process ends, or the backend is not to be had."""
-        lowered, inputs = self._computes_in is not None, question.inputs
+    def answers(question: Question) -> Answers:
+        nonlocal last, seconds
+        lowered, inputs = held.said["computes_in"] is not None, question.inputs
         # those of others, which come between, would be held to theirs
-        if question.dtype in self._spared or (lowered and question.dtype != self._asked_in):
+        if question.dtype in spared or (lowered and question.dtype != asked_in):
             raise Declined(f"{question.dtype} is not asked about here")
-        if lowered:
-            inputs = inputs.cast(self._dtype)
-        self._last = question.dtype
-        self._on_event(f"{self._contender.name}: {question.text}")
-        plain, arrays = pack(inputs)
-        how: dict[str, Any] = {"plain": plain, "arrays": list(arrays), "device": self._device}
-        how |= {"direction": question.workload().direction, "layouts": question.layouts}
+        last = question.dtype
+        on_event(f"{held.contender.name}: {question.text}")
+        plain, arrays = pack(inputs.cast(dtype) if lowered else inputs)
+        how: dict[str, Any] = {"plain": plain, "arrays": list(arrays), "layouts": question.layouts}
         try:
-            wait = self.process.begin("answer", seconds=self._deadline, **how)
-            _ = question.expected
+            direction = question.workload().direction
+            wait = held.process.begin("answer", seconds=deadline, device=device, direction=direction, **how)
+            _ = question.expected  # is worked out while the backend works
             reply = wait()
         except Failed as fault:
             if fault.kind == "declined":
@@ -492,12 +422,22 @@ class _BlackBox:
             if fault.kind in ("wrong", "raised", "memory"):
                 raise Misbehaved(str(fault)) from None
             raise Failed(fault.kind, f"{question.text}: {fault}", fault.tail) from None
-        self._seconds += reply["seconds"]
-        named: Answers = reply["results"]
-        if lowered:  # float16 is carried in itself
-            carried = question.inputs.query.dtype
-            named = {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
-        return named
+        seconds += reply["seconds"]
+        carried, named = inputs.query.dtype, reply["results"]  # float16 is carried in itself
+        return {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
+
+    clock: dict[str, Any] = {} if everything else {"clock": lambda: seconds, "daily": True}
+    try:
+        with threadpool_limits(1):  # right answers are small products: a second thread here would only spin
+            found = examine(answers, asked_in, seed=seed, kinds=KINDS, **clock)
+    except Failed as fault:
+        if fault.kind == "unavailable":
+            return Examined(dtype, unasked=str(fault))
+        found = Examined(dtype, fault=str(fault), blamed=last if last != asked_in else None)
+    if less and found.fault:
+        found.fault = f"in {dtype}, computed in {less}: {found.fault}"
+    found.lower = less
+    return found
 
 
 def _summary(name: str, ends: dict[str, Examined]) -> Checked:

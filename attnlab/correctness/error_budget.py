@@ -69,16 +69,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.numbers import (
-    ONE_MANTISSA,
-    ROUNDING_RMS,
-    Array,
-    FloatFormat,
-    float_format,
-    one_of,
-    real,
-    whole,
-)
+from attnlab.correctness import numbers
+from attnlab.correctness.numbers import ONE_MANTISSA, Array, FloatFormat, chain_variance, rounding_variance
 from attnlab.correctness.reference import Rows, at_rows, blocks, cap_slope, finite, turned
 from attnlab.workload.inputs import Inputs
 
@@ -96,8 +88,6 @@ FOLDED, WRITTEN_OUT, BIAS = 2, 3, 2
 #: mean square of the error of tanh, in roundings, and its largest, in u: libraries are good to two units in the last
 #: place
 TANH, LARGEST_TANH = 4, 4
-#: by source the variances of all components, and the variance of their ‖error‖²
-Noises = Mapping[str, tuple[Array | float, float]]
 _ARRAYS = ("output", "worst_case", "tilt")
 
 
@@ -108,7 +98,7 @@ class ErrorBudget:
     output : (batch, heads, rows, value_dim), the exact result in float64.
     variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
         same shape. A source that is not there rounds nothing.
-    scatters : by source, the variance of ‖ô − o‖_F² that its finitely many roundings leave.
+    shared : by source, what the variance of ‖ô − o‖_F² has for roundings that several rows share.
     worst_case : the bound that no correct implementation exceeds, infinite where there is none.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
@@ -117,7 +107,7 @@ class ErrorBudget:
 
     output: Array
     variances: dict[str, Array]
-    scatters: dict[str, float]
+    shared: dict[str, float]
     worst_case: Array
     exponent_error: float
     tilt: Array
@@ -126,19 +116,15 @@ class ErrorBudget:
     def empty(cls, shape: Sequence[int], sources: Iterable[str] = SOURCES) -> "ErrorBudget":
         """Zeros, to be added to."""
         exact, tilt, bound = (np.zeros(shape) for _ in range(3))
-        scatters = dict.fromkeys(sources, 0.0)
-        return cls(exact, {one: np.zeros(shape) for one in scatters}, scatters, bound, 0.0, tilt)
+        variances = {one: np.zeros(shape) for one in sources}
+        return cls(exact, variances, dict.fromkeys(variances, 0.0), bound, 0.0, tilt)
 
-    def add(
-        self, noises: Noises, at: Any = ..., exponent_error: float = 0.0, **more: Array | float
-    ) -> "ErrorBudget":
+    def add(self, variances: Mapping[str, Array], at: Any = ..., **more: Array | float) -> "ErrorBudget":
         """Itself, with independent errors at these components; `more` is added to its other arrays."""
         for name, array in more.items():
             getattr(self, name)[at] += array
-        for source, (variance, scatter) in noises.items():
+        for source, variance in variances.items():
             self.variances[source][at] += variance
-            self.scatters[source] += float(scatter)
-        self.exponent_error = max(self.exponent_error, exponent_error)
         return self
 
     @property
@@ -156,12 +142,14 @@ class ErrorBudget:
     def relative_scatter(self) -> float:
         """Standard deviation of the measured relative error, as a fraction of `relative`.
 
-        One rounding of a score moves a whole row of the output. So a few roundings decide a small or saturated call,
-        and a limit of 1.25 budgets raises false alarms there unless some of these are added. NaN where nothing is
-        rounded.
+        One rounding of a score moves a whole row of the output: a row counts as one error, but for the rounding of the
+        output itself. So a few roundings decide a small or saturated call, and a limit of 1.25 budgets raises false
+        alarms there unless some of these are added. NaN where nothing is rounded.
         """
-        total = self._total
-        return math.sqrt(sum(self.scatters.values())) / (2 * total) if total > 0 else math.nan
+        total, found = self._total, sum(self.shared.values())
+        for source, variance in self.variances.items():
+            found += energy(variance if source == "output" else variance.sum(axis=-1))
+        return math.sqrt(found) / (2 * total) if total > 0 else math.nan
 
     @cached_property
     def _total(self) -> float:
@@ -170,12 +158,10 @@ class ErrorBudget:
     def restricted_to(self, *sources: str) -> "ErrorBudget":
         """The budget of an implementation with the roundings of these sources only.
 
-        Raises ValueError for a name that is not a source.
+        Raises KeyError for a name that is not a source.
         """
-        for source in sources:
-            one_of("source", source, tuple(self.variances))
-        kept = {source: one for source, one in self.variances.items() if source in sources}
-        return replace(self, variances=kept, scatters={source: self.scatters[source] for source in kept})
+        kept = {source: self.variances[source] for source in sources}
+        return replace(self, variances=kept, shared={source: self.shared[source] for source in kept})
 
     def classes(self, classes: Mapping[str, Sequence[str]] = CLASSES) -> "dict[str, ErrorBudget]":
         """That of each class, which rounds at the sources that it names."""
@@ -246,40 +232,11 @@ def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: f
     relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + 3 relative_scatter); the
     scatter is negligible but for small or saturated calls. Raises ValueError for a negative or non-finite error.
     """
-    error = real("relative_error", relative_error, least=0.0)
+    error = numbers.real("relative_error", relative_error, least=0.0)
     for name, budget in budgets.items():
         if error <= slack * budget.relative * (1 + 3 * budget.relative_scatter):
             return name
     return None
-
-
-# -- one rounding, and sums of many
-
-
-def mean_square(form: FloatFormat) -> float:
-    """Of one rounding, relative: (c u)²."""
-    return (ROUNDING_RMS * form.unit_roundoff) ** 2
-
-
-def rounding_variance(x: Array, form: FloatFormat) -> Array:
-    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
-
-    Below τ a number is lost whole, which is the smaller error.
-    """
-    half = form.smallest_subnormal / 2
-    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
-    subnormal = np.abs(x) < form.smallest_normal
-    if subnormal.any():
-        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
-    return found
-
-
-def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
-    """Of a sum in a chain of so many additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
-
-    squares : Σa² over the terms. total : A, their sum.
-    """
-    return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)
 
 
 def energy(x: Array) -> float:
@@ -305,13 +262,17 @@ class Roundings:
     """
 
     def __init__(self, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> None:
-        self.form, self.inner = (
-            float_format(dtype),
-            float_format("float64" if dtype == "float64" else "float32"),
+        inner = "float64" if dtype == "float64" else "float32"
+        self.form, self.inner = numbers.float_format(dtype), numbers.float_format(inner)
+        self.score_roundings, self.any_unfused = (
+            numbers.whole("score_roundings", score_roundings, 0),
+            any_unfused,
         )
-        self.score_roundings, self.any_unfused = whole("score_roundings", score_roundings, 0), any_unfused
         truths = 2 if dtype == "float64" else 1
-        self.inner_variance, self.stored_variance = truths * mean_square(self.inner), mean_square(self.form)
+        self.inner_variance, self.stored_variance = (
+            truths * numbers.mean_square(self.inner),
+            numbers.mean_square(self.form),
+        )
         self.inner_roundoff = truths * self.inner.unit_roundoff
         self.weights_roundoff = self.form.unit_roundoff * (WRITTEN_OUT if any_unfused else 1)
         self.stored_sum_variance = self.stored_variance if any_unfused else 0.0
@@ -433,27 +394,18 @@ class RoundedRows:
         S' apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
         """
         n, visible, seen = terms.shape[-2], self.rows.visible, self.rows.seen
-        step, end = math.ceil(n / BLOCKS), np.zeros(1)
-        # of each quarter: the sum before it, and what its blocks add up to for a chain that begins at 0
-        quarters: list[tuple[Any, ...]] = []
+        step, sums = math.ceil(n / BLOCKS), dict.fromkeys(CHAINS, (np.zeros(1), np.zeros(1)))
         for block, start in enumerate(range(0, n, step)):
             keys = slice(start, min(start + step, n))
             count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
-            before, end = end, end + self.rows.weights[..., keys] @ terms[..., keys, :]
-            more = count / 3 * (before * before + before * end + end * end), count * (before + end), count
-            if block % (BLOCKS // 4):
-                first, *those = quarters.pop()
-                quarters.append((first, *(one + other for one, other in zip(those, more, strict=True))))
-            else:
-                quarters.append((before, *more))
-        chains = []
-        for number in CHAINS:
-            begins = (quarters[at - at % (4 // number)][0] for at in range(len(quarters)))
-            chains.append(
-                sum(a - s * b + s * s * c for s, (_, a, b, c) in zip(begins, quarters, strict=True))
-            )
-        found = np.maximum.reduce(chains) + seen / BLOCKS / 2 * squares
-        return np.maximum(chain_variance(seen, squares, totals), squares + found), found
+            more = self.rows.weights[..., keys] @ terms[..., keys, :]
+            for chains, (before, found) in sums.items():
+                if block % (BLOCKS // chains) == 0:
+                    before = np.zeros(1)
+                end = before + more
+                sums[chains] = end, found + count / 3 * (before * before + before * end + end * end)
+        most = np.maximum.reduce([found for _, found in sums.values()]) + seen / BLOCKS / 2 * squares
+        return np.maximum(chain_variance(seen, squares, totals), squares + most), most
 
 
 def rounded_rows(inputs: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
@@ -467,14 +419,10 @@ def rounded_rows(inputs: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
 def add_output(found: ErrorBudget, block: RoundedRows, extremes: tuple[Array, Array] | None) -> None:
     """Add the output of one block. extremes : the least and greatest values that its rows see, for the worst case."""
     rows = block.rows
-    found.add(
-        _noises(block),
-        rows.at,
-        block.exponent_error,
-        output=rows.output,
-        tilt=(rows.weights * rows.scale_response) @ rows.v,
-        worst_case=math.inf if extremes is None else _bound(block, extremes),
-    )
+    tilt = (rows.weights * rows.scale_response) @ rows.v
+    bound = math.inf if extremes is None else _bound(block, extremes)
+    found.add(_variances(block), rows.at, output=rows.output, tilt=tilt, worst_case=bound)
+    found.exponent_error = max(found.exponent_error, block.exponent_error)
 
 
 def largest_logarithm_error(block: RoundedRows, u: float) -> Array:
@@ -482,8 +430,8 @@ def largest_logarithm_error(block: RoundedRows, u: float) -> Array:
     return np.asarray(np.minimum(u * np.abs(block.log_partition), block.absorbed) + u * block.log_sum)
 
 
-def _noises(block: RoundedRows) -> Noises:
-    """Of the output of one block."""
+def _variances(block: RoundedRows) -> dict[str, Array]:
+    """Of the output of one block, by source."""
     rows, roundings = block.rows, block.roundings
     p, o, v = rows.weights, rows.output, rows.v
     squares, v2, o2 = p * p, v * v, o * o
@@ -495,27 +443,20 @@ def _noises(block: RoundedRows) -> Noises:
     # the sum of weights and values, that of the exponentials, and the division by it
     summed_up = 1 + np.maximum(rows.seen / 3, partial[..., -1:])
     accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o2)
-    # a factor that all weights of a row share
-    shared = block.logarithm_variance + block.lost_weight_variance
-    summed = roundings.stored_sum_variance * o2
-    # one rounding of a score moves value_dim components at once: its share of ‖error‖² is squared whole
-    v_norms, o_norms = v2.sum(axis=-1)[..., None, :], o2.sum(axis=-1, keepdims=True)
-    leverage = squares * np.maximum(v_norms - 2 * o @ turned(v) + o_norms, 0.0)
-    output, weights = rounding_variance(o, roundings.form), rounding_variance(p, roundings.form)
 
     def moved(variance: Array) -> Array:
         # Σ_j p_j² variance_j (v_j − o)² by expansion; where it cancels it is far below the other terms
         mass = squares * variance
-        whole_mass = mass.sum(axis=-1, keepdims=True)
-        return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o2 * whole_mass, 0.0))
+        total = mass.sum(axis=-1, keepdims=True)
+        return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o2 * total, 0.0))
 
-    of_scores = energy(leverage * block.stored.scores) + energy(summed.sum(axis=-1))
-    of_inner = energy(leverage * block.inner.scores) + energy(accumulated) + energy(shared * o_norms)
+    # a factor that all weights of a row share
+    shared = block.logarithm_variance + block.lost_weight_variance
     return {
-        "output": (output, energy(output)),
-        "weights": (weights @ v2, energy(weights * v_norms)),
-        "scores": (moved(block.stored.scores) + summed, of_scores),
-        "inner": (moved(block.inner.scores) + accumulated + shared * o2, of_inner),
+        "output": rounding_variance(o, roundings.form),
+        "weights": rounding_variance(p, roundings.form) @ v2,
+        "scores": moved(block.stored.scores) + roundings.stored_sum_variance * o2,
+        "inner": moved(block.inner.scores) + accumulated + shared * o2,
     }
 
 
@@ -557,14 +498,13 @@ def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows
         "scores": of_stored + roundings.stored_sum_variance,
         "inner": of_inner + roundings.inner_variance * chained + block.lost_weight_variance,
     }
-    variances = {source: np.where(none, 0.0, one) for source, one in variances.items()}
     size = 2 * np.abs(block.log_partition) + np.abs(rows.top) + block.log_sum
     bound = block.largest + roundings.weights_roundoff + (rows.seen + 4 + size) * roundings.inner_roundoff
     found.add(
-        {source: (one, energy(one)) for source, one in variances.items()},
+        {source: np.where(none, 0.0, one) for source, one in variances.items()},
         rows.at,
-        block.exponent_error,
         output=block.log_partition,
         tilt=(p * rows.through(rows.raw)).sum(axis=-1, keepdims=True),
         worst_case=np.where(none, 0.0, bound),
     )
+    found.exponent_error = max(found.exponent_error, block.exponent_error)

@@ -6,7 +6,7 @@ Nothing here is chosen: every bound follows from the inputs and from the unit ro
 A multi-head block rounds in its projections, in its core, and in its last projection. Every component of q, k and v is
 a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t of the sum y₀ = Σa and
 y = y₀ + b, it has the variance of a chain of N = d_model additions at the inner unit roundoff
-(`error_budget.chain_variance`), and that of storing it:
+(`numbers.chain_variance`), and that of storing it:
 
     σ² = (c u_i)²[(1 + N/2)Σa² + (N/3)y₀² + y²] + (c u)² max(y₀², y²)
 
@@ -29,27 +29,16 @@ W_O are drawn independently.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.error_budget import (
-    SCORES,
-    ErrorBudget,
-    Roundings,
-    add_log_sum,
-    add_output,
-    chain_variance,
-    energy,
-    error_budget,
-    largest_logarithm_error,
-    rounded_rows,
-    rounding_variance,
-)
+from attnlab.correctness import error_budget as forward
+from attnlab.correctness.error_budget import SCORES, ErrorBudget, Roundings, rounded_rows
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import ONE_MANTISSA, Array
+from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
 from attnlab.workload.inputs import Block, Inputs, angles
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
@@ -68,7 +57,7 @@ class Expected:
     what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
     budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
     gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
-    these are, None for all. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
+    these are. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
     is 0 there. of_block : whether it is a block's output, which stands here as that of one head. of : its name.
     checked : how many query rows were chosen, of how many.
     """
@@ -81,15 +70,11 @@ class Expected:
     mantissa: float = 1.0
     shared: tuple[int, ...] = (3,)
     gained: str = "outputs are {} on average: the weights do not sum to 1, or are cut off instead of rounded"
-    rows: NDArray[np.intp] | None = None
+    rows: NDArray[np.intp] = field(default_factory=lambda: np.arange(0))
     infinite: NDArray[np.bool_] | None = None
     of_block: bool = False
     of: str = OUTPUT
     checked: tuple[int, int] = (0, 0)
-
-    def row(self, at: int) -> int:
-        """The number, in the whole answer, of the row that is here at `at`."""
-        return at if self.rows is None else int(self.rows[at])
 
     @property
     def lenient(self) -> ErrorBudget:
@@ -147,7 +132,7 @@ def expect(
         for name, budget in zip(GRADIENTS, budgets, strict=False):
             found[name] = Expected(inputs.dtype, budget.classes(GRADIENT_CLASSES), **more)
     for name, one in found.items():
-        at = chosen if name in OF_QUERIES else None
+        at = chosen if name in OF_QUERIES else np.arange(one.output.shape[2])
         found[name] = replace(one, of=name, rows=at, checked=(chosen.size, n_q))
     return found
 
@@ -163,11 +148,11 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     for block in rounded_rows(asked, roundings):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
         low[at], high[at] = extremes = block.rows.extremes
-        logarithms[at] = largest_logarithm_error(block, inner)
+        logarithms[at] = forward.largest_logarithm_error(block, inner)
         sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
-        add_output(whole, block, extremes)
+        forward.add_output(whole, block, extremes)
         if log_sum:
-            add_log_sum(logarithm, empty, block)
+            forward.add_log_sum(logarithm, empty, block)
     n = inputs.shape.keys + (inputs.sinks is not None)
     # weights, their sum and output rounded, sums of n terms, ln Z in one number: the weights need not add to 1
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
@@ -204,8 +189,10 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
     projected = _projected(block, index, rounded)
     exact = {name: one.value for name, one in projected.items()}
     core = at_rows(inputs, index).with_(**exact, block=None)
-    before = error_budget(core, any_unfused=True)
-    before.add({source: _through(core, projected, source, before.output) for source in _SOURCES})
+    before = forward.error_budget(core, any_unfused=True)
+    for source in _SOURCES:
+        variance, before.shared[source] = _through(core, projected, source, before.output)
+        before.add({source: variance})
     names = ("out_proj.weight", "out_proj.bias")
     weight, bias = (np.asarray(block.parameters[name], np.float64) for name in names)
 
@@ -219,16 +206,15 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
         A square matrix of independent numbers leaves half as many independent components as it was given.
         """
         mean, then = float(before.variances[source].sum()), float(after[source].sum())
-        return 2 * before.scatters[source] * (then / mean) ** 2 if mean > 0 else 0.0
+        return 2 * before.shared[source] * (then / mean) ** 2 if mean > 0 else 0.0
 
     own = _linear(joined(before.output), weight, bias, rounded)
     after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
-    scatters, bound = {source: kept(source) for source in after}, np.full_like(own.value, np.inf)
+    shared, bound = {source: kept(source) for source in after}, np.full_like(own.value, np.inf)
     tilt = joined(before.tilt) @ weight.T
-    whole = ErrorBudget(own.value, after, scatters, bound, before.exponent_error, tilt)
+    whole = ErrorBudget(own.value, after, shared, bound, before.exponent_error, tilt)
     # a bias added after the sum was stored is what the least precise of honest blocks does
-    noises = zip(_SOURCES, (own.variance, own.again), strict=True)
-    return whole.add({source: (one, energy(one)) for source, one in noises})
+    return whole.add(dict(zip(_SOURCES, (own.variance, own.again), strict=True)))
 
 
 def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Projected:

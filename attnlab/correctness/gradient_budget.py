@@ -53,38 +53,24 @@ and k̄ = Σ_j p_j f'_j k_j, t̄ = Σ_j t_j f'_j k_j where there is a soft cap f
 """
 
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.correctness.error_budget import (
-    CLASSES,
-    FULL,
-    SCORES,
-    TANH,
-    WEIGHTS,
-    ErrorBudget,
-    RoundedRows,
-    Roundings,
-    ScoreErrors,
-    chain_variance,
-    energy,
-    rounding_variance,
-)
-from attnlab.correctness.error_budget import SOURCES as FORWARD
-from attnlab.correctness.numbers import ONE_MANTISSA, Array
+from attnlab.correctness import error_budget as forward
+from attnlab.correctness.error_budget import ErrorBudget, RoundedRows, Roundings, ScoreErrors
+from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows, turned
 from attnlab.workload.inputs import Inputs
 
-SOURCES = (*FORWARD, "sums")
+SOURCES = (*forward.SOURCES, "sums")
 SUMS = "partial sums rounded"
 GRADIENT_CLASSES = {
-    FULL: CLASSES[FULL],
-    WEIGHTS: CLASSES[WEIGHTS],
-    SUMS: (*CLASSES[WEIGHTS], "sums"),
-    SCORES: SOURCES,
+    forward.FULL: forward.CLASSES[forward.FULL],
+    forward.WEIGHTS: forward.CLASSES[forward.WEIGHTS],
+    SUMS: (*forward.CLASSES[forward.WEIGHTS], "sums"),
+    forward.SCORES: SOURCES,
 }
 #: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256
 #: queries and 512 keys at a time, and adds to the gradients where they lie
@@ -93,8 +79,6 @@ SUM_BLOCK = 32
 _INNER_OF_SLOPES, _LAST = 3, 2
 #: rms errors by which a score may come out above the largest; keys among which equal largest scores share
 _FAR, _TILE = 6, 16
-#: rows that are enough to tell how an error scatters
-_SAMPLED = 16
 
 
 def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[ErrorBudget, ...]:
@@ -138,14 +122,12 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
             "sums": ways.through(stores),
         }
         for one, (budget, gradient, tilt) in enumerate(zip(found, back.gradients, back.tilts, strict=True)):
-            own = {source: three[one] for source, three in noises.items()}
-            if one:
-                own = {
-                    source: (part.onto_keys(variance), scatter) for source, (variance, scatter) in own.items()
-                }
-                gradient, tilt = part.onto_keys(gradient), part.onto_keys(tilt)
-            at = part.at_keys if one else part.at
-            budget.add(own, at, block.exponent_error, output=gradient, tilt=tilt)
+            at, onto = (part.at_keys, part.onto_keys) if one else (part.at, np.asarray)
+            own = {source: onto(each[one]) for source, (each, _) in noises.items()}
+            budget.add(own, at, output=onto(gradient), tilt=onto(tilt))
+            budget.exponent_error = max(budget.exponent_error, block.exponent_error)
+            for source, (_, shared) in noises.items():
+                budget.shared[source] += shared[one]
     first = np.s_[:, :, :keys]  # without that of a sink
     return (
         _stored(query.cut(np.s_[:, :, np.searchsorted(either, wanted)]), over_keys, roundings),
@@ -158,13 +140,8 @@ def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) 
     exact, (terms, stores) = budget.output, length
     summed = roundings.stored_variance * stores / 3 * exact**2
     rounded = rounding_variance(exact, roundings.form)
-    budget.add(
-        {
-            "inner": (roundings.inner_variance * (terms / 3 + _LAST) * exact**2, 0.0),
-            "sums": (summed, energy(summed)),
-            "output": (rounded, energy(rounded)),
-        }
-    )
+    inner = roundings.inner_variance * (terms / 3 + _LAST) * exact**2
+    budget.add({"inner": inner, "sums": summed, "output": rounded})
     # a key that no query sees gets the gradient 0, to the bit
     budget.worst_case[(exact != 0) | (budget.rms > 0)] = math.inf
     return budget
@@ -248,7 +225,7 @@ def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
     return _Noise(
         scores=scores,
         weights=p**2 * exponents,
-        slopes=rows.through(slopes, 2) + _of_cap(back, block.inner, unit, TANH, 1),
+        slopes=rows.through(slopes, 2) + _of_cap(back, block.inner, unit, forward.TANH, 1),
         offsets=offsets,
         excess=_excess(fall, p, scores, slopes, offsets),
         factors=block.logarithm_variance + of_scores + block.lost_weight_variance,
@@ -312,97 +289,53 @@ class _Ways:
         self.q, self.k, self.g, self.factor = rows.q, rows.k, back.g, rows.scale**2
         self.g2, self.q2, self.k2 = back.g**2, rows.q**2 * self.factor, rows.k**2 * self.factor
         self.mean_key, self.pull = self._bent(self.p) @ rows.k, self._bent(t) @ rows.k
-        self.query_norms, self.g_norms = (x.sum(axis=-1, keepdims=True) for x in (self.q2, self.g2))
-        self.key_norms = self.k2.sum(axis=-1)[..., None, :]
-        self.p2, self.t2, self.cross, self.less_2p = self.p**2, t**2, self.p * t, 1 - 2 * self.p
+        self.p2, self.t2, self.cross = self.p**2, t**2, self.p * t
 
     def _bent(self, x: Array, power: int = 1) -> Array:
         return x if self.slope is None else x * self.slope**power
 
-    def _total(self, x: Array) -> Array:
-        """The sum over the keys, each with its f'²."""
-        return np.asarray(self._bent(x, 2).sum(axis=-1, keepdims=True))
+    def through(self, noise: _Noise) -> tuple[tuple[Array, ...], tuple[float, ...]]:
+        """The variances of the gradients of query, key and value, covariances within a row included.
 
-    def through(self, noise: _Noise) -> tuple[tuple[Array, float], ...]:
-        """The variances of the gradients of query, key and value, and their scatters; covariances within a row too."""
+        And what a query's errors, which all keys share, add to the scatter of each.
+        """
         # by pair: what scale² k² and scale² q² are multiplied by, and g²; beside that in the query's, by row
-        shape = self.p.shape
-        excess, slopes = self._bent(noise.excess + np.zeros(shape), 2), noise.slopes + np.zeros(shape)
-        weights, white = noise.weights * self.real + np.zeros(shape), excess + slopes
+        white = self._bent(noise.excess + np.zeros(self.p.shape), 2) + noise.slopes
         of_t, of_p = self.p2 * noise.offsets + self.t2 * noise.factors, self.p2 * noise.factors
         query = self.factor * (self.mean_key**2 * noise.offsets + self.pull**2 * noise.factors)
-        of_value = (of_p * self.real).sum(axis=-1, keepdims=True) * self.g_norms
-        of_query = query.sum(axis=-1), (excess * self.key_norms).sum(axis=-1)
-        of_key = self._total(of_t) * self.query_norms, excess * self.query_norms
-        scatters = np.array(
-            [
-                _scatter(slopes, self.k) * self.factor**2 + sum(map(energy, of_query)),
-                _scatter(turned(slopes), self.q) * self.factor**2 + sum(map(energy, of_key)),
-                _scatter(turned(weights), self.g) + energy(of_value),
-            ]
-        )
         for add, variance in ((self._from_scores, noise.scores), (self._from_products, noise.products)):
             if variance is not None:
-                more_t, more_p, more_query, energies = add(variance)
+                more_t, more_p, more_query = add(variance)
                 of_t, of_p, query = of_t + more_t, of_p + more_p, query + more_query
-                scatters += [energy(one) for one in energies]
         in_query, in_sums = noise.sums
+        of_t = self._bent(of_t + in_sums * self.t2, 2) + white
+        of_p = (of_p + in_sums * self.p2 + noise.weights) * self.real
         found = (
             (white + in_query * self._bent(self.t2, 2)) @ self.k2 + query,
-            turned(self._bent(of_t + in_sums * self.t2, 2) + white) @ self.q2,
-            turned((of_p + in_sums * self.p2) * self.real + weights) @ self.g2,
+            turned(of_t) @ self.q2,
+            turned(of_p) @ self.g2,
         )
+        by_query = ((x.sum(axis=-1) * y.sum(axis=-1)) for x, y in ((of_t, self.q2), (of_p, self.g2)))
         # expansions cancel: none is below 0
-        return tuple((np.maximum(one, 0.0), float(scatters[at])) for at, one in enumerate(found))
+        return tuple(np.maximum(one, 0.0) for one in found), (0.0, *map(forward.energy, by_query))
 
-    def _from_scores(self, variance: Array) -> tuple[Array, Array, Array, tuple[Array, ...]]:
-        """Of T and P by pair, of the query's gradient, and what each single error gives to the three gradients."""
+    def _from_scores(self, variance: Array) -> tuple[Array, Array, Array]:
+        """Of T and P by pair, and of the query's gradient."""
         pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
         sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
-        once, twice = pp * self.less_2p, 1 - 4 * self.p
-        of_t = tt * twice + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
+        of_t = tt * (1 - 4 * self.p) + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
         crossed = 2 * self.factor * self.pull * (self._bent(pt) @ self.k - self.mean_key * sum_pt)
         query = self._moved(tt, sum_tt) - crossed + self.factor * self.pull**2 * sum_pp
-        # scale² t̄·(f'_j k_j − k̄)
-        own = (self.pull * self.mean_key).sum(axis=-1, keepdims=True)
-        along = self.factor * (self._bent(self.pull @ turned(self.k)) - own)
-        length = self.factor * (self.pull**2).sum(axis=-1, keepdims=True)
-        reach = self._bent(tt, 2) * twice + tt * self._total(self.p2)
-        reach += pp * self._total(self.t2) + 2 * pt * self._total(self.cross)
-        values = once * self.real + pp * (self.p2 * self.real).sum(axis=-1, keepdims=True)
-        energies = tt * self._distances - 2 * pt * along + pp * length, reach * self.query_norms
-        return of_t, once + self.p2 * sum_pp, query, (*energies, values * self.g_norms)
+        return of_t, pp * (1 - 2 * self.p) + self.p2 * sum_pp, query
 
-    def _from_products(self, variance: Array) -> tuple[Array, float, Array, tuple[Array, ...]]:
+    def _from_products(self, variance: Array) -> tuple[Array, float, Array]:
         """As `_from_scores`, where D is the sum of P ∘ A."""
         pp = self.p2 * variance
         total = pp.sum(axis=-1, keepdims=True)
-        reach = self._bent(pp, 2) * self.less_2p + pp * self._total(self.p2)
-        energies = pp * self._distances, reach * self.query_norms, np.zeros(1)
-        return pp * self.less_2p + self.p2 * total, 0.0, self._moved(pp, total), energies
+        return pp * (1 - 2 * self.p) + self.p2 * total, 0.0, self._moved(pp, total)
 
     def _moved(self, mass: Array, total: Array) -> Array:
         """scale² Σ_j mass_j (f'_j k_j − k̄)², by expansion. total : Σ_j mass_j."""
         crossed = self.mean_key * (self._bent(mass) @ self.k)
         rest = self.factor * (self.mean_key**2 * total - 2 * crossed)
         return np.asarray(self._bent(mass, 2) @ self.k2 + rest)
-
-    @cached_property
-    def _distances(self) -> Array:
-        """scale² |f'_j k_j − k̄|², (…, rows, keys)."""
-        crossed = self._bent(self.factor * self.mean_key @ turned(self.k))
-        own = self.factor * (self.mean_key**2).sum(axis=-1, keepdims=True)
-        return np.asarray(np.maximum(self._bent(self.key_norms, 2) - 2 * crossed + own, 0.0))
-
-
-def _scatter(variance: Array, x: Array) -> float:
-    """2 Σ_i ‖Σ_j var_ij x_j x_jᵀ‖_F²: the scatter of Σ_i |Σ_j ε_ij x_j|², where many x_j may point one way.
-
-    variance : (…, m, n). Of many rows every so many stand for the others: it says how much an error may scatter, not
-    how large it is.
-    """
-    if not variance.any():
-        return 0.0
-    rows = variance[..., :: max(1, variance.shape[-2] // _SAMPLED), :]
-    spread = (((turned(x) * rows[..., i, None, :]) @ x) for i in range(rows.shape[-2]))
-    return float(sum(map(energy, spread)) * variance.shape[-2] / rows.shape[-2])

@@ -1,4 +1,4 @@
-"""Numbers: what a formula of this package takes, and the constants of the floating-point formats.
+"""Numbers: what a formula of this package takes, the floating-point formats, and what one rounding costs.
 
 A number outside a formula's domain is refused in one line before any arithmetic: what was expected, and what came.
 u is the unit roundoff, half the distance from 1 to the next number: 2^-24 for float32.
@@ -124,3 +124,32 @@ def underflow_threshold(dtype: str) -> float:
     to zero, it is −ln of the smallest normal). Raises ValueError for an unknown dtype.
     """
     return math.log(2) - math.log(float_format(dtype).smallest_subnormal)
+
+
+# -- one rounding, and sums of many
+
+
+def mean_square(form: FloatFormat) -> float:
+    """Of one rounding, relative: (c u)²."""
+    return (ROUNDING_RMS * form.unit_roundoff) ** 2
+
+
+def rounding_variance(x: Array, form: FloatFormat) -> Array:
+    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
+
+    Below τ a number is lost whole, which is the smaller error.
+    """
+    half = form.smallest_subnormal / 2
+    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
+    subnormal = np.abs(x) < form.smallest_normal
+    if subnormal.any():
+        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
+    return found
+
+
+def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
+    """Of a sum in a chain of so many additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
+
+    squares : Σa² over the terms. total : A, their sum.
+    """
+    return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)

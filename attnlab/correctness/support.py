@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.backends.backend import Backend
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import backends, load, on_request, settings_of
-from attnlab.correctness import weighing
-from attnlab.errors import Misbehaved
-from attnlab.processes import Channel, Failed, Process, serve
-from attnlab.workload.drawing import inputs_of
+from attnlab.backends.discovery import backends, on_request, settings_of
+from attnlab.correctness.answering import SERVE, Held
+from attnlab.processes import Failed, Process
 from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.workload import DIRECTIONS, Workload
@@ -112,42 +109,6 @@ class Support:
         ]
 
 
-class Child:
-    """In the process of a backend: its answers."""
-
-    backend: Backend
-
-    def open(self, name: str, folders: Sequence[str], device: str) -> dict[str, Any]:
-        """Import a backend in place of the one before; why it declines even a plain workload, or None."""
-        self.backend = load(name, folders)
-        versions = self.backend.open(device).versions()
-        plain = asked(PLAIN if self.backend.block is None else BLOCK, device=device)
-        told = {"library": self.backend.library, "summary": self.backend.summary, "versions": versions}
-        refusal = self.backend.declines(plain)
-        return {**told, "reason": None if refusal is None else refusal.reason}
-
-    def answer(self, confirm: bool, feature: str, **fields: str) -> None:
-        """Raises Declined, and Misbehaved where the answer to a workload of `asked` is wrong."""
-        workload = asked(feature, **fields)
-        self.backend.require(workload)
-        if confirm:
-            inputs, rows = inputs_of(workload), range(workload.queries)
-            answers = self.backend.named(workload, self.backend.bind(workload, inputs)())
-            found = weighing.judge(workload, inputs, rows, answers, self.backend.computes_in)
-            if not found.passed:
-                raise Misbehaved(found.reason or "failed the accuracy check")
-
-
-def serve_support(channel: Channel) -> None:
-    """In the child: answer until the channel closes."""
-    serve(channel, Child())
-
-
-def _started() -> Process:
-    environment = Contender("", "").environment(os.environ)
-    return Process("attnlab.correctness.support:serve_support", environment=environment)
-
-
 def support(
     name: str,
     device: str = "cpu",
@@ -162,39 +123,27 @@ def support(
     forward pass in float32 alone: else what it declares is believed. only : these features. Raises ValueError for an
     unknown backend.
     """
-    slow, opening = on_request(name, folders), {"name": name, "folders": list(folders), "device": device}
-    process, answers = _started(), dict[str, dict[str, dict[str, str]]]()
+    slow, held = on_request(name, folders), Held(Contender.parse(name), folders, device)
+    answers: dict[str, dict[str, dict[str, str]]] = {}
     try:
-        versions = process.ask("open", seconds=_SECONDS, **opening)["versions"]
         for feature, direction in itertools.product(only or features(), DIRECTIONS):
             on_event(f"{name} on {device}: {feature}, {direction}")
             found = answers.setdefault(feature, {})[direction] = {}
             for dtype in DTYPES:
-                run = not slow or (direction, dtype) == ("forward", "float32")
-                fields = {"feature": feature, "dtype": dtype, "direction": direction, "device": device}
-                found[dtype] = _answer(process, run, fields)
-                if not run and found[dtype] == YES:
-                    found[dtype] = f"{DECLARED}: {slow}"
-                if not process.alive:
-                    process = _started()
-                    process.ask("open", seconds=_SECONDS, **opening)
+                run, process = not slow or (direction, dtype) == ("forward", "float32"), held.process
+                try:
+                    workload = asked(feature, device, dtype, direction)
+                    process.ask("confirm", seconds=_SECONDS, workload=workload, run=run)
+                    found[dtype] = YES if run else f"{DECLARED}: {slow}"
+                except ValueError as nothing:  # there is no such workload
+                    found[dtype] = str(nothing)
+                except Failed as fault:
+                    found[dtype] = str(fault) if fault.kind == "declined" else f"{FAULT}{fault}"
+        return Support(name, device, held.said["versions"], None, answers)
     except Failed as fault:
         return Support(name, device, unavailable=str(fault))
     finally:
-        process.end()
-    return Support(name, device, versions, None, answers)
-
-
-def _answer(process: Process, run: bool, fields: dict[str, str]) -> str:
-    """`YES`, the reason, or what went wrong."""
-    try:
-        asked(**fields)
-        process.ask("answer", seconds=_SECONDS, confirm=run, **fields)
-    except ValueError as nothing:  # there is no such workload
-        return str(nothing)
-    except Failed as fault:
-        return str(fault) if fault.kind == "declined" else f"{FAULT}{fault}"
-    return YES
+        held.end()
 
 
 @dataclass(frozen=True)
@@ -220,7 +169,9 @@ def listed(
     or hangs, the backend is tried again alone. Raises ValueError for a folder that is none.
     """
     found: list[Listed] = []
-    process = _started()
+    variables = Contender("", "").environment(os.environ)
+    process = Process(SERVE, environment=variables)
+    opening: dict[str, Any] = {"settings": {}, "mask": None, "folders": list(folders), "device": device}
     try:
         for name in list(names) or backends(folders):
             on_event(f"looking at {name}")
@@ -228,14 +179,13 @@ def listed(
             settings = f" Settings: {', '.join(own)}." if own else ""
             for _ in range(2):
                 try:
-                    opening = {"name": name, "folders": list(folders), "device": device}
-                    told = process.ask("open", seconds=_IMPORT_SECONDS, **opening)
+                    told = process.ask("load", seconds=_IMPORT_SECONDS, name=name, **opening)
                     one = Listed(name, told["library"], told["summary"] + settings, told["reason"])
                 except Failed as fault:
                     one = Listed(name, "", "", str(fault))
                 if process.alive:
                     break
-                process = _started()
+                process = Process(SERVE, environment=variables)
             found.append(one)
     finally:
         process.end()

@@ -56,6 +56,8 @@ _MOST = 0.5
 _LEAST = 1e-140
 
 Answers = Mapping[str, NDArray[Any]]
+#: a direction, with what it means where it makes up most of the error, and what the error is like else
+Along = Sequence[tuple["Direction", str, str]]
 
 
 class Direction(NamedTuple):
@@ -120,9 +122,8 @@ def weigh(
     relative, allowed = relative_error(error, truth), allowance(budget) * mantissa
     rms = np.maximum(budget.rms, max(float_format(dtype).smallest_subnormal, _LEAST)) * mantissa
     shared = () if exact else expected.shared
-    gain, scale = (directed(error, along, rms, shared) for along in (truth, expected.lenient.tilt))
-    # each direction, with what it means where it makes up most of the error, and what the error is like else
-    along = (
+    gain, scale = (directed(error, one, rms, shared) for one in (truth, expected.lenient.tilt))
+    along: Along = (
         (scale, f"the scale looks {scale.said}", "the derivative in the scale"),
         (gain, expected.gained.format(gain.said), "the result itself"),
     )
@@ -139,29 +140,15 @@ def weigh(
     if kind is None and relative <= allowed:
         kind = SCORES  # within the scatter that few roundings leave
     most = expected.classes[kind or SCORES].relative
-    return Accuracy(
-        relative_error=relative,
-        budget=allowed,
-        largest_error=float(np.abs(error).max()),
-        rows_checked=checked,
-        rows=rows,
-        passed=fault is None,
-        reason=fault,
-        kind=kind,
-        ratio=relative / most if most > 0 else (0.0 if relative == 0 else math.inf),
-        max_ulp=max_ulp(error, truth, dtype),
-        bias=gain.z,
-        of=of,
+    ratio = relative / most if most > 0 else (0.0 if relative == 0 else math.inf)
+    found = Accuracy(
+        relative, allowed, float(np.abs(error).max()), checked, rows, fault is None, fault, of=of
     )
+    return replace(found, kind=kind, ratio=ratio, max_ulp=max_ulp(error, truth, dtype), bias=gain.z)
 
 
 def _improbable(
-    expected: Expected,
-    along: Sequence[tuple[Direction, str, str]],
-    least_z: float,
-    relative: float,
-    allowed: float,
-    far: Array,
+    expected: Expected, along: Along, least_z: float, relative: float, allowed: float, far: Array
 ) -> str | None:
     """What independent roundings do not do: an error that lines up, that is too large, or far off at one place."""
     # faults of other kinds have a part along both directions too: the cause is named where it is most of the error
@@ -221,12 +208,12 @@ def _incomparable(expected: Expected, answer: Array) -> str | None:
         if misplaced.size:
             b, h, i, _ = misplaced[0]
             wanted = "-inf" if infinite[b, h, i, 0] else "a number"
-            where = f"batch {b}, head {h}, row {expected.row(int(i))}"
+            where = f"batch {b}, head {h}, row {expected.rows[i]}"
             return f"expected {wanted} at {where}, got {answer[b, h, i, 0]:.6g}"
         bad &= ~infinite
     if not bad.any():
         return None
-    first = expected.row(int(np.argwhere(bad)[:, 2].min()))
+    first = expected.rows[np.argwhere(bad)[:, 2].min()]
     what = "NaN" if np.isnan(answer).any() else "infinity"
     return f"{what} in {bad.sum()} of {bad.size} values, in row {first} first; every input is finite"
 
@@ -234,7 +221,7 @@ def _incomparable(expected: Expected, answer: Array) -> str | None:
 def _place(expected: Expected, excess: Array) -> str:
     b, h, i, c = np.unravel_index(int(np.argmax(excess)), excess.shape)
     head = "" if expected.of_block else f"head {h}, "
-    return f"batch {b}, {head}row {expected.row(int(i))}, component {c}"
+    return f"batch {b}, {head}row {expected.rows[i]}, component {c}"
 
 
 def _broken_fact(expected: Expected, answer: Array, error: Array) -> str | None:
