@@ -12,7 +12,7 @@ the check goes on. The right answer is worked out here while the backend works o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,12 @@ from attnlab.correctness.questions import (
     sequences,
     table,
 )
-from attnlab.correctness.weighing import allowance, explained, relative_error, weigh
+from attnlab.correctness.weighing import allowance, relative_error, told
 from attnlab.errors import Declined, Misbehaved
 from attnlab.processes import Failed
 from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
-from attnlab.workload.number_formats import DTYPES, carrier, lower
+from attnlab.workload.number_formats import DTYPES, lower
 from attnlab.workload.result import Accuracy, Invariance
 from attnlab.workload.workload import LOG_SUM, OUTPUT
 
@@ -115,8 +115,10 @@ def examine(
     found = Examined(dtype)
     for kind in kinds:
         before = found.asked, found.declined
-        told = _Asking(ask, found, seed, kind, clock).faults(DAILY[kind] if daily else np.inf)
-        found.fault = next(filter(None, told), None)
+        try:
+            _Asking(ask, found, seed, kind, clock).everything(DAILY[kind] if daily else np.inf)
+        except Misbehaved as fault:
+            found.fault = str(fault)
         if found.asked > before[0]:
             found.refusal.pop(kind, None)
         elif kind != kinds[0]:
@@ -128,40 +130,35 @@ def examine(
 
 
 class _Asking:
-    """One black box, asked about one kind; what is found goes to `found`."""
+    """One black box, asked about one kind; what is found goes to `found`. A wrong answer is raised as Misbehaved."""
 
     def __init__(self, ask: Ask, found: Examined, seed: int, kind: str, clock: Callable[[], float]) -> None:
         self._ask, self._found, self._clock = ask, found, clock
-        self._seed, self._kind = seed, kind
+        self._kind, self._how = kind, (found.dtype, seed, kind)
         self._answered, self._pairs, self._spent, self._limit = 0, 0, 0.0, SECONDS
 
-    def faults(self, most: float) -> Iterator[str | None]:
-        """What is wrong with each answer in turn. most : query-key pairs of a question."""
-        found, kind, declined = self._found, self._kind, self._found.declined
-        for question in questions(found.dtype, self._seed, kind, most):
-            answer = self._answer(question)
-            found.drawn += isinstance(answer, dict) and question.name.startswith("drawn ")
-            yield f"{question.text}: {answer}" if isinstance(answer, str) else None
-            if not self._answered and found.declined - declined == _PLAINEST and kind != FORWARD:
+    def everything(self, most: float) -> None:
+        """Ask all questions, then all sequences. most : query-key pairs of a question."""
+        found, declined = self._found, self._found.declined
+        for question in questions(*self._how, most):
+            found.drawn += self._answer(question) is not None and question.name.startswith("drawn ")
+            if not self._answered and found.declined - declined == _PLAINEST and self._kind != FORWARD:
                 return
         self._limit = SECONDS_IN_ALL
-        if kind != LOG_SUM:
-            for first, others in self._sequences():
-                yield self._in_sequence(first, others)
-
-    def _sequences(self) -> Iterator[tuple[Question, list[Question]]]:
-        """A question, and what is asked before it is asked again: itself, another, one like it but for one thing."""
-        how, fixed = (self._found.dtype, self._seed, self._kind), table()
-        again, between = (pose(name, fixed["forward"][name], *how) for name in (_REPEATED, _BETWEEN))
+        if self._kind == LOG_SUM:
+            return
+        fixed = table()
+        again, between = (pose(name, fixed["forward"][name], *self._how) for name in (_REPEATED, _BETWEEN))
         if again is not None and between is not None:
-            yield again, [again, between]
-        yield from sequences(*how)
-        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *how) if self._kind == FORWARD else None
-        if often is not None:
-            yield often, [often] * (_OFTEN - 1)
+            self._in_sequence(again, [again, between])
+        for first, others in sequences(*self._how):
+            self._in_sequence(first, others)
+        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *self._how)
+        if often is not None and self._kind == FORWARD:
+            self._in_sequence(often, [often] * (_OFTEN - 1))
 
-    def _answer(self, question: Question) -> Answers | str | None:
-        """The answers where they are right, what is wrong with the first that is not, or None for no answer."""
+    def _answer(self, question: Question, when: str = "") -> Answers | None:
+        """The answers, or None where there are none. when : what a fault is told with, beside the question."""
         found, pairs = self._found, question.pairs
         if self._spent * (1 + pairs / max(self._pairs, 1)) > self._limit:
             found.left_out += 1
@@ -169,70 +166,57 @@ class _Asking:
         started = self._clock()
         try:
             answers = self._ask(question)
+            if self._answered:  # the first call carries a library's start-up
+                self._spent += self._clock() - started
+                self._pairs += pairs
+            self._answered += 1
+            found.asked += 1
+            self._weigh(question, answers)
         except Declined as refusal:
             found.declined += 1
             found.refusal[self._kind] = str(refusal)
             return None
         except Misbehaved as fault:
-            return str(fault)
-        if self._answered:  # the first call carries a library's start-up
-            self._spent += self._clock() - started
-            self._pairs += pairs
-        self._answered += 1
-        found.asked += 1
-        accuracy, workload = [], question.workload()
+            raise Misbehaved(f"{question.text}: {fault}{when}") from None
+        return answers
+
+    def _weigh(self, question: Question, answers: Answers) -> None:
+        accuracy = []
         for name, expected in question.expected.items():
-            said = f"{name}: " if question.kind != FORWARD else ""
-            answer, shape = answers.get(name), workload.shape_of(name)
-            dtype = carrier(workload.dtype_of(name))
-            if answer is None:
-                return f"{said}no {name} was returned"
-            if answer.shape != shape:
-                return f"{said}returned shape {answer.shape}, expected {shape}"
-            if answer.dtype != dtype:
-                return f"{said}returned {answer.dtype}, expected {dtype}"
-            judged = answer if question.rows is None else workload.cut(name, answer, question.rows)
-            weighed = weigh(expected, judged, **question.weighing(name))
+            weighed = told(question.inputs, expected, answers[name], question.rows, **question.weighing(name))
             if weighed.reason is not None:
-                why = weighed.reason
-                return said + (
-                    why
-                    if name != OUTPUT
-                    else explained(question.inputs, judged, expected, why, question.rows)
-                )
+                of = f"{name}: " if question.kind != FORWARD and name == OUTPUT else ""
+                raise Misbehaved(of + weighed.reason)
             accuracy.append(weighed)
         if question.name in CLASSES:
             judged_of = accuracy[-1:] if question.kind == LOG_SUM else accuracy[-3:]
             least = max(judged_of, key=lambda one: (_CLASSES.index(one.kind), one.ratio))
-            found.precision[self._kind] = least
-        return answers
+            self._found.precision[self._kind] = least
 
-    def _in_sequence(self, first: Question, others: Sequence[Question]) -> str | None:
+    def _in_sequence(self, first: Question, others: Sequence[Question]) -> None:
         """`first`, then each of the others and `first` again: all right, and the answers to `first` alike.
 
         A kernel that is kept by a key that leaves something out answers one of the others as it did the first.
         """
         was = self._answer(first)
-        if not isinstance(was, dict):
-            return was and f"{first.text}: {was}"
+        if was is None:
+            return
         for other in others:
-            between = self._answer(other) if other is not first else None
-            if isinstance(between, str):
-                self._found.blamed = other.dtype if other.dtype != first.dtype else None
-                return f"{other.text}: {between}, when asked after {first.text}"
-            again = self._answer(first)
-            if again is None:
-                return None
             after = "at once" if other is first else f"after {other.text}"
-            if isinstance(again, str):
-                return f"{first.text}: {again}, when asked again {after}"
+            if other is not first:
+                self._found.blamed = other.dtype if other.dtype != first.dtype else None
+                self._answer(other, f", when asked after {first.text}")
+                self._found.blamed = None
+            again = self._answer(first, f", when asked again {after}")
+            if again is None:
+                return
             for name, answer in was.items():
                 earlier, now = (one.astype(np.float64) for one in (answer, again[name]))
                 off = relative_error(now - earlier, earlier)
                 if off > 2**0.5 * allowance(first.expected[name].lenient):
                     of = f"{name}: " if first.kind == BACKWARD else ""
-                    return f"{first.text}: {of}asked again {after}, the answer differs by {off:.3g} relative"
-        return None
+                    said = f"{of}asked again {after}, the answer differs by {off:.3g} relative"
+                    raise Misbehaved(f"{first.text}: {said}")
 
 
 # -- a backend in a process of its own ------------------------------------------------------------------

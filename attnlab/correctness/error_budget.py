@@ -61,7 +61,7 @@ softmax is written out; ln Z itself is never stored there. The worst case:
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -207,8 +207,9 @@ def error_budget(
     """
     asked = at_rows(finite(inputs), rows)
     found = ErrorBudget.empty(asked.output_shape)
-    for block in rounded_rows(asked, Roundings(inputs.dtype, score_roundings, any_unfused)):
-        add_output(found, block, block.rows.extremes if worst_case else None)
+    roundings = Roundings(inputs.dtype, score_roundings, any_unfused)
+    for rows_of in blocks(asked):
+        add_output(found, RoundedRows(rows_of, roundings), rows_of.extremes if worst_case else None)
     return found
 
 
@@ -406,11 +407,6 @@ class RoundedRows:
                 sums[chains] = end, found + count / 3 * (before * before + before * end + end * end)
         most = np.maximum.reduce([found for _, found in sums.values()]) + seen / BLOCKS / 2 * squares
         return np.maximum(chain_variance(seen, squares, totals), squares + most), most
-
-
-def rounded_rows(inputs: Inputs, roundings: Roundings) -> Iterator[RoundedRows]:
-    """Every block of query rows of `inputs`, rounded so."""
-    return (RoundedRows(rows, roundings) for rows in blocks(inputs))
 
 
 # -- what that does to the output, and to ln Z

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import SCORES, ErrorBudget, Roundings, rounded_rows
+from attnlab.correctness.error_budget import SCORES, ErrorBudget, RoundedRows, Roundings
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
@@ -145,7 +145,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
     empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]
     form, inner = roundings.form, roundings.inner.unit_roundoff
-    for block in rounded_rows(asked, roundings):
+    for block in (RoundedRows(one, roundings) for one in blocks(asked)):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
         low[at], high[at] = extremes = block.rows.extremes
         logarithms[at] = forward.largest_logarithm_error(block, inner)

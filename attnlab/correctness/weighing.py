@@ -26,7 +26,7 @@ from attnlab.correctness.numbers import Array, float_format
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy
-from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
+from attnlab.workload.workload import LOG_SUM, OF_QUERIES, OUTPUT, Workload
 
 #: the contract: an honest error is at most this many budgets
 SLACK = 1.25
@@ -253,8 +253,26 @@ _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfl
 _SURELY = 4.0
 
 
-def explained(
-    inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Sequence[int] | None = None
+def told(
+    inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: Sequence[int] | None, **how: Any
+) -> Accuracy:
+    """A whole named answer to `inputs`, weighed at the query rows `rows`, with what explains a wrong output.
+
+    expected : at these rows, all where None. how : as of `weigh`. The reason of another answer begins with its name.
+    """
+    if rows is not None and expected.of in OF_QUERIES:
+        answer = answer[:, rows] if inputs.block is not None else answer[:, :, rows]
+    found = weigh(expected, answer, **how)
+    if found.reason is None:
+        return found
+    reason = f"{expected.of}: {found.reason}"
+    if expected.of == OUTPUT:
+        reason = _explained(inputs, answer, expected, found.reason, rows)
+    return replace(found, reason=reason)
+
+
+def _explained(
+    inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Sequence[int] | None
 ) -> str:
     """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
@@ -323,23 +341,13 @@ def judge(
     """
     less = lower(workload.dtype, computes_in)
     cast = inputs if less is None else inputs.cast(less)
-    exact, judged = expect(cast, rows, log_sum=LOG_SUM in workload.results), []
-    for name in workload.results:
-        cut = workload.cut(name, answers[name], rows)
-        found = weighed(workload, exact[name], cut)
-        if found.reason:
-            reason = f"{name}: {found.reason}"
-            if name == OUTPUT:
-                output = cut[:, None] if workload.d_model is not None else cut
-                reason = explained(cast, output, exact[name], found.reason, rows)
-            found = replace(found, reason=reason)
-        judged.append(found)
+    judged = []
+    for name, expected in expect(cast, rows, log_sum=LOG_SUM in workload.results).items():
+        if name in workload.results:
+            judged.append(told(cast, expected, answers[name], rows, **anywhere(name)))
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
 
 
-def weighed(workload: Workload, exact: Expected, answer: NDArray[Any]) -> Accuracy:
-    """One named answer against what is expected, both cut to the same query rows."""
-    if workload.d_model is not None:
-        answer = answer[:, None]  # as one head, which is how it is expected
-    directions = DIRECTED_SHARED if exact.of == OUTPUT else None
-    return weigh(exact, answer, directions=directions, immaterial=IMMATERIAL_ANYWHERE)
+def anywhere(name: str) -> dict[str, Any]:
+    """How an answer on inputs that are not the check's own is weighed."""
+    return {"directions": DIRECTED_SHARED if name == OUTPUT else None, "immaterial": IMMATERIAL_ANYWHERE}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness.expected import expect
-from attnlab.correctness.weighing import Answers, weighed
+from attnlab.correctness.weighing import Answers, anywhere, weigh
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.inputs import Alibi, Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Given, Place
@@ -111,9 +111,8 @@ def astray(
         if not exact[name].first_order:
             continue
         cut = workload.cut(name, answers[name], rows)
-        found = weighed(
-            workload, exact[name], cut if part is inputs else cut[batch : batch + 1, head : head + 1]
-        )
+        own = cut if part is inputs else cut[batch : batch + 1, head : head + 1]
+        found = weigh(exact[name], own, **anywhere(name))
         error = found.relative_error if math.isfinite(found.relative_error) else math.inf
         if error > _FAR * max(found.budget, 1e-30):
             where = f"rows {', '.join(map(str, rows))}" + ("" if part is inputs else f" of head {head}")

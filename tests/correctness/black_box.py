@@ -12,6 +12,7 @@ from attnlab.correctness.answering import Witness
 from attnlab.correctness.questions import Question
 from attnlab.errors import Declined, Misbehaved
 from attnlab.libraries.library import open_library
+from attnlab.workload.number_formats import carrier
 from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 
@@ -21,7 +22,7 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
     witness = Witness(open_library("numpy", "cpu"))
 
     def ask(question: Question) -> Answers:
-        posed = question.inputs
+        posed, workload = question.inputs, question.workload()
         names = (OUTPUT,) if posed.output_gradient is None else (OUTPUT, *GRADIENTS)
 
         def made(given: tuple[Any, ...], upstream: tuple[Any, ...]) -> Callable[[], Any]:
@@ -37,10 +38,11 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
 
         try:
             found = witness.asked(posed, str(posed.query.dtype), names, made, *question.layouts)
-            return {
-                name: np.array(one)
-                for name, one in zip(names, found if len(names) > 1 else (found,), strict=True)
-            }
+            found = dict(zip(names, found if len(names) > 1 else (found,), strict=True))
+            for name, one in found.items():
+                if (one.shape, one.dtype) != (workload.shape_of(name), carrier(workload.dtype_of(name))):
+                    raise Misbehaved(f"returned {one.dtype} of shape {one.shape} as {name}")
+            return {name: np.array(one) for name, one in found.items()}
         except (Declined, Misbehaved):
             raise
         except Exception as fault:

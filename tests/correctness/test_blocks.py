@@ -17,7 +17,7 @@ from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
 CASES: dict[str, Workload] = {
-    "memory": Workload(heads=12, queries=48, keys=80, d_model=768),
+    "memory": Workload(heads=6, queries=48, keys=80, d_model=384),
     "grouped, rotary, causal": Workload(
         heads=8, kv_heads=2, queries=64, keys=64, d_model=256, rotary=True, causal="top_left"
     ),
