@@ -32,17 +32,8 @@ The last term is a loss and no scatter: of a sum that has grown, what is below h
 In float16 and bfloat16 the inner term is invisible beside the first three. Where the inner precision is float64 the
 truth has the same error, and the term counts twice.
 
-The worst case, first order in the unit roundoffs outside tanh:
-
-    |ô − o| <= range_j(v) tanh(η/2) + (u_P + (2n + 2)u_i + L + ε_exp) Σp_j|v_j| + u_O|o| + τ_P Σ|v_j| + τ_O,
-
-η = max_j [γ_{d+2}(u_i) scale Σ_c|q_c k_jc| + r u_S|s_j| + u_i|s_j − m|], γ_k(u) = ku/(1 − ku), l = Σe^{s−m}, L =
-u_i(|ln Z| + ln l) for ln Z in one number (beside an m of few bits u_i|ln Z| is ln l at most), ε_exp = 4u_i (an exp
-good to 2u_i, in numerator and denominator), 2n for the two sums over keys, τ half the smallest subnormal of the
-weights' and the output's format. Higham 2002, §3.1 for γ; tanh(η/2) bounds the total variation of a perturbed
-softmax. With any_unfused it has 3u_P, 2u_S scale Σ_c|q_c k_jc| where that is more than r u_S|s_j|, and u_S|s_j − m|
-more. What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, is told where the
-errors of scores are computed, in `RoundedRows`. A sink is one more key whose value is 0.
+What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, is told where the errors
+of scores are computed, in `RoundedRows`. A sink is one more key whose value is 0.
 
 Three budgets of one call nest: full precision inside (output rounded only), weights rounded, scores rounded. The
 tightest that covers a measured error is the implementation's class.
@@ -55,9 +46,7 @@ inner one:
            + Σp_j² σ_j² + (c u_i)² max{(1 + N_n/2) Σp_j² + N_n/3, Σp_j² + W(p)} + λ²/3
 
 The first term is that of numbers whose mantissas are alike. (c u_S)² is l stored in the scores' format, as where a
-softmax is written out; ln Z itself is never stored there. The worst case:
-
-    |ẑ − z| <= max_j η_j + u_P + (n + 4) u_i + u_i (2|z| + |m| + ln l)
+softmax is written out; ln Z itself is never stored there.
 """
 
 import math
@@ -71,7 +60,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.correctness import numbers
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, FloatFormat, chain_variance, rounding_variance
-from attnlab.correctness.reference import Rows, at_rows, blocks, cap_slope, finite, turned
+from attnlab.correctness.reference import Rows, at_rows, blocks, finite
 from attnlab.workload.inputs import Inputs
 
 SOURCES = ("output", "inner", "weights", "scores")
@@ -81,14 +70,11 @@ CLASSES = {FULL: SOURCES[:2], WEIGHTS: SOURCES[:3], SCORES: SOURCES}
 SCATTER = 2.0
 #: blocks of keys at whose ends partial sums are known, and chains that a kernel may cut the keys into
 BLOCKS, CHAINS = 32, (1, 2, 4)
-#: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them; of a weight
-#: where softmax is written out and each step stored: e^{s − m}, its sum, and the quotient (or, divided late, the sum
-#: over keys); and of a bias that its format does not hold: of the slope of ALiBi, and of its product with the distance
-FOLDED, WRITTEN_OUT, BIAS = 2, 3, 2
-#: mean square of the error of tanh, in roundings, and its largest, in u: libraries are good to two units in the last
-#: place
-TANH, LARGEST_TANH = 4, 4
-_ARRAYS = ("output", "worst_case", "tilt")
+#: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them; and of a bias
+#: that its format does not hold: of the slope of ALiBi, and of its product with the distance
+FOLDED, BIAS = 2, 2
+#: mean square of the error of tanh, in roundings: libraries are good to two units in the last place
+TANH = 4
 
 
 @dataclass(eq=False)
@@ -99,7 +85,6 @@ class ErrorBudget:
     variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
         same shape. A source that is not there rounds nothing.
     shared : by source, what the variance of ‖ô − o‖_F² has for roundings that several rows share.
-    worst_case : the bound that no correct implementation exceeds, infinite where there is none.
     exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
         is of first order in it: trust it below about 0.3.
     tilt : d output / d ln(scale), of the same shape: where a wrong scale moves it.
@@ -108,23 +93,24 @@ class ErrorBudget:
     output: Array
     variances: dict[str, Array]
     shared: dict[str, float]
-    worst_case: Array
     exponent_error: float
     tilt: Array
 
     @classmethod
     def empty(cls, shape: Sequence[int], sources: Iterable[str] = SOURCES) -> "ErrorBudget":
         """Zeros, to be added to."""
-        exact, tilt, bound = (np.zeros(shape) for _ in range(3))
         variances = {one: np.zeros(shape) for one in sources}
-        return cls(exact, variances, dict.fromkeys(variances, 0.0), bound, 0.0, tilt)
+        return cls(np.zeros(shape), variances, dict.fromkeys(variances, 0.0), 0.0, np.zeros(shape))
 
-    def add(self, variances: Mapping[str, Array], at: Any = ..., **more: Array | float) -> "ErrorBudget":
+    def add(
+        self, variances: Mapping[str, Array], at: Any = ..., exponent_error: float = 0.0, **more: Array
+    ) -> "ErrorBudget":
         """Itself, with independent errors at these components; `more` is added to its other arrays."""
         for name, array in more.items():
             getattr(self, name)[at] += array
         for source, variance in variances.items():
             self.variances[source][at] += variance
+        self.exponent_error = max(self.exponent_error, exponent_error)
         return self
 
     @property
@@ -170,14 +156,13 @@ class ErrorBudget:
     def cut(self, at: Any) -> "ErrorBudget":
         """The budget of these components alone."""
         kept = {name: one[at] for name, one in self.variances.items()}
-        return replace(self, variances=kept, **{name: getattr(self, name)[at] for name in _ARRAYS})
+        return replace(self, variances=kept, output=self.output[at], tilt=self.tilt[at])
 
 
 def error_budget(
     inputs: Inputs,
     *,
     rows: ArrayLike | None = None,
-    worst_case: bool = False,
     score_roundings: int = 2,
     any_unfused: bool = False,
 ) -> ErrorBudget:
@@ -187,7 +172,6 @@ def error_budget(
     budget of an implementation that rounds less.
 
     rows : indexes of the query rows to judge; None for all.
-    worst_case : also compute the bound that every correct implementation meets, some 60 % more work.
     score_roundings : r, how many roundings of scale · q·k where scores are stored: 1 eager with a power-of-two scale,
         else 2.
     any_unfused : the scores' part covers every unfused form, also one that stores q and k again after the scale's
@@ -209,14 +193,14 @@ def error_budget(
     found = ErrorBudget.empty(asked.output_shape)
     roundings = Roundings(inputs.dtype, score_roundings, any_unfused)
     for rows_of in blocks(asked):
-        add_output(found, RoundedRows(rows_of, roundings), rows_of.extremes if worst_case else None)
+        add_output(found, RoundedRows(rows_of, roundings))
     return found
 
 
 def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
     """The three budgets of attention in the inputs' dtype, tightest first, from one pass over them.
 
-    options : as for `error_budget`. Any `worst_case` bound is that of scores rounded.
+    options : as for `error_budget`.
 
     The classes differ where the inner precision is far above the dtype: float16 and bfloat16. In float32 and
     float64 the inner term dominates and nearly any correct implementation is "full precision inside".
@@ -255,9 +239,8 @@ class Roundings:
     float64 for float64; then both results compared have the inner error. score_roundings : of scale · q·k where scores
     are stored. any_unfused : whoever stores scores may also have stored a q and a k after the scale's root was folded
     into both, and may write softmax out and store each step.
-    inner_variance, stored_variance : mean squares of one rounding, relative. inner_roundoff, weights_roundoff : largest
-    relative errors of one inner rounding, and of a weight that is stored. stored_sum_variance : what storing
-    l = Σe^{s − m} costs all weights of a row alike, where softmax is written out.
+    inner_variance, stored_variance : mean squares of one rounding, relative. inner_roundoff : the largest inner one.
+    stored_sum_variance : what storing l = Σe^{s − m} costs all weights of a row alike, where softmax is written out.
 
     Raises ValueError for an unknown dtype, and a negative number of roundings.
     """
@@ -275,7 +258,6 @@ class Roundings:
             numbers.mean_square(self.form),
         )
         self.inner_roundoff = truths * self.inner.unit_roundoff
-        self.weights_roundoff = self.form.unit_roundoff * (WRITTEN_OUT if any_unfused else 1)
         self.stored_sum_variance = self.stored_variance if any_unfused else 0.0
 
 
@@ -328,7 +310,7 @@ class RoundedRows:
         own = 2 * rows.fall**2 + 2
         if rows.softcap is not None and rows.slope is not None:
             own += (TANH + 1) * rows.capped**2 + (rows.softcap * rows.slope) ** 2
-        own += self._of_bias(self.roundings.inner, 2)
+        own += self._of_bias(self.roundings.inner)
         return ScoreErrors(raw, rows.through(raw, 2) + unit * own)
 
     def _stored(self) -> ScoreErrors:
@@ -340,52 +322,21 @@ class RoundedRows:
         x² f'² + 2 f² for x/c, tanh and their product with c, a bias s² for the sum.
         """
         rows, unit = self.rows, self.roundings.stored_variance
-        raw, own = self.roundings.score_roundings * rows.raw**2, self._of_bias(self.roundings.form, 2)
+        raw, own = self.roundings.score_roundings * rows.raw**2, self._of_bias(self.roundings.form)
         if self.roundings.any_unfused:
             raw, own = np.maximum(raw, FOLDED * rows.squared_products), own + rows.fall**2 + 1
         if rows.softcap is not None:
             raw, own = raw + rows.raw**2, own + 2 * rows.capped**2
         return ScoreErrors(unit * raw, unit * (rows.through(raw, 2) + own))
 
-    @property
-    def largest(self) -> Array:
-        """η, what no score of a row is further off than, relative to the row's largest, (…, rows, 1).
-
-        γ_{d+2}(u_i)·scale·Σ|q_c k_c| + r u_S|x|, times the largest f' that lies so near, + u_i|s − m|;
-        γ_k(u) = k u/(1 − k u). Higham 2002, §3.1. For any unfused form 2u_S·scale·Σ|q_c k_c| if that is more than
-        r u_S|x|, and u_S|s − m| on top. A soft cap adds (u_i + u_S)|x|, (5u_i + 2u_S)|f| and 2u_i c f', a bias
-        (u_i + u_S)|s|, and 2u|bias| where a format does not hold it.
-        """
-        rows, roundings = self.rows, self.roundings
-        products = np.abs(rows.q) @ turned(np.abs(rows.k)) * abs(rows.scale)
-        u, u_stored = roundings.inner_roundoff, roundings.form.unit_roundoff
-        grown, kept = (rows.k.shape[-1] + 2) * u, roundings.score_roundings * np.abs(rows.raw)
-        own = (
-            u * self._of_bias(roundings.inner, 1)
-            + u_stored * self._of_bias(roundings.form, 1)
-            - u * rows.fall
-        )
-        if roundings.any_unfused:
-            kept, own = np.maximum(kept, FOLDED * products), own - u_stored * rows.fall
-        moved = grown / (1 - grown) * products + u_stored * kept
-        if rows.softcap is not None and rows.slope is not None:
-            size = np.abs(rows.raw)
-            moved += (u + u_stored) * size
-            moved *= cap_slope(np.maximum(size - moved, 0), rows.softcap)
-            own += ((LARGEST_TANH + 1) * u + 2 * u_stored) * np.abs(
-                rows.capped
-            ) + 2 * u * rows.softcap * rows.slope
-        moved += own
-        return (moved if rows.visible is None else moved * rows.visible).max(axis=-1, keepdims=True)  # type: ignore[no-any-return]
-
-    def _of_bias(self, form: FloatFormat, power: int) -> Array:
-        """|s|^power where two numbers are added, neither 0; twice |bias|^power where the format does not hold it."""
+    def _of_bias(self, form: FloatFormat) -> Array:
+        """s² where two numbers are added, neither 0; 2 bias² where the format does not hold it."""
         bias, rows = self.rows.bias, self.rows
         if bias is None:
             return np.zeros(1)
-        added = np.abs(rows.scores) ** power * ((bias != 0) & (rows.capped != 0))
         bits = np.ldexp(np.frexp(bias)[0], form.precision)
-        return np.asarray(added + BIAS * np.abs(bias) ** power * (bits != np.rint(bits)))
+        added = rows.scores**2 * ((bias != 0) & (rows.capped != 0))
+        return np.asarray(added + BIAS * bias**2 * (bits != np.rint(bits)))
 
     def over_keys(self, terms: Array, squares: Array, totals: Array) -> tuple[Array, Array]:
         """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
@@ -412,13 +363,11 @@ class RoundedRows:
 # -- what that does to the output, and to ln Z
 
 
-def add_output(found: ErrorBudget, block: RoundedRows, extremes: tuple[Array, Array] | None) -> None:
-    """Add the output of one block. extremes : the least and greatest values that its rows see, for the worst case."""
+def add_output(found: ErrorBudget, block: RoundedRows) -> None:
+    """Add the output of one block."""
     rows = block.rows
     tilt = (rows.weights * rows.scale_response) @ rows.v
-    bound = math.inf if extremes is None else _bound(block, extremes)
-    found.add(_variances(block), rows.at, output=rows.output, tilt=tilt, worst_case=bound)
-    found.exponent_error = max(found.exponent_error, block.exponent_error)
+    found.add(_variances(block), rows.at, block.exponent_error, output=rows.output, tilt=tilt)
 
 
 def largest_logarithm_error(block: RoundedRows, u: float) -> Array:
@@ -456,27 +405,6 @@ def _variances(block: RoundedRows) -> dict[str, Array]:
     }
 
 
-def _bound(block: RoundedRows, extremes: tuple[Array, Array]) -> Array:
-    """The worst case of the output."""
-    rows, form, u, size = (
-        block.rows,
-        block.roundings.form,
-        block.roundings.inner_roundoff,
-        np.abs(block.rows.v),
-    )
-    total = size.sum(axis=-2, keepdims=True) if rows.visible is None else rows.visible @ size
-    of_weights = (
-        block.roundings.weights_roundoff + (2 * rows.seen + 6) * u + largest_logarithm_error(block, u)
-    )
-    bound = (
-        (extremes[1] - extremes[0]) * np.tanh(block.largest / 2)
-        + of_weights * (rows.weights @ size)
-        + form.unit_roundoff * np.abs(rows.output)
-        + form.smallest_subnormal / 2 * (total + 1)
-    )
-    return np.where(rows.partition > 0, bound, 0.0)
-
-
 def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows) -> None:
     """Add ln Z of one block, and mark where it is -inf."""
     rows, roundings, p = block.rows, block.roundings, block.rows.weights
@@ -494,13 +422,6 @@ def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows
         "scores": of_stored + roundings.stored_sum_variance,
         "inner": of_inner + roundings.inner_variance * chained + block.lost_weight_variance,
     }
-    size = 2 * np.abs(block.log_partition) + np.abs(rows.top) + block.log_sum
-    bound = block.largest + roundings.weights_roundoff + (rows.seen + 4 + size) * roundings.inner_roundoff
-    found.add(
-        {source: np.where(none, 0.0, one) for source, one in variances.items()},
-        rows.at,
-        output=block.log_partition,
-        tilt=(p * rows.through(rows.raw)).sum(axis=-1, keepdims=True),
-        worst_case=np.where(none, 0.0, bound),
-    )
-    found.exponent_error = max(found.exponent_error, block.exponent_error)
+    variances = {source: np.where(none, 0.0, one) for source, one in variances.items()}
+    tilt = (p * rows.through(rows.raw)).sum(axis=-1, keepdims=True)
+    found.add(variances, rows.at, block.exponent_error, output=block.log_partition, tilt=tilt)

@@ -87,11 +87,6 @@ class Expected:
         return self.lenient.output
 
     @property
-    def bound(self) -> Array:
-        """What the error of no right answer exceeds."""
-        return self.lenient.worst_case
-
-    @property
     def first_order(self) -> bool:
         """Whether the budgets may be trusted: the predicted error of a score is small."""
         return self.lenient.exponent_error <= FIRST_ORDER
@@ -147,10 +142,10 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     form, inner = roundings.form, roundings.inner.unit_roundoff
     for block in (RoundedRows(one, roundings) for one in blocks(asked)):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
-        low[at], high[at] = extremes = block.rows.extremes
+        low[at], high[at] = block.rows.extremes
         logarithms[at] = forward.largest_logarithm_error(block, inner)
         sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
-        forward.add_output(whole, block, extremes)
+        forward.add_output(whole, block)
         if log_sum:
             forward.add_log_sum(logarithm, empty, block)
     n = inputs.shape.keys + (inputs.sinks is not None)
@@ -180,7 +175,7 @@ class Projected(NamedTuple):
 
 
 def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
-    """The budget of the block of `inputs` at these query rows, without a worst case: (batch, 1, rows, d_model).
+    """The budget of the block of `inputs` at these query rows: (batch, 1, rows, d_model).
 
     What the classes differ in is what the core rounds: the projections round alike in all of them.
     """
@@ -210,9 +205,9 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
 
     own = _linear(joined(before.output), weight, bias, rounded)
     after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
-    shared, bound = {source: kept(source) for source in after}, np.full_like(own.value, np.inf)
+    shared = {source: kept(source) for source in after}
     tilt = joined(before.tilt) @ weight.T
-    whole = ErrorBudget(own.value, after, shared, bound, before.exponent_error, tilt)
+    whole = ErrorBudget(own.value, after, shared, before.exponent_error, tilt)
     # a bias added after the sum was stored is what the least precise of honest blocks does
     return whole.add(dict(zip(_SOURCES, (own.variance, own.again), strict=True)))
 

@@ -88,9 +88,9 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     values of the dtype as cast.
     rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
 
-    Each budget has the variances of all sources. No worst case is known: it is 0 where nothing can be off, as for a key
-    that no query sees, and else infinite. `ErrorBudget.restricted_to` gives the budget of an implementation that stores
-    less; `GRADIENT_CLASSES` names them. Formulas in the module's docstring; of first order in `exponent_error`.
+    Each budget has the variances of all sources; they are 0 where nothing can be off, as for a key that no query sees.
+    `ErrorBudget.restricted_to` gives the budget of an implementation that stores less; `GRADIENT_CLASSES` names them.
+    Formulas in the module's docstring; of first order in `exponent_error`.
 
     float64 throughout, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
     output_gradient.
@@ -124,8 +124,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
         for one, (budget, gradient, tilt) in enumerate(zip(found, back.gradients, back.tilts, strict=True)):
             at, onto = (part.at_keys, part.onto_keys) if one else (part.at, np.asarray)
             own = {source: onto(each[one]) for source, (each, _) in noises.items()}
-            budget.add(own, at, output=onto(gradient), tilt=onto(tilt))
-            budget.exponent_error = max(budget.exponent_error, block.exponent_error)
+            budget.add(own, at, block.exponent_error, output=onto(gradient), tilt=onto(tilt))
             for source, (_, shared) in noises.items():
                 budget.shared[source] += shared[one]
     first = np.s_[:, :, :keys]  # without that of a sink
@@ -141,10 +140,7 @@ def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) 
     summed = roundings.stored_variance * stores / 3 * exact**2
     rounded = rounding_variance(exact, roundings.form)
     inner = roundings.inner_variance * (terms / 3 + _LAST) * exact**2
-    budget.add({"inner": inner, "sums": summed, "output": rounded})
-    # a key that no query sees gets the gradient 0, to the bit
-    budget.worst_case[(exact != 0) | (budget.rms > 0)] = math.inf
-    return budget
+    return budget.add({"inner": inner, "sums": summed, "output": rounded})
 
 
 # -- what is rounded, and by how much

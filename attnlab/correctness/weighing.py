@@ -1,7 +1,7 @@
 """An answer held against what is expected: the measured numbers, and the first thing that is wrong with it.
 
 Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
-least and the greatest value its row sees, and no component is further off than the worst case of rounding.
+least and the greatest value its row sees, no row is all zeros that is not, and what nothing rounds is exact.
 *Statistics* compare the error with what independent roundings predict: its size, its largest component, and
 two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
 that do not sum to 1) and the derivative in the scale (a wrong scale).
@@ -152,7 +152,7 @@ def _improbable(
 ) -> str | None:
     """What independent roundings do not do: an error that lines up, that is too large, or far off at one place."""
     # faults of other kinds have a part along both directions too: the cause is named where it is most of the error
-    for one, cause, like in sorted(along, key=lambda each: -abs(each[0].z)):
+    for one, cause, like in sorted(along, key=lambda each: (each[0].rest >= _MOST, -abs(each[0].z))):
         if abs(one.z) > least_z:
             said = cause if one.rest < _MOST else f"errors line up with {like}, as if it were {one.said}"
             return f"{said} (z = {one.z:.0f})"
@@ -226,21 +226,21 @@ def _place(expected: Expected, excess: Array) -> str:
 
 def _broken_fact(expected: Expected, answer: Array, error: Array) -> str | None:
     beyond = np.maximum(expected.low - answer, answer - expected.high) - expected.hull_slack
-    excess = np.abs(error) - expected.bound
-    if (excess <= 0).all() and (beyond <= 0).all():
+    rms, outside = expected.lenient.rms, bool((beyond > 0).any())
+    blank = (answer == 0).all(axis=-1) & (np.abs(expected.output) > LARGEST * rms).any(axis=-1)
+    inexact = np.where((rms == 0) & (np.abs(error) > _LEAST), np.abs(error), 0.0)
+    if not outside and not blank.any() and not inexact.any():
         return None
-    outside = bool((beyond > 0).any())
-    worst = beyond if outside else excess
+    worst = beyond if outside else np.abs(error) * blank[..., None] if blank.any() else inexact
     at = np.unravel_index(int(np.argmax(worst)), worst.shape)
     where = f"at {_place(expected, worst)}: expected {expected.output[at]:.6g}, got {answer[at]:.6g}"
-    blank = (answer == 0).all(axis=-1) & (np.abs(expected.output) > expected.bound).any(axis=-1)
     if blank.any():
         return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
     if outside:
         low, high = (np.broadcast_to(one, answer.shape)[at] for one in (expected.low, expected.high))
         seen = f": the row sees one value, {low:.6g}" if low == high else f", {low:.6g} to {high:.6g}"
         return f"outside the values it averages{seen}, {where}"
-    return f"error {abs(error[at]):.3g} above the worst case of rounding {expected.bound[at]:.3g}, {where}"
+    return f"not exact {where}, where nothing is rounded"
 
 
 # -- other scales and lower number formats

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from attention import FEATURES, by_differentiation, drawn
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from mutants.rounding import RIGHT
 
 from attnlab.correctness.expected import expect
@@ -41,16 +39,16 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
     cut[:, :, rows] = problem.output_gradient[:, :, rows]
     whole, part = (expect(problem.with_(output_gradient=cut), at) for at in (None, rows))
     for name in ("output", "query gradient"):
-        for of in (lambda x: x.output, lambda x: x.bound, lambda x: x.lenient.rms):
+        for of in (lambda x: x.output, lambda x: x.lenient.rms):
             np.testing.assert_allclose(of(part[name]), of(whole[name])[:, :, rows], rtol=1e-9, atol=1e-18)
-    assert (np.delete(whole["query gradient"].bound, rows, axis=2) == 0).all()
+    assert (np.delete(whole["query gradient"].lenient.rms, rows, axis=2) == 0).all()
     for name in ("key gradient", "value gradient"):
         np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
 
 
 def test_a_row_that_sees_no_key_has_the_output_0_without_error() -> None:
-    empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]), worst_case=True)
-    for zero in (empty.output, empty.rms, empty.worst_case):
+    empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]))
+    for zero in (empty.output, empty.rms):
         assert (zero[:, :, 7] == 0).all()
 
 
@@ -69,14 +67,13 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("feature", ["plain", "soft cap", "bias", "all"])
 def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind: str, dtype: str) -> None:
-    """From both sides, as far as an upper model of several implementations goes, and below the worst case."""
+    """From both sides, as far as an upper model of several implementations goes."""
     features = {**FEATURES[feature], "queries": 70, "keys": 90, "dim": 16}
     problem = drawn(dtype, 1, **features)
     of_output, of_gradients = KINDS[kind]
     found = RIGHT[kind](problem)
     for name, reference in expect(problem).items():
         error = found[name].astype(np.float64) - reference.output
-        assert (np.abs(error) <= reference.bound).all()
         chosen = of_output if name == "output" else of_gradients
         if chosen is not None:
             relative = np.linalg.norm(error) / np.linalg.norm(reference.output)
@@ -98,29 +95,6 @@ def test_the_classes_are_told_apart_and_nest(dtype: str) -> None:
     for budget in theory.gradient_budgets(problem):
         sizes = [budget.restricted_to(*sources).relative for sources in theory.GRADIENT_CLASSES.values()]
         assert sizes == sorted(sizes)
-
-
-@given(
-    seed=st.integers(0, 99),
-    std=st.sampled_from([0.1, 1.0, 8.0, 40.0]),
-    softcap=st.sampled_from([None, 0.5, 50.0]),
-    bias=st.sampled_from([0.0, 1.0, 20.0]),
-    queries=st.integers(1, 30),
-    keys=st.integers(1, 30),
-    kind=st.sampled_from(
-        ["scores rounded", "partial sums of 32 stored", "root of the scale", "merged halves"]
-    ),
-)
-@settings(max_examples=12)
-def test_the_worst_case_is_never_passed(
-    seed: int, std: float, softcap: float | None, bias: float, queries: int, keys: int, kind: str
-) -> None:
-    """Also where the first order is of no use: saturated rows, a cap that binds on large scores, one key."""
-    added = bias * np.random.default_rng(seed).standard_normal((queries, keys))
-    problem = drawn("bfloat16", seed, std=std, softcap=softcap, bias=added, queries=queries, keys=keys)
-    for name, one in RIGHT[kind](problem).items():
-        reference = expect(problem)[name]
-        assert (np.abs(one - reference.output) <= reference.bound).all(), name
 
 
 @pytest.mark.parametrize(

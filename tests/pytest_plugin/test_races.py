@@ -35,7 +35,7 @@ def attend(q, k, v):
     {body}
 """
 SAID = (
-    "wrong wrong: *above the worst case of rounding*",
+    "wrong wrong: relative error *is rounding in float32*",
     "misshapen wrong: misshapen returned shape (1, 16, 64), expected (1, 1, 16, 64)",
     "raising crashed: raised RuntimeError: not today",
     "SKIPPED *absent unavailable: absent needs no_such_library, which is not installed",
