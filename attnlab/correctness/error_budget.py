@@ -288,7 +288,7 @@ class RoundedRows:
         self.exponent_error = math.sqrt(errors.sum(axis=-1).max())
         small = np.where(rows.weights < roundings.inner_roundoff, rows.weights, 0.0)
         self.lost_weight_variance = small.sum(axis=-1, keepdims=True) ** 2 / 3
-        self.log_sum = rows.log_sum
+        self.log_sum = np.log(np.where(rows.partition > 0, rows.partition, 1.0))
         self.log_partition = rows.top + self.log_sum
         with np.errstate(over="ignore"):
             self.absorbed = np.where(rows.top == rows.top.astype(np.float32), self.log_sum, np.inf)

@@ -185,9 +185,7 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
     exact = {name: one.value for name, one in projected.items()}
     core = at_rows(inputs, index).with_(**exact, block=None)
     before = forward.error_budget(core, any_unfused=True)
-    for source in _SOURCES:
-        variance, before.shared[source] = _through(core, projected, source, before.output)
-        before.add({source: variance})
+    before.add({source: _through(core, projected, source, before.output) for source in _SOURCES})
     names = ("out_proj.weight", "out_proj.bias")
     weight, bias = (np.asarray(block.parameters[name], np.float64) for name in names)
 
@@ -195,19 +193,10 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
         """(batch, heads, rows, dim) as (batch, 1, rows, heads · dim)."""
         return np.asarray(x.swapaxes(1, 2).reshape(x.shape[0], 1, x.shape[2], -1))
 
-    def kept(source: str) -> float:
-        """The scatter of ‖W δo‖²: relative to its mean that of ‖δo‖², twice.
-
-        A square matrix of independent numbers leaves half as many independent components as it was given.
-        """
-        mean, then = float(before.variances[source].sum()), float(after[source].sum())
-        return 2 * before.shared[source] * (then / mean) ** 2 if mean > 0 else 0.0
-
     own = _linear(joined(before.output), weight, bias, rounded)
     after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
-    shared = {source: kept(source) for source in after}
     tilt = joined(before.tilt) @ weight.T
-    whole = ErrorBudget(own.value, after, shared, before.exponent_error, tilt)
+    whole = ErrorBudget(own.value, after, before.shared, before.exponent_error, tilt)
     # a bias added after the sum was stored is what the least precise of honest blocks does
     return whole.add(dict(zip(_SOURCES, (own.variance, own.again), strict=True)))
 
@@ -254,9 +243,9 @@ def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
     return Projected(value, variance + rounded.stored_variance * (2 * products + value**2), again)
 
 
-def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: Array) -> tuple[Array, float]:
-    """Variance of the core's output, and its scatter, from errors of its inputs: by `source` from σ² or from σ₊²."""
-    rng, found, energies = np.random.default_rng(0), np.zeros_like(exact), []
+def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: Array) -> Array:
+    """Variance of the core's output from errors of its inputs: by `source` from σ² or from σ₊²."""
+    rng, found = np.random.default_rng(0), np.zeros_like(exact)
     for _ in range(_RUNS):
         moved: dict[str, Any] = {}
         for name, one in projected.items():
@@ -265,9 +254,6 @@ def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: 
             alike = (name, source) == ("value", "scores")
             shape = (*size.shape[:2], 1, size.shape[3]) if alike else size.shape
             moved[name] = one.value + size * rng.standard_normal(shape)
-        off = -exact
         for rows in blocks(core.with_(**moved)):
-            off[rows.at] += rows.output
-        found += off * off / _RUNS
-        energies.append(float(np.vdot(off, off)))
-    return found, float(np.var(energies, ddof=1))
+            found[rows.at] += (rows.output - exact[rows.at]) ** 2 / _RUNS
+    return found

@@ -140,11 +140,6 @@ class Rows:
         """How many keys each row sees, (…, rows, 1)."""
         return float(self.k.shape[-2]) if self.visible is None else self.visible.sum(axis=-1, keepdims=True)
 
-    @property
-    def log_sum(self) -> Array:
-        """ln l, (…, rows, 1); 0 where no key is seen. ln Z is `top` and this."""
-        return np.log(np.where(self.partition > 0, self.partition, 1.0))
-
     def through(self, x: Array, power: int = 1) -> Array:
         """x f'^power: how a change of a raw score, or a gradient on its way back, passes the soft cap."""
         return x if self.slope is None else x * self.slope**power
