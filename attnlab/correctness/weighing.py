@@ -127,7 +127,7 @@ def weigh(
         (scale, f"the scale looks {scale.said}", "the derivative in the scale"),
         (gain, expected.gained.format(gain.said), "the result itself"),
     )
-    fault = _broken_fact(expected, answer, error)
+    fault = _broken_fact(expected, answer, error, rms)
     if fault is not None:
         likest, cause, _ = min(along, key=lambda each: each[0].rest)
         fault += f"; {cause}" if likest.rest < _MOST else ""
@@ -224,11 +224,11 @@ def _place(expected: Expected, excess: Array) -> str:
     return f"batch {b}, {head}row {expected.rows[i]}, component {c}"
 
 
-def _broken_fact(expected: Expected, answer: Array, error: Array) -> str | None:
+def _broken_fact(expected: Expected, answer: Array, error: Array, rms: Array) -> str | None:
     beyond = np.maximum(expected.low - answer, answer - expected.high) - expected.hull_slack
-    rms, outside = expected.lenient.rms, bool((beyond > 0).any())
+    outside = bool((beyond > 0).any())
     blank = (answer == 0).all(axis=-1) & (np.abs(expected.output) > LARGEST * rms).any(axis=-1)
-    inexact = np.where((rms == 0) & (np.abs(error) > _LEAST), np.abs(error), 0.0)
+    inexact = np.where((expected.lenient.rms == 0) & (np.abs(error) > _LEAST), np.abs(error), 0.0)
     if not outside and not blank.any() and not inexact.any():
         return None
     worst = beyond if outside else np.abs(error) * blank[..., None] if blank.any() else inexact
