@@ -18,7 +18,7 @@ from attnlab.correctness.weighing import weigh
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, round_to
-from attnlab.workload.result import Accuracy, Outcome, Result
+from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import OUTPUT, Workload
 
 WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="bfloat16", seed=3)
@@ -46,43 +46,28 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
 # -- what is said of one answer
 
 
-def answered(workload: Workload, factor: float = 1.0) -> np.ndarray:
-    """The right answer, or that of a scale wrong by `factor`."""
-    problem = inputs_of(workload)
-    return whole(problem.with_(scale=problem.scale * factor), workload.dtype)["output"]
-
-
-def judged(output: np.ndarray, workload: Workload = WORKLOAD) -> Accuracy:
-    """`judge` on sampled rows."""
-    rows = weighing.sampled_rows(workload, np.random.default_rng())
-    return weighing.judge(workload, inputs_of(workload), rows, {OUTPUT: output}, None)
-
-
-def spoiled(where: Any, number: float) -> np.ndarray:
-    """The right answer with one number in the place of some."""
-    output = answered(WORKLOAD)
-    output[where] = number
-    return output
-
-
 @pytest.mark.parametrize(
-    ("output", "said"),
+    ("said", "scale", "gain", "where", "number"),
     [
-        (lambda: answered(WORKLOAD, 1.01), "scale looks too large by"),
-        (
-            lambda: answered(WORKLOAD, 1.002),
-            "line up with the derivative in the scale, as if it were too large by 0.2",
-        ),
-        (lambda: 1.01 * answered(WORKLOAD), "too large by 1 % on average"),
-        (lambda: spoiled(np.s_[:, :, 17], 0), "rows are zero"),
-        (lambda: spoiled(np.s_[0, 0, 3, 5], 100), "outside the values"),
-        (lambda: spoiled(np.s_[1, 2, 7], np.nan), "NaN in 16 of 12288 values, in row 7 first"),
-        (lambda: spoiled(np.s_[1, 2, 7], np.inf), "infinity in 16"),
+        ("scale looks too large by", 1.01, 1.0, (), 0),
+        ("line up with the derivative in the scale, as if it were too large by 0.2", 1.002, 1.0, (), 0),
+        ("too large by 1 % on average", 1.0, 1.01, (), 0),
+        ("rows are zero", 1.0, 1.0, np.s_[:, :, 17], 0),
+        ("outside the values", 1.0, 1.0, np.s_[0, 0, 3, 5], 100),
+        ("NaN in 16 of 12288 values, in row 7 first", 1.0, 1.0, np.s_[1, 2, 7], np.nan),
+        ("infinity in 16", 1.0, 1.0, np.s_[1, 2, 7], np.inf),
     ],
 )
-def test_a_fault_is_told_by_what_it_looks_like(output: Any, said: str) -> None:
+def test_a_fault_is_told_by_what_it_looks_like(
+    said: str, scale: float, gain: float, where: Any, number: float
+) -> None:
     """In one line, which survives JSON; facts come before statistics."""
-    found = judged(output())
+    posed = inputs_of(WORKLOAD)
+    output = gain * whole(posed.with_(scale=posed.scale * scale), WORKLOAD.dtype)["output"]
+    if where:
+        output[where] = number
+    rows = weighing.sampled_rows(WORKLOAD, np.random.default_rng())
+    found = weighing.judge(WORKLOAD, posed, rows, {OUTPUT: output}, None)
     assert not found.passed and found.reason is not None and said in found.reason and "\n" not in found.reason
     result = Result("x", WORKLOAD, Outcome.WRONG, reason=found.reason, accuracy=found)
     assert Result.from_json(result.to_json()).to_json() == result.to_json()
@@ -96,12 +81,6 @@ TRAINING = Workload(
 )
 
 
-def results(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
-    """The exact results, rounded."""
-    found = expect(inputs)
-    return {name: round_to(found[name].output, workload.dtype) for name in workload.results}
-
-
 @pytest.mark.parametrize("direction", ["forward", "backward", "training"])
 @pytest.mark.parametrize(
     "features", [{}, {"window": (100, 0), "softcap": 5.0, "sinks": True, "bias": "alibi"}]
@@ -110,7 +89,8 @@ def test_right_results_of_every_direction_pass(direction: str, features: dict[st
     """Output and query gradient at the rows, the gradients of key and value whole; a wrong one is named."""
     workload, rows = TRAINING.with_(direction=direction, dtype="bfloat16", **features), [0, 3, 150, 299]
     posed = inputs_of(workload, rows)
-    answers = results(workload, posed)
+    exact = expect(posed)
+    answers = {name: round_to(exact[name].output, workload.dtype) for name in workload.results}
     found = weighing.judge(workload, posed, rows, answers, None)
     assert found.passed and found.of in answers and found.kind == "full precision inside"
     for name in answers:
