@@ -308,20 +308,22 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
         found["mask"] = " & ".join([part.text for part in parts if part is not None])
         found["array"] = str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
 
-    axes, usual = (lambda: str(rng.choice(_AXES))), (lambda: float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5)
+    def usual() -> float:
+        return float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5
+
+    def sign() -> int:
+        return 1 if rng.random() < 0.75 else -1
+
+    def axes() -> str:
+        return str(rng.choice(_AXES)) + ("-" if rng.random() < 0.2 else "")
+
     further: dict[str, tuple[float, Callable[[], Any]]] = {  # each with its chance
         "value_dim": (0.15, lambda: int(rng.integers(1, 160))),
-        "bias": (
-            0.2,
-            lambda: "alibi" if rng.random() < 0.3 else axes() + ("-" if rng.random() < 0.2 else ""),
-        ),
+        "bias": (0.2, lambda: "alibi" if rng.random() < 0.3 else axes()),
         "softcap": (0.12, lambda: round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2)),
         "sinks": (0.12, lambda: True),
         # within a factor of 4 of the usual one, of either sign, 0 now and then
-        "scale": (
-            0.25,
-            lambda: 0.0 if rng.random() < 0.05 else round(usual() * (1 if rng.random() < 0.75 else -1), 4),
-        ),
+        "scale": (0.25, lambda: 0.0 if rng.random() < 0.05 else round(usual() * sign(), 4)),
         "inputs": (0.3, lambda: str(rng.choice(_INPUTS)) if found.get("scale") != 0 else "normal"),
         "layout": (0.25, lambda: str(rng.choice(_LAYOUTS))),
         "gradient_layout": (0.25, lambda: str(rng.choice(_LAYOUTS[:2]))),
