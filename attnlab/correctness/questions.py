@@ -309,7 +309,7 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
         found["array"] = str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
 
     def usual() -> float:
-        return float(np.exp(rng.uniform(-1.4, 1.0))) / dim**0.5
+        return float(np.exp(rng.uniform(-1.4, 1.0)) / dim**0.5)
 
     def sign() -> int:
         return 1 if rng.random() < 0.75 else -1

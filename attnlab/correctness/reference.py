@@ -162,19 +162,10 @@ class Rows:
 
     @property
     def extremes(self) -> tuple[Array, Array]:
-        """Least and greatest of the values that a row sees, (…, rows, value_dim); 0 where it sees none."""
-        visible, shape = self.visible, self.output.shape
-        if visible is None:
-            least, most = (
-                np.broadcast_to(f(self.v, axis=-2, keepdims=True), shape) for f in (np.min, np.max)
-            )
-            return least, most
-        some, found = visible.any(axis=-1, keepdims=True), []
-        for sign in (1, -1):
-            components = (sign * self.v[..., None, :, at] for at in range(shape[-1]))
-            least = np.stack([np.where(visible, one, np.inf).min(axis=-1) for one in components], axis=-1)
-            found.append(np.where(some, np.broadcast_to(sign * least, shape), 0.0))
-        return found[0], found[1]
+        """Least and greatest of the values by component, 0 in rows that see no key: (…, rows, value_dim)."""
+        least, most = (f(self.v, axis=-2, keepdims=True) for f in (np.min, np.max))
+        some = self.partition > 0
+        return np.where(some, least, 0.0), np.where(some, most, 0.0)
 
 
 def blocks(inputs: Inputs) -> Iterator[Rows]:

@@ -98,15 +98,15 @@ class Support:
     answers: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
 
     @property
-    def faults(self) -> list[str]:
-        """What it does not decline and does not do."""
-        return [
-            f"{self.backend} on {self.device}, {feature}, {direction}, {dtype}: {answer.removeprefix(FAULT)}"
-            for feature, directions in self.answers.items()
-            for direction, dtypes in directions.items()
-            for dtype, answer in dtypes.items()
-            if answer.startswith(FAULT)
-        ]
+    def faults(self) -> int:
+        """How much it does not decline and does not do."""
+        told = (
+            one
+            for directions in self.answers.values()
+            for dtypes in directions.values()
+            for one in dtypes.values()
+        )
+        return sum(one.startswith(FAULT) for one in told)
 
 
 def support(

@@ -1,7 +1,7 @@
 """An answer held against what is expected: the measured numbers, and the first thing that is wrong with it.
 
 Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
-least and the greatest value its row sees, no row is all zeros that is not, and what nothing rounds is exact.
+least and the greatest value of its head, no row is all zeros that is not, and what nothing rounds is exact.
 *Statistics* compare the error with what independent roundings predict: its size, its largest component, and
 two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
 that do not sum to 1) and the derivative in the scale (a wrong scale).
@@ -238,8 +238,7 @@ def _broken_fact(expected: Expected, answer: Array, error: Array, rms: Array) ->
         return f"{int(blank.sum())} of {blank.size} rows are zero, {where}"
     if outside:
         low, high = (np.broadcast_to(one, answer.shape)[at] for one in (expected.low, expected.high))
-        seen = f": the row sees one value, {low:.6g}" if low == high else f", {low:.6g} to {high:.6g}"
-        return f"outside the values it averages{seen}, {where}"
+        return f"outside the values it averages, {low:.6g} to {high:.6g}, {where}"
     return f"not exact {where}, where nothing is rounded"
 
 
