@@ -53,7 +53,7 @@ _SOURCES, _RUNS = ("inner", "scores"), 16
 class Expected:
     """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
 
-    classes : the budgets, tightest first. low, high : least and greatest of the values, per component, 0 where a row sees none; of
+    classes : the budgets, tightest first. low, high : least and greatest of the values, 0 where a row sees none; of
     what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
     budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
     gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
