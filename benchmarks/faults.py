@@ -50,8 +50,7 @@ Rows = list[dict[str, Any]]
 
 def backend_asked(name: str) -> Ask:
     """A backend in this process as a black box."""
-    probe = Probe(load(name))
-    return lambda question: probe.answer(question.inputs, question.workload(), *question.layouts)
+    return Probe(load(name)).ask
 
 
 def right_ones() -> dict[str, Callable[[], Ask]]:

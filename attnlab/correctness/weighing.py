@@ -128,13 +128,13 @@ def weigh(
         (gain, expected.gained.format(gain.said), "the result itself"),
     )
     fault = _broken_fact(expected, answer, error, rms)
-    if fault is not None:
-        likest, cause, _ = min(along, key=lambda each: each[0].rest)
-        fault += f"; {cause}" if likest.rest < _MOST else ""
-    elif exact or expected.first_order:
+    if fault is None and (exact or expected.first_order):
         honest = systematic(dtype, None if exact else immaterial)
         named = () if directions is None else tuple(one for one in along if abs(one[0].shift) > honest)
         fault = _improbable(expected, named, directions or 0.0, relative, allowed, np.abs(error) / rms)
+    likest, cause, _ = min(along, key=lambda each: each[0].rest)
+    if fault is not None and likest.rest < _MOST and cause not in fault:
+        fault = f"{fault}; {cause}"
     # the tightest class that covers the error, and the error in its budgets
     kind = classify(relative, expected.classes, SLACK) if math.isfinite(relative) else None
     if kind is None and relative <= allowed:
