@@ -27,18 +27,14 @@ MISTAKES = {
     # values of fields
     "run --lengths 0": "--lengths",
     "compare a b --kv-heads 3": "--kv-heads",
-    "compare a b --mask foo": "random(SHARE,SEED)",
     "compare a b --inputs missing.safetensors/x": "safetensors",
     "compare a b --preset llama3-8b": "llama3-8b/decode",
-    "check torch_sdpa --dtype float31": "did you mean float32",
     # numbers of a command
     "run --seconds inf": "--seconds",
     "compare torch_sdpa torch_eager --batch 1,2": "--batch must be a whole number",
     "compare a b --length 1000000000000": "--length must be at most 16,777,216",
-    "numerics saturation --seed 99999999999999999999": "seed",
     "check torch_sdpa --seed -1": "--seed",
     # files and folders
-    "run --plan missing.toml": "missing.toml",
     "run --plan bad.toml": "bad.toml: causal",
     "run --plan endless.toml": "endless.toml",
     "run --out full": "full",
@@ -77,11 +73,8 @@ def test_a_mistake_is_one_line(typed: str, capsys: pytest.CaptureFixture[str]) -
 #: what a plan file says, and how the line names it
 SLIPS = {
     "length = [64]": "unknown key 'length'; did you mean lengths",
-    "lengths = 64": "got `int` - at `$.lengths`",
     "lengths = [8, 64.0]": "got `float` - at `$.lengths[1]`",
-    "limits = 3": "got `int` - at `$.limits`",
     "[limits]\nround = 3": "limits: unknown key 'round'; did you mean rounds?",
-    "[limits]\nworkload_seconds = inf": "Expected `float` <= 1000000.0 - at `$.limits.workload_seconds`",
     "[limits]\nvisits = 1_000_000_000_000": "Expected `int` <= 1000 - at `$.limits.visits`",
     f"lengths = {list(range(1, 20_002))}\nheads = [1]": "at most 20,000 workloads, got 20,001: make several",
     f"lengths = {[1000] * 2_000_000}": "8,388,608 bytes",
