@@ -189,7 +189,7 @@ class Remembered:
 
     def __init__(self, *, afresh: bool) -> None:
         self._file = cache_folder() / "remembered.json"
-        self._afresh, self._here = afresh, _here()
+        self._afresh, self._here = afresh, circumstances()
 
     def recall(self, question: Mapping[str, Any], kind: type[T]) -> list[T] | None:
         """What was found, dataclasses of `kind` whose field `remembered` says when; None where it is to be asked."""
@@ -228,7 +228,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab")
 
 
-def _here() -> dict[str, Any]:
+def circumstances() -> dict[str, Any]:
     """All of the machine and its software that may change an answer."""
     here, own = environment(), sorted(Path(__file__).parent.rglob("*.py"))
     return {name: here[name] for name in CONDITIONS} | {

@@ -136,7 +136,7 @@ class Races:
         race = self._seconds * len(self._contenders)
         return Limits(
             visits=_VISITS,
-            most_visits=2 * _VISITS,
+            most_visits=_VISITS,
             workload_seconds=max(race, 5.0),
             rounds=_ROUNDS,
             visit_seconds=600.0,  # slow contenders have as many

@@ -136,16 +136,12 @@ def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def before_fork(name: str, folders: Sequence[Path | str] = ()) -> tuple[str, ...] | None:
-    """The modules to import before processes are forked for the backend `name`, which is not imported itself.
-
-    None where its library is not to be forked, or is not known.
-    """
+def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | None:
+    """The class of the library of the backend `name`; neither is imported. None where it is not known."""
     try:
-        kind = libraries().get(str(_written(name, folders).get("LIBRARY")))
+        return libraries().get(str(_written(name, folders).get("LIBRARY")))
     except ValueError:
         return None
-    return None if kind is None else kind.before_fork
 
 
 def unasked(folders: Sequence[Path | str] = ()) -> list[str]:

@@ -182,7 +182,8 @@ def plan_of(
 
     typed = read_options(given, grid=True)
     chosen: dict[str, Any] = read_plan(file) if file else {}
-    asked = {"workload_seconds": seconds, "visits": visits, "most_visits": visits}
+    least = None if visits is None else min(visits, Limits().visits)
+    asked = {"workload_seconds": seconds, "visits": least, "most_visits": visits}
     if limits := {name: value for name, value in asked.items() if value is not None}:
         chosen["limits"] = replace(chosen.get("limits", Limits()), **limits)
     beside = {name: given.get(name) for name in ("preset", "baseline", "experiments", "afresh")}
@@ -209,12 +210,21 @@ def plan_of(
 )
 @options.preset
 @options.workload_options(grid=False)
-@click.option("--seconds", type=options.AMOUNT, help="No visit begins after so many seconds.")
-@click.option("--visits", type=options.VISITS, default=8, help="Visits at most; five where they decide it.")
+@click.option("--seconds", type=options.AMOUNT, help="Time for all visits (default: 10).")
+@click.option("--visits", type=options.VISITS, help="So many visits, whatever time they take.")
+@click.option("--afresh", is_flag=True, help="Leave out what earlier calls found here.")
+@click.option("--sittings", is_flag=True, help="List what earlier calls found here; race nothing.")
 @options.folders
 @options.as_json
 @options.quiet
-def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
+def compare(
+    contenders: tuple[str, ...],
+    preset: str | None,
+    sittings: bool,
+    as_json: bool,
+    quiet: bool,
+    **given: Any,
+) -> int:
     """Race backends on one workload; the first is the baseline.
 
     A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
@@ -222,9 +232,19 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     """
     from attnlab.cli.progress import progress
     from attnlab.race.compare import compare as race
-    from attnlab.report import comparison_text, show
+    from attnlab.race.sittings import Record
+    from attnlab.report import comparison_text, fill, show
 
-    how = {name: given.pop(name) for name in ("seconds", "visits", "folders")}
+    if sittings:
+        lines = Record(tell=partial(click.echo, err=True)).lines()
+        show(
+            fill(
+                "sittings.md.j2",
+                lines=[one for one in lines if {one.baseline, one.contender} <= {*contenders}],
+            )
+        )
+        return 0
+    how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}
     workload, chosen, words = options.read_workload(given, preset)
     with progress(quiet=as_json or quiet) as shown:
         found = race(*contenders, workload=workload, words=words, on_event=shown.detail, **how)
@@ -270,7 +290,7 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @_margin("--unseen", default="5%", help="No verdict if a larger slowdown could be missed.")
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
-@click.option("--visits", type=options.VISITS, metavar="N", default=8, help="To each workload, at most.")
+@click.option("--visits", type=options.VISITS, metavar="N", default=16, help="To each workload, at most.")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet

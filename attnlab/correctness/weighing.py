@@ -330,18 +330,26 @@ def sampled_rows(workload: Workload, generator: np.random.Generator, most: int |
 
 
 def judge(
-    workload: Workload, inputs: Inputs, rows: Sequence[int], answers: Answers, computes_in: str | None
+    workload: Workload,
+    inputs: Inputs,
+    rows: Sequence[int],
+    answers: Answers,
+    computes_in: str | None,
+    known: dict[str | None, Mapping[str, Expected]] | None = None,
 ) -> Accuracy:
     """How exact whole `answers` are on these query rows: the worst of them, with the reason where it is wrong.
 
     answers : by the names of `Workload.results`. computes_in : the number format in which the contender computes. Where
     that is lower than the workload's, the truth is that of inputs rounded to it, with its budget. The output's gradient
-    should be 0 but on these rows: the gradients of key and value are known without the other rows then.
+    should be 0 but on these rows: the gradients of key and value are known without the other rows then. known : keeps
+    the truth of these inputs and rows, by number format, for the next contender.
     """
-    less = lower(workload.dtype, computes_in)
+    less, known = lower(workload.dtype, computes_in), {} if known is None else known
     cast = inputs if less is None else inputs.cast(less)
+    if less not in known:
+        known[less] = expect(cast, rows, log_sum=LOG_SUM in workload.results)
     judged = []
-    for name, expected in expect(cast, rows, log_sum=LOG_SUM in workload.results).items():
+    for name, expected in known[less].items():
         if name in workload.results:
             judged.append(told(cast, expected, answers[name], rows, **anywhere(name)))
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))

@@ -25,9 +25,9 @@ _MAY_BE_0 = ("run_delay", "noise_margin")
 class Limits:
     """When to stop measuring. Seconds throughout.
 
-    visits, most_visits : of a workload; more than the first only while a verdict is undecided.
-    workload_seconds : after so many no further visit begins, once there are three. A run
-    shares out the seconds of all its workloads.
+    visits, most_visits : of a workload, at least and at most.
+    workload_seconds : after so many no further visit begins, once there are `visits`. A run shares out the seconds of
+    all its workloads.
     rounds : of a visit; a contender whose turns would take more than its part of `visit_seconds` has fewer.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
     start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
@@ -36,16 +36,16 @@ class Limits:
     Raises ValueError for what is no such number.
     """
 
-    visits: int = 5
-    most_visits: int = 8
-    workload_seconds: float = 10.0
-    rounds: int = 12
-    visit_seconds: float = 2.0
-    call_seconds: float = 1.0
+    visits: int = 2
+    most_visits: int = 100
+    workload_seconds: float = 6.5
+    rounds: int = 8
+    visit_seconds: float = 1.0
+    call_seconds: float = 0.5
     deadline_seconds: float = 60.0
     start_seconds: float = 120.0
     turn_seconds: float = 0.015
-    warm_seconds: float = 0.1
+    warm_seconds: float = 0.03
     run_delay: float = 0.05
     noise_margin: float = MARGIN
 
@@ -66,7 +66,7 @@ _FIRST_LENGTH, _GROWTH = 64, 4
 #: a smaller call that takes less than this may be all overhead: a larger one tells. The smallest of all most likely is
 _TELLING_SECONDS, _FIRST_SECONDS = 0.02, 0.3
 #: a call that is predicted to take up to so many times the limit is tried: on a busy machine small ones take long too
-_SURE = 4.0
+_SURE = 1.5
 
 
 def too_long(workload: Workload, seconds_of: Callable[[Workload], float | None], limit: float) -> str | None:
@@ -89,9 +89,9 @@ def too_long(workload: Workload, seconds_of: Callable[[Workload], float | None],
 
 def rungs(workload: Workload) -> Iterator[Workload]:
     """Smaller workloads of one head of keys, each at most about 16 times the one before; none that is as large."""
-    length, largest = _FIRST_LENGTH, 0
-    while length < max(workload.queries, workload.keys):
-        rung = shortened(workload, length)
+    length, largest, whole = _FIRST_LENGTH, 0, max(workload.queries, workload.keys)
+    while length < _GROWTH * whole:
+        rung = shortened(workload, min(length, whole))
         if rung.flops * 2 > workload.flops:
             return
         if rung.flops > largest:

@@ -41,6 +41,8 @@ class Drawn:
         for page, array in zip(self.pages.arrays, arrays, strict=True):
             page[...] = array
         self.inputs = unpack(self.plain, self.pages.arrays)
+        #: the first inputs, which no worker can write to
+        self.first, self._first = inputs, arrays
         names = self.plain["arrays"]
         self._fresh = [at for at, name in enumerate(names) if name in _FRESH]
         self._moving = {at: _FRESH[names[at]] for at in self._fresh}
@@ -49,6 +51,14 @@ class Drawn:
     def copy(self) -> Inputs:
         """The inputs as they are now."""
         return unpack(self.plain, [one.copy() for one in self.pages.arrays])
+
+    def restore(self) -> bool:
+        """Write the first inputs again; whether they were there unchanged."""
+        pairs = list(zip(self.pages.arrays, self._first, strict=True))
+        same = all(page.tobytes() == array.tobytes() for page, array in pairs)
+        for page, array in pairs if not same else ():
+            page[...] = array
+        return same
 
     def refresh(self) -> None:
         """Overwrite the inputs with others of the same distribution."""
@@ -75,6 +85,8 @@ class Drawn:
             others = np.ones(upstream.shape[2], bool)
             others[list(rows)] = False
             upstream[:, :, others] = 0
+            self._first = [one.copy() for one in self.pages.arrays]
+            self.first = unpack(self.plain, self._first)
 
     def close(self) -> None:
         """Give up the pages."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from attnlab.backends.contender import parse_all
 from attnlab.errors import Unavailable
 from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
+from attnlab.race.sittings import Combined, Record
 from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.system import hidden
 from attnlab.text import first_lines, interval_text, ratio_text, suggestion, within
@@ -23,15 +24,16 @@ from attnlab.workload.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-#: visits, and how many there are where these leave a verdict undecided; seconds after which no further one begins
-VISITS, MOST_VISITS, SECONDS = 5, 8, 20.0
+#: visits at least, and seconds within which there are more
+VISITS, SECONDS = 3, 10.0
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One workload's visits: a result for each contender, and verdicts against the baseline where both were measured.
 
-    visits : how many there were, of `visit_seconds` each. unseen : disturbances that this system does not tell.
+    visits : how many there were, of `visit_seconds` each. sittings : what verdicts rest on beside these visits.
+    unseen : disturbances that this system does not tell.
     ran_with : the versions of Python and libraries of contenders that ran elsewhere. command : repeats it.
     """
 
@@ -43,6 +45,7 @@ class Comparison:
     visit_seconds: float = 0.0
     unseen: tuple[str, ...] = ()
     ran_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    sittings: Mapping[str, Combined] = field(default_factory=dict)
     command: str = ""
 
     def frame(self) -> pd.DataFrame:
@@ -77,6 +80,7 @@ class Comparison:
 
     def _contender(self, result: Result) -> dict[str, Any]:
         latency, verdict = result.latency, self.verdicts.get(result.contender)
+        sat = self.sittings.get(result.contender)
         ratio: tuple[float | None, ...] = (None,) * 3
         if verdict:
             ratio = verdict.ratio, _known(verdict.low), _known(verdict.high)
@@ -90,6 +94,9 @@ class Comparison:
             "rounds": len(latency.samples) if latency else 0,
             "disturbed_rounds": len(latency.disturbed_rounds) if latency else 0,
             **dict(zip(("ratio", "ratio_low", "ratio_high"), ratio, strict=True)),
+            "sittings": len(sat.sittings) if sat else None,
+            "between_sittings": sat.between if sat else None,
+            "this_sitting": sat.sittings[-1].span if sat else None,
             "no_interval": verdict.no_interval if verdict else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
             "visits_needed": verdict.visits_needed if verdict else None,
@@ -107,7 +114,8 @@ def compare(
     workload: Workload | None = None,
     folders: Sequence[Path | str] = (),
     seconds: float | None = None,
-    visits: int = MOST_VISITS,
+    visits: int | None = None,
+    afresh: bool = False,
     limits: Limits | None = None,
     on_event: Callable[[str], None] = lambda text: None,
     words: Sequence[str] = (),
@@ -119,8 +127,9 @@ def compare(
     workload : what is asked of all of them. Or its fields, by the names of the command line's options:
     ``length=1024, heads=8, causal=True``; 512 tokens and 8 heads where nothing is said.
     folders : hold further backends.
-    seconds : after so many no further visit begins, once there are three.
-    visits : at most so many; five where these decide it.
+    seconds : for the visits, of which there are three at least.
+    visits : so many, whatever time they take.
+    afresh : leave out what earlier calls found of the same question on this machine.
     limits : all of it, instead.
     on_event : hears what is being done; a `Notice` is meant to be kept.
     words : that say the workload on the command line, where these are not its own options.
@@ -137,7 +146,9 @@ def compare(
         one.require(places)
     if limits is None:
         within("seconds", 1.0 if seconds is None else seconds)
-        limits = Limits(workload_seconds=seconds or SECONDS, visits=min(VISITS, visits), most_visits=visits)
+        limits = Limits(workload_seconds=seconds or SECONDS, visit_seconds=2.0, call_seconds=5.0)
+        if visits is not None:
+            limits = replace(limits, visits=visits, most_visits=visits)
     ran_with: dict[str, dict[str, str]] = {}
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
@@ -146,14 +157,18 @@ def compare(
             said = "; ".join(f"{one.contender}: {one.reason}" for one in results if one not in loaded)
             raise Unavailable(f"nothing to compare: {said}")
         if any(one.elsewhere for one in raced):
-            ran_with = versions_of(conductor.facts(workload.device))
+            ran_with = versions_of(conductor.facts)
+    found = verdicts_against(results, raced[0].name)
+    record = Record(afresh=afresh, tell=on_event)
+    combined = record.combine(workload, raced, found, places)
     done = max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
     spent = max((one.race_seconds or 0.0 for one in results), default=0.0)
     return Comparison(
         workload=workload,
         baseline=raced[0].name,
         results=results,
-        verdicts=verdicts_against(results, raced[0].name),
+        verdicts=found | {name: one.verdict for name, one in combined.items()},
+        sittings=combined,
         visits=done,
         visit_seconds=spent / max(1, done),
         unseen=tuple(hidden()),
@@ -187,7 +202,7 @@ def _command(texts: Sequence[str], words: Sequence[str], folders: Sequence[str],
     further = [word for folder in folders for word in ("--implementations", folder)]
     if limits.workload_seconds != SECONDS:
         further += ["--seconds", f"{limits.workload_seconds:g}"]
-    if limits.most_visits != MOST_VISITS:
+    if limits.visits == limits.most_visits:
         further += ["--visits", str(limits.most_visits)]
     return shlex.join(["attnlab", "compare", *texts, *words, *further])
 

@@ -19,19 +19,19 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from attnlab.backends.contender import Contender, huge_pages_refused, side_of
-from attnlab.backends.discovery import before_fork
+from attnlab.backends.discovery import library_of
 from attnlab.errors import Unavailable
+from attnlab.libraries.library import is_there
 from attnlab.processes import Failed, Interpreter, Process
 from attnlab.race.admission import Limits
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, PEAK_MEMORY, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
-from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.stats.ranking import entered_once, is_second_entry
+from attnlab.stats.verdicts import EARLY_ALPHA, EARLY_MARGIN, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 from attnlab.workload.workload import Workload
 
-#: with fewer visits an interval says little: t(1) is 12.7, t(2) 4.3
-LEAST_VISITS = 3
 #: contenders that hung on so many workloads are not asked for one that is no smaller: each costs a whole deadline
 _HANGS = 2
 
@@ -59,6 +59,8 @@ class Conductor:
         self.contenders, self.baseline = tuple(contenders), baseline or contenders[0].name
         self.limits, self.memory = limits or Limits(), memory
         self.account: dict[str, float] = defaultdict(float)
+        #: by contender, once it was visited: versions, thread pools and interpreter of its process
+        self.facts: dict[str, dict[str, Any]] = {}
         self._folders = tuple(str(Path(folder).resolve()) for folder in folders)
         self._on_event, self._start, self._clock = on_event, start or self._begin, clock
         self._nurseries: dict[Any, Nursery | None] = {}
@@ -68,6 +70,8 @@ class Conductor:
         self._hung: dict[str, list[int]] = defaultdict(list)
         #: why a contender is not to be had on a device, whatever the workload
         self._absent: dict[tuple[str, str], str] = {}
+        #: seconds of smaller calls, which tell how long a call will take, by contender
+        self._trials: dict[tuple[str, Workload], float | None] = {}
         self._watch: Watch | None = None
 
     def __enter__(self) -> Conductor:
@@ -112,6 +116,8 @@ class Conductor:
             first={one.name for one in racing} - measured,
             instruments=[one for one in INSTRUMENTS if once and (self.memory or one != PEAK_MEMORY.quantity)],
             account=self.account,
+            facts=self.facts,
+            trials=self._trials,
             on_event=self._on_event,
             clock=self._clock,
         )
@@ -145,24 +151,22 @@ class Conductor:
         workload: Workload,
         names: Sequence[str] | None = None,
         *,
-        enough: Callable[[list[Result]], bool] | None = None,
+        enough: Callable[[list[Result]], bool] = lambda results: False,
     ) -> Iterator[list[Result]]:
         """Visits to one workload until the limits say that it is enough: the results of each.
 
-        enough : told all results so far, merged, it says whether the planned visits suffice; by default they do where
-        no verdict against the baseline is undecided.
+        enough : told all results so far, merged, it says whether the least number of visits suffices. By default the
+        time decides: an interval that is looked at until it pleases is too narrow.
         """
         started, limits, so_far = monotonic(), self.limits, list[Result]()
         for number in range(max(limits.visits, limits.most_visits)):
-            found = self.visit(workload, names, number=number, once=number == min(1, limits.visits - 1))
+            found = self.visit(workload, names, number=number, once=number == 0)
             yield found
             so_far += found
-            done, still = number + 1, sum(one.outcome is Outcome.MEASURED for one in found)
-            if not still:
+            if not any(one.outcome is Outcome.MEASURED for one in found):
                 return
-            if done >= LEAST_VISITS and monotonic() - started > limits.workload_seconds:
-                return
-            if done >= limits.visits and (enough or self.decided)(merged(so_far)):
+            spent = (monotonic() - started) * (number + 2) / (number + 1)
+            if number + 1 >= limits.visits and (spent > limits.workload_seconds or enough(merged(so_far))):
                 return
 
     def race(self, workload: Workload, names: Sequence[str] | None = None, **how: Any) -> list[Result]:
@@ -171,32 +175,24 @@ class Conductor:
         place = {one.name: at for at, one in enumerate(self.contenders)}
         return sorted(merged(found), key=lambda one: place[one.contender])
 
-    def decided(self, results: Sequence[Result]) -> bool:
-        """Whether no verdict of these results of one workload, each over all visits, is undecided."""
-        there = [one.contender for one in results if one.latency]
-        if len(there) < 2:
-            return True
-        baseline = self.baseline if self.baseline in there else there[0]
-        found = verdicts_against(results, baseline, margin=self.limits.noise_margin)
-        return len(found) == len(there) - 1 and all(one.kind is not Kind.UNDECIDED for one in found.values())
+    def asked(self, results: Sequence[Result]) -> list[str]:
+        """Whom the next visit to a workload asks, by its results over all visits: none where nothing is open.
 
-    def facts(self, device: str) -> dict[str, dict[str, Any]]:
-        """Library versions, BLAS pools and device of every contender, by name, where they can be read."""
-        found: dict[str, dict[str, Any]] = {}
-        for contender in self.contenders:
-            process = None
-            try:
-                process, folders = self._start(contender)
-                process.ask("load", seconds=self.limits.start_seconds, contender=contender, folders=folders)
-                found[contender.name] = process.ask(
-                    "facts", seconds=self.limits.deadline_seconds, device=device
-                )
-            except (Failed, OSError) as fault:
-                found[contender.name] = {"unknown": str(fault)}
-            finally:
-                if process is not None:
-                    process.end()
-        return found
+        The fastest, and whoever is not surely much slower, nor surely close; on the first visits also the baseline
+        and its A/A control. So the naive loop is not timed again and again to be told apart from a fused kernel.
+        """
+        times = {one.contender: one.latency for one in results if one.latency and not one.uncounted}
+        count = max((len(set(one.visits.values())) for one in times.values()), default=0)
+        if not count or count >= self.limits.most_visits:
+            return []
+        best = min(times, key=lambda name: times[name].median)
+        found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
+        settled = {name for name, one in found.items() if one.settled}
+        names = [name for name in times if name == best or name not in settled]
+        if count >= self.limits.visits:
+            names = [name for name in names if name == best or not is_second_entry(name)]
+            return names if len(names) > 1 else []
+        return list(dict.fromkeys([*names, *(one for one in times if entered_once(one) == self.baseline)]))
 
     def _hangs(self, name: str, workload: Workload) -> bool:
         hung = self._hung[name]
@@ -216,6 +212,10 @@ class Conductor:
         """A worker for a contender, and the folders in which it finds its backend. Raises Failed and OSError."""
         if contender.pages == "huge" and (refused := huge_pages_refused()):
             raise Failed("unavailable", refused)
+        kind = None if contender.elsewhere else library_of(contender.backend, self._folders)
+        if kind and (missing := next((one for one in kind.modules if not is_there(one)), None)):
+            mend = getattr(kind, "mend", "") or f"pip install 'attnlab[{kind.name}]'"
+            raise Failed("unavailable", f"{missing.partition('.')[0]} is not installed; {mend}")
         try:
             if nursery := self._nursery(contender):
                 return nursery.fork(), self._folders
@@ -241,5 +241,6 @@ class Conductor:
         return self._nurseries[family]
 
     def _family(self, contender: Contender) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-        modules = () if contender.elsewhere else before_fork(contender.backend, self._folders) or ()
+        kind = None if contender.elsewhere else library_of(contender.backend, self._folders)
+        modules = kind.before_fork or () if kind else ()
         return modules, tuple(sorted(contender.environment({}).items()))

@@ -34,6 +34,8 @@ from attnlab.workload.workload import Workload
 NOTABLE = 0.25
 #: two clocks that differ by more seconds: the machine was suspended
 _SLEPT = 0.1
+#: seconds that may pass until a worker that was sent for is awake, and the conductor again after its answer
+_WAKING = 3e-3
 #: of the rounds of a visit, at most this part is left out
 _LEFT_OUT = 0.5
 
@@ -77,12 +79,14 @@ def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
 
 
 def waited(turn: Mapping[str, float], bracket: float, stolen: float) -> float:
-    """The part of a turn that was lost to others; infinite where the worker claims more time than passed.
+    """The part of a turn that was lost to others; infinite where the worker's clock contradicts the conductor's.
 
-    bracket : seconds that the turn took by the conductor's clock. stolen : by the hypervisor meanwhile.
+    bracket : seconds that the turn took by the conductor's clock. stolen : by the hypervisor meanwhile. The worker may
+    claim less by what waking it takes, and more by what its clock is off.
     """
     timed = turn["seconds"] * turn["iterations"]
-    if turn["opening_s"] + timed > 1.01 * bracket + 1e-4:
+    claimed = turn["opening_s"] + timed + turn["between_s"]
+    if claimed > 1.01 * bracket + 1e-4 or bracket - stolen > 1.1 * claimed + _WAKING:
         return float("inf")
     delay = turn["run_delay_s"] if turn["run_delay_s"] == turn["run_delay_s"] else 0.0  # nan: not told
     return (delay + stolen) / max(timed, 1e-9)
@@ -159,21 +163,11 @@ class PeakMemory(Instrument):
 
     quantity = "peak_memory"
     unit = "B"
-    _repeats = 2
-    #: a call this long (seconds) is traced once: tracing the naive loop twice cost more than racing it
-    _long = 0.2
 
     def measure(self, library: Library, call: Call) -> Readings:
-        """The peak of a call, twice where it is short; the least of the samples counts.
-
-        It is asked of a call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS).
-        """
-        peaks: list[float] = []
-        started = _clock()
-        while not peaks or (len(peaks) < self._repeats and _clock() - started < self._long):
-            peak, method = self._peak(library, call)
-            peaks.append(float(peak))
-        return Readings(tuple(peaks), facts={"method": method})
+        """The peak of one call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS)."""
+        peak, method = self._peak(library, call)
+        return Readings((float(peak),), facts={"method": method})
 
     @staticmethod
     def _peak(library: Library, call: Call) -> tuple[int, str]:

@@ -71,6 +71,8 @@ def tend(channel: Channel) -> None:
     modules, guardian = channel.receive()
     for module in (*modules, WORK.partition(":")[0]):
         importlib.import_module(module)
+    with contextlib.suppress(ImportError):
+        importlib.import_module("memray")  # each worker would import it
     gc.collect()
     gc.freeze()  # collecting would copy the pages that all share
     channel.send("ready")

@@ -38,7 +38,7 @@ from attnlab.workload.workload import OUTPUT, Workload
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
 #: a call that is longer needs no other before it to refill the caches; rows that are checked first in a later visit
-_LONG_SECONDS, _LATER_ROWS = 0.1, 8
+_LONG_SECONDS, _LATER_ROWS = 0.03, 8
 #: of a block's turns, one in so many is checked: its reference projects all tokens
 _BLOCK_TURNS = 4
 _OUTCOMES = {
@@ -79,8 +79,9 @@ class Seat:
     setup: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     kernel: str | None = None
-    #: seconds of a call; calls of a turn; it has a turn in one of so many rounds
+    #: seconds of a call, and between two of them; calls of a turn; it has a turn in one of so many rounds
     seconds: float = 0.0
+    between: float = 0.0
     calls: int = 1
     step: int = 1
     turns: list[dict[str, float]] = field(default_factory=list)
@@ -99,7 +100,8 @@ class Visit:
 
     first : the names of the contenders that have not answered this workload before: what takes long is asked of them
     alone. instruments : quantities that are measured after the rounds. account : takes the seconds of each activity.
-    clock : what a worker's clock is held against.
+    facts : takes what is told of each process, by contender. trials : keeps what smaller calls took. clock : what a
+    worker's clock is held against.
     """
 
     def __init__(
@@ -111,15 +113,19 @@ class Visit:
         first: Collection[str] = (),
         instruments: Collection[str] = (),
         account: dict[str, float] | None = None,
+        facts: dict[str, dict[str, Any]] | None = None,
+        trials: dict[tuple[str, Workload], float | None] | None = None,
         on_event: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.workload, self.number, self.limits, self._clock = workload, number, limits, clock
         self._first, self._instruments, self._on_event = first, instruments, on_event
         self._account = defaultdict[str, float](float) if account is None else account
+        self._facts, self._trials = {} if facts is None else facts, {} if trials is None else trials
         self._random = np.random.default_rng()
         self.seats: list[Seat] = []
         self._drawn: answers.Drawn | None = None
+        self._truth: dict[str | None, Any] = {}
 
     def run(self, contenders: Sequence[Contender], start: Start) -> list[Result]:
         """A result for each contender. Raises Suspended."""
@@ -238,6 +244,8 @@ class Visit:
         self._on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
             self._ask(seat, "declines", workload=workload)
+            if seat.name not in self._facts:
+                self._facts[seat.name] = self._ask(seat, "facts", device=workload.device)
             free = self._ask(seat, "free_bytes", device=workload.device)
             if reason := too_large(workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
@@ -247,20 +255,26 @@ class Visit:
             self._bind(seat)
         with self._activity("checking"):
             seat.setup |= self._ask(seat, "answer")
+            if not self.drawn.restore():
+                raise Ended(Outcome.WRONG, "it writes to its inputs")
             found = weighing.judge(
-                workload, self._inputs(seat), self._rows, self._answers(seat), self._less(seat)
+                workload, self.drawn.first, self._rows, self._answers(seat), self._less(seat), self._truth
             )
             seat.accuracy = found
             if not found.passed:
                 raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
 
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:
-        try:
-            return float(self._ask(seat, "trial", workload=smaller, answer=float))
-        except Failed as fault:
-            if fault.kind == "declined":
-                return None
-            raise
+        """Seconds of a smaller call; None where it is declined."""
+        if (seat.name, smaller) not in self._trials:
+            seconds = None
+            try:
+                seconds = float(self._ask(seat, "trial", workload=smaller, answer=float))
+            except Failed as fault:
+                if fault.kind != "declined":
+                    raise
+            self._trials[seat.name, smaller] = seconds
+        return self._trials[seat.name, smaller]
 
     def _bind(self, seat: Seat) -> None:
         assert seat.pages is not None
@@ -284,7 +298,7 @@ class Visit:
                 self.drawn.refresh()
                 self._bind(seat)
             least = self._ask(seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float])
-        seat.seconds, limit = least["seconds"], self.limits.call_seconds
+        seat.seconds, seat.between, limit = least["seconds"], least.pop("between_s"), self.limits.call_seconds
         # a busy machine makes calls long, but gives them no more processor time
         if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
             said = f"a call takes {seat.seconds:.3g} s; the limit is {limit:g} s (call_seconds of a plan)"
@@ -306,8 +320,10 @@ class Visit:
         racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
         for seat in racing:
             turn = max(self.limits.turn_seconds, ticks)
-            seat.calls = max(1, math.ceil(turn / max(seat.seconds, 1e-9)))
-            cost = seat.calls * seat.seconds + (seat.seconds if seat.seconds < _LONG_SECONDS else 0.0)
+            seat.calls = max(1, math.ceil(turn / max(seat.seconds + seat.between, 1e-9)))
+            cost = seat.calls * (seat.seconds + seat.between) + (
+                seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
+            )
             fitting = max(2.0, self.limits.visit_seconds / len(racing) / cost)
             most = 2 ** max(0, math.floor(math.log2(self.limits.rounds / 2))) if self.limits.rounds > 1 else 1
             seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self.limits.rounds / fitting))))

@@ -33,7 +33,7 @@ from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: calls that a warm-up makes at least, unless they take so many seconds
-_CALLS, _LONG = 5, 0.1
+_CALLS, _LONG = 5, 0.05
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 #: as it was before any backend was imported
@@ -114,7 +114,7 @@ class Worker:
         self._call = self._bound(workload, inputs_of(workload))
         least = self.warm(0.0)
         self._calling = self._call = None
-        return least["seconds"] if workload.device != "cpu" else min(least.values())
+        return least["seconds"] if workload.device != "cpu" else min(least["seconds"], least["processor_s"])
 
     def prepare(
         self,
@@ -194,7 +194,10 @@ class Worker:
         self._returned = None
 
     def warm(self, least_seconds: float) -> dict[str, float]:
-        """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time."""
+        """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time.
+
+        ``between_s`` is what else a call of a turn takes: its inputs are changed.
+        """
         library, call, started = _there(self._library), _there(self._call), _clock()
         least = {"seconds": math.inf, "processor_s": math.inf}
         count = 0
@@ -206,7 +209,9 @@ class Worker:
                 "seconds": min(least["seconds"], seconds),
                 "processor_s": min(least["processor_s"], taken),
             }
-        return least
+        started = _clock()
+        self._change_a_key()
+        return {**least, "between_s": _clock() - started}
 
     def turn(self, calls: int, opening: bool) -> dict[str, float]:
         """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
@@ -227,22 +232,29 @@ class Worker:
                 library.time_calls(keeping, 1)
             opened = _clock() - started
             before = {name: count() for name, count in system.COUNTERS.items()}
-            seconds = 0.0
+            seconds, looped = 0.0, _clock()
             for _ in range(calls):
                 self._change_a_key()
                 seconds += library.time_calls(keeping, 1)
+            between = _clock() - looped - seconds
             grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
         finally:
             gc.enable()
-        return {"seconds": seconds / calls, "iterations": float(calls), "opening_s": opened, **grown}
+        return {
+            "seconds": seconds / calls,
+            "iterations": float(calls),
+            "opening_s": opened,
+            "between_s": between,
+            **grown,
+        }
 
     def _change_a_key(self) -> None:
         """Copy one key and its value over others, off the clock: an answer kept from the call before is wrong then.
 
         Only where the call reads arrays that can be written in place, and nothing was prepared or derived from them.
         """
-        inputs, calling = _there(self._inputs), _there(self._calling)
-        if not self._changes or calling.again:
+        inputs, calling = self._inputs, self._calling
+        if inputs is None or calling is None or not self._changes or calling.again:
             return
         keys = _there(self._workload).keys
         source, target = _secret.randrange(keys), _secret.randrange(keys)

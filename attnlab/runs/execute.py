@@ -23,7 +23,7 @@ from attnlab.backends.discovery import backends, block_only, on_request
 from attnlab.environment import Remembered, environment, unchanged
 from attnlab.errors import NotStored, Unavailable
 from attnlab.race.ceilings import measure_ceiling
-from attnlab.race.conductor import LEAST_VISITS, Conductor
+from attnlab.race.conductor import Conductor
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claim, held, read_run, require_run
 from attnlab.system import terminable
@@ -176,9 +176,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     progress.stage("starting the contenders", done=total - len(left), total=total)
     try:
         with conductor:
-            if not record.environment.get("contenders"):
-                found["contenders"] = conductor.facts(plan.workloads[0].device)
-                unchanged(before, found)
+            if not before:
                 record.environment = {**found, "raced_only_by_name": _not_asked(record)}
                 record.save()
             _visit(record, conductor, progress, on_lap)
@@ -203,37 +201,43 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
 def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap) -> None:
     """Laps over the workloads, in a random order: first those without results, then those with an open question.
 
-    Later laps end when the seconds of all workloads are spent, but not before each has visits enough for an interval.
-    What a visit finds is on disk before the next begins; `on_lap` hears of a lap that is over, the last one aside.
+    They end when the seconds of all workloads are spent, but not before each has its least number of visits. What a
+    visit finds is on disk before the next begins; `on_lap` hears of a lap that is over, the last one aside.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
     done = sum(map(_visits, _by_workload(record).values()))
     took: dict[Workload, float] = {}
-    told = -math.inf
+    reported = -math.inf
     conductor.remember(record.results)
     while True:
-        lap = record.left() or [
-            workload
+        lap: list[tuple[Workload, list[str] | None]] = [(one, None) for one in record.left()] or [
+            (workload, names)
             for workload, results in _by_workload(record).items()
-            if _open(results, conductor)
-            and (_visits(results) < LEAST_VISITS or time.monotonic() + took.get(workload, 0.0) < until)
+            if (names := conductor.asked(results))
+            and (_visits(results) < limits.visits or time.monotonic() + took.get(workload, 0.0) < until)
         ]
         if not lap:
             return
-        if took and time.monotonic() - told > _BETWEEN_REPORTS:  # the first lap, and some later ones
+        if took and time.monotonic() - reported > _BETWEEN_REPORTS:  # the first lap, and some later ones
             record.save()
             with accounted(record, "report"):
                 on_lap(record)
-            told = time.monotonic()
+            reported = time.monotonic()
         random.SystemRandom().shuffle(lap)
-        for at, workload in enumerate(lap):
+        for at, (workload, names) in enumerate(lap):
             number, started = _next(record, workload), time.monotonic()
-            if number >= LEAST_VISITS and started + took.get(workload, 0.0) > until:
+            if number >= limits.visits and started + took.get(workload, 0.0) > until:
                 continue
-            total = max(done + len(lap) - at, LEAST_VISITS * len(plan.workloads))
+            total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
-            found = conductor.visit(workload, number=number, once=number == min(1, limits.visits - 1))
+            found = conductor.visit(workload, names, number=number, once=number == 0)
+            told = {**record.environment, "contenders": conductor.facts}
+            unchanged(record.environment, told)  # a library may be another than before
+            record.environment = {
+                **told,
+                "contenders": {**record.environment.get("contenders", {}), **conductor.facts},
+            }
             record.append(found)
             progress.finished(found)
             done, took[workload] = done + 1, time.monotonic() - started
@@ -257,14 +261,6 @@ def _next(record: Run, workload: Workload) -> int:
         one.latency.visits.values() for one in record.results if one.workload == workload and one.latency
     )
     return 1 + max((max(one) for one in numbers), default=-1)
-
-
-def _open(results: Sequence[Result], conductor: Conductor) -> bool:
-    """Whether another visit may tell more."""
-    count, limits = _visits(results), conductor.limits
-    if not count or count >= max(limits.visits, limits.most_visits):
-        return False
-    return count < min(LEAST_VISITS, limits.visits) or not conductor.decided(results)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
 #: visits to a workload, and the seconds after which no further one begins
-LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=8)
+LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=16, visit_seconds=2.0, call_seconds=5.0)
 #: at least: the interval over fewer may be narrow by chance
 LEAST_VISITS = 4
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
@@ -176,7 +176,7 @@ def gate(
                 three = [one.name for one in entered[name]]
                 line = judged(name, raced.race(workload, three, enough=partial(_narrow, margins)), margins)
                 found[name, workload] = agreed(found[name, workload], line) if again else line
-            versions |= versions_of(raced.facts(workloads[0].device))
+            versions |= versions_of(raced.facts)
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
     order = list(Kinds)
     lines = sorted(

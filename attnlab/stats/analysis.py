@@ -287,7 +287,7 @@ def analyse(
     tested: dict[Workload, list[Control]] = {}
     for workload, some in answers.items():
         timed = {name: one for name, one in some.items() if one.outcome is Outcome.MEASURED}
-        tested[workload] = controls(timed, margin=margin)
+        tested[workload] = controls(timed, comparisons=len(answers), margin=margin)
     shared, groups = grouped({workload: asked.get(workload, "") for workload in answers})
 
     def cell(workload: Workload, group: str) -> Cell:

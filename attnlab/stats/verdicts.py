@@ -7,8 +7,11 @@ t_baseline); the visit's figure is
 
     d_v = median of r over its rounds,
 
-and the interval is Student's over the k visits, mean(d) ± t(k - 1) s_d / sqrt(k) (Kalibera and Jones 2013, "Rigorous
-benchmarking in reasonable time", on replicating at the level that varies most).
+and the interval is Student's over the k visits (Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", on
+replicating at the level that varies most), mean(d) ± t(k - 1 + p) s / sqrt(k). A few visits tell little of their own
+spread, so s² counts what the rounds say of it as p further visits (Smyth 2004, "Linear models and empirical Bayes
+methods", the moderated t): in recorded visits d_v scatters about 0.7 times as much as the rounds within a visit, and
+p is 2. It is never less than what the visits themselves scatter by.
 
 What visits and sittings differ by is told too: whether a contender has two speeds, and one estimate from several
 sittings.
@@ -29,9 +32,17 @@ from attnlab.workload.result import Measurement, Result
 
 #: chance that any interval of one workload misses its true ratio
 ALPHA = 0.05
-#: a verdict is looked at after 5, 6, 7 and 8 visits, until it is decided. Simulated, four looks at this level err
-#: together in 4.9 % (Pocock 1977, "Group sequential methods", for looks that are evenly spaced)
-LOOK_ALPHA = 0.022
+#: a run looks after each lap and asks no more where it is as sure as this that a contender is slower by so much: so
+#: strict that looking often costs nothing of the 95 % (Peto and others 1976, "Design and analysis of randomized
+#: clinical trials", on looks before the last), and more than the place of memory makes a process slower
+EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
+#: the spread that rounds let expect between visits, in their standard deviations, and how many visits that counts for
+_WITHIN, _PRIOR_VISITS = 0.7, 2
+#: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
+_LEAST_FREEDOM = 2
+#: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, which counts as so many
+#: sittings: measured in `benchmarks/verdicts`
+BETWEEN, _PRIOR_SITTINGS = 0.02, 8
 #: differences up to this are called equivalent
 MARGIN = 0.01
 #: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
@@ -57,7 +68,7 @@ class Verdict:
 
     `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval over `visits`, [0, inf] where
     there is none; `rounds` were compared and `disturbed` left out. `spread` is the standard deviation of the visits'
-    log ratios, nan for fewer than two. `visits_needed` estimates, where it is undecided, with how many visits four
+    log ratios with `freedom` degrees. `visits_needed` estimates, where it is undecided, with how many visits four
     comparisons in five would be decided. `margin` is the relative difference that counts as none.
     """
 
@@ -69,6 +80,7 @@ class Verdict:
     disturbed: int = 0
     visits: int = 1
     spread: float = math.nan
+    freedom: int = 0
     visits_needed: int | None = None
     margin: float = MARGIN
 
@@ -76,6 +88,11 @@ class Verdict:
     def apart(self) -> float:
         """The largest difference that the interval allows, as a fraction: inf where there is no interval."""
         return max(self.high, 1 / self.low) - 1 if self.low > 0 else math.inf
+
+    @property
+    def settled(self) -> bool:
+        """Of a verdict with `EARLY_ALPHA` and `EARLY_MARGIN`: the two are far apart, or close, and nothing is open."""
+        return self.kind in (Kind.FASTER, Kind.SLOWER) or self.apart <= CLOSE
 
     @property
     def close(self) -> bool:
@@ -90,21 +107,26 @@ class Verdict:
         return replace(self, kind=kind, ratio=1 / self.ratio, low=1 / self.high, high=1 / self.low)
 
     @property
-    def no_interval(self) -> Literal["disturbed", "one visit"] | None:
+    def no_interval(self) -> Literal["disturbed", "few rounds"] | None:
         """Why the ratio has no interval; None where it has one."""
         if self.low > 0:
             return None
-        return "disturbed" if self.disturbed >= self.rounds else "one visit"
+        return "disturbed" if self.disturbed >= self.rounds else "few rounds"
 
 
 def compare(
-    baseline: Measurement, contender: Measurement, *, comparisons: int = 1, margin: float = MARGIN
+    baseline: Measurement,
+    contender: Measurement,
+    *,
+    comparisons: int = 1,
+    margin: float = MARGIN,
+    alpha: float = ALPHA,
 ) -> Verdict:
     """The verdict on `contender` against `baseline`, over the rounds that both took part in undisturbed.
 
     Rounds in which a turn of either was disturbed are left out. `comparisons` is how many contenders are compared with
-    the baseline: the error rate is shared among them. Fewer than two visits with undisturbed rounds have no interval,
-    and the verdict is undecided. Raises ValueError where the two share no round.
+    the baseline: the error rate `alpha` is shared among them. One visit of fewer than three undisturbed rounds has
+    no interval, and the verdict is undecided. Raises ValueError where the two share no round.
     """
     shared = baseline.by_round.keys() & contender.by_round.keys()
     if not shared:
@@ -115,11 +137,26 @@ def compare(
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 0, len(shared), 0)
     kept = sum(map(len, visits.values()))
     figures = [statistics.median(logs) for logs in visits.values()]
-    center = statistics.fmean(figures)
-    spread = deviation(figures, center) if len(figures) > 1 else math.nan
-    left_out = len(shared) - kept
-    found = Verdict(Kind.UNDECIDED, math.exp(center), 0.0, math.inf, kept, left_out, len(figures), spread)
-    return _at_level(found, LOOK_ALPHA / max(1, comparisons), margin)
+    center, left_out = statistics.fmean(figures), len(shared) - kept
+    spread, freedom = _spread(figures, center, list(visits.values()))
+    found = Verdict(
+        Kind.UNDECIDED, math.exp(center), 0.0, math.inf, kept, left_out, len(figures), spread, freedom
+    )
+    return _at_level(found, alpha / max(1, comparisons), margin)
+
+
+def _spread(figures: Sequence[float], center: float, rounds: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation of the visits' `figures` and its degrees of freedom, of which `rounds` tell some.
+
+    As many at most as the spread of the rounds has itself.
+    """
+    known = sum(map(len, rounds)) - len(rounds)
+    squares = math.fsum((one - statistics.fmean(logs)) ** 2 for logs in rounds for one in logs)
+    prior, freedom = min(_PRIOR_VISITS, known), len(figures) - 1
+    expected = prior * _WITHIN**2 * squares / known if known else 0.0
+    found = math.fsum((one - center) ** 2 for one in figures)
+    moderated = (expected + found) / max(1, prior + freedom)
+    return math.sqrt(max(moderated, found / max(1, freedom))), prior + freedom
 
 
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
@@ -133,19 +170,6 @@ def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[
     return found
 
 
-def deviation(figures: Sequence[float], mean: float) -> float:
-    """The sample standard deviation of two figures or more whose mean is known.
-
-    `statistics.stdev` counts in fractions, which took half of the time of ranking a large run.
-    """
-    return math.sqrt(math.fsum((one - mean) ** 2 for one in figures) / (len(figures) - 1))
-
-
-def half_width(spread: float, visits: int, alpha: float) -> float:
-    """Half the width of Student's interval for the mean of so many figures whose standard deviation is `spread`."""
-    return quantile(visits - 1, alpha) * spread / math.sqrt(visits)
-
-
 @lru_cache(maxsize=4096)
 def quantile(freedom: int, alpha: float) -> float:
     """The two-sided quantile of Student's t: P(|T| > it) = alpha."""
@@ -156,20 +180,28 @@ def quantile(freedom: int, alpha: float) -> float:
 
 def _at_level(found: Verdict, alpha: float, margin: float) -> Verdict:
     """The same comparison with the interval that misses with probability `alpha`, and what follows from it."""
-    if found.visits < 2:
+    if found.freedom < _LEAST_FREEDOM:
         return found
-    center, half = math.log(found.ratio), half_width(found.spread, found.visits, alpha)
+    half = quantile(found.freedom, alpha) * found.spread / math.sqrt(found.visits)
+    judged = _judged(found, half, margin)
+    if judged.kind is not Kind.UNDECIDED:
+        return judged
+    center = math.log(found.ratio)
+    return replace(judged, visits_needed=_visits_needed(center, found.spread, found.visits, alpha, margin))
+
+
+def _judged(found: Verdict, half: float, margin: float) -> Verdict:
+    """The verdict with an interval that reaches `half` to both sides of the ratio's logarithm."""
+    center = math.log(found.ratio)
     low, high = math.exp(center - half), math.exp(min(center + half, 700.0))
-    edge, kind, needed = 1 + margin, Kind.UNDECIDED, None
+    edge, kind = 1 + margin, Kind.UNDECIDED
     if low > edge:
         kind = Kind.SLOWER
     elif high < 1 / edge:
         kind = Kind.FASTER
     elif 1 / edge <= low and high <= edge:
         kind = Kind.EQUIVALENT
-    else:
-        needed = _visits_needed(center, found.spread, found.visits, alpha, margin)
-    return replace(found, kind=kind, low=low, high=high, visits_needed=needed, margin=margin)
+    return replace(found, kind=kind, low=low, high=high, visits_needed=None, margin=margin)
 
 
 def _visits_needed(center: float, spread: float, visits: int, alpha: float, margin: float) -> int | None:
@@ -197,13 +229,18 @@ def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
 
 
 def verdicts_against(
-    results: Iterable[Result], baseline: str, *, comparisons: int | None = None, margin: float = MARGIN
+    results: Iterable[Result],
+    baseline: str,
+    *,
+    comparisons: int | None = None,
+    margin: float = MARGIN,
+    alpha: float = ALPHA,
 ) -> dict[str, Verdict]:
     """The verdict on every other measured contender of one workload against `baseline`, by contender.
 
     Empty where the baseline was not measured; a contender that shares no round with it is left out.
 
-    The chance of 5 % that any verdict is wrong is shared among `comparisons`, by default as many as there are other
+    The chance `alpha` that any verdict is wrong is shared among `comparisons`, by default as many as there are other
     contenders, step by step: the clearest is held against its part of it, and where it is decided the next against a
     part of as many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So a contender
     that is far behind does not widen the interval of one that is near.
@@ -214,12 +251,12 @@ def verdicts_against(
     left = max(1, comparisons if comparisons is not None else len(times) - 1)
     base = times.pop(baseline)
     found = {
-        name: compare(base, latency, comparisons=left, margin=margin)
+        name: compare(base, latency, comparisons=left, margin=margin, alpha=alpha)
         for name, latency in times.items()
         if not base.by_round.keys().isdisjoint(latency.by_round)
     }
     for name in sorted(found, key=lambda name: _chance(found[name], margin)):
-        found[name] = _at_level(found[name], LOOK_ALPHA / left, margin)
+        found[name] = _at_level(found[name], alpha / left, margin)
         left = max(1, left - (found[name].kind is not Kind.UNDECIDED))
     return found
 
@@ -228,11 +265,11 @@ def _chance(found: Verdict, margin: float) -> float:
     """The level at which the verdict would just be decided: its p-value, 1 where it has no interval."""
     from scipy.special import stdtr
 
-    if found.visits < 2:
+    if found.freedom < _LEAST_FREEDOM:
         return 1.0
     room = abs(abs(math.log(found.ratio)) - math.log1p(margin))
     error = found.spread / math.sqrt(found.visits)
-    return 2 * float(stdtr(found.visits - 1, -room / error)) if error > 0 else float(room == 0)
+    return 2 * float(stdtr(found.freedom, -room / error)) if error > 0 else float(room == 0)
 
 
 # -- what getting ready costs ------------------------------------------------------------------------
@@ -300,51 +337,54 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
 
 
 @dataclass(frozen=True)
-class Combined:
-    """A mean over sittings with its interval, and `between`, the standard deviation that sittings add (tau)."""
+class Sitting:
+    """What the visits of one invocation found of one pair: the mean of ln(contender / baseline), its standard error.
 
-    mean: float
-    low: float
-    high: float
-    between: float
-
-
-def combined(
-    means: Sequence[float], errors: Sequence[float], *, between: float = 0.0, alpha: float = ALPHA
-) -> Combined:
-    """One estimate from the means of sittings and their standard errors, as of log ratios; random effects.
-
-    tau² is Paule and Mandel's (1982, "Consensus values and weighting factors"): the one with which the weighted squares
-    around the mean are as many as there are degrees of freedom. The interval is Hartung and Knapp's (2001, "A refined
-    method for the meta-analysis of controlled clinical trials"), Student's with k - 1 degrees. One sitting cannot tell
-    tau, nor its interval's width: it takes `between`, known from elsewhere, and the normal quantile. Raises ValueError
-    for no sitting, and for errors that are not above 0.
+    `freedom` are the degrees of the error, `moment` is UTC in ISO format.
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtri
 
-    if not means or len(means) != len(errors) or not all(one > 0 for one in errors):
-        raise ValueError(
-            "sittings need a mean and a standard error above 0 each, and there must be one at least"
-        )
-    if len(means) == 1:
-        half = -float(ndtri(alpha / 2)) * math.hypot(errors[0], between)
-        return Combined(means[0], means[0] - half, means[0] + half, between)
+    moment: str
+    mean: float
+    error: float
+    freedom: int
+    visits: int
 
-    def at(tau_squared: float) -> tuple[float, list[float]]:
-        weights = [1 / (error**2 + tau_squared) for error in errors]
-        center = math.fsum(w * one for w, one in zip(weights, means, strict=True)) / math.fsum(weights)
-        return center, weights
+    @property
+    def span(self) -> tuple[float, float, float]:
+        """The ratio, contender / baseline, and its interval by these visits alone."""
+        half = quantile(self.freedom, ALPHA) * self.error
+        return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
-    def excess(tau_squared: float) -> float:
-        center, weights = at(tau_squared)
-        squares = math.fsum(w * (one - center) ** 2 for w, one in zip(weights, means, strict=True))
-        return squares - (len(means) - 1)
 
-    most = (max(means) - min(means)) ** 2 * len(means)
-    tau_squared = float(brentq(excess, 0.0, most)) if excess(0.0) > 0 else 0.0
-    center, weights = at(tau_squared)
-    squares = excess(tau_squared) + len(means) - 1
-    spread = math.sqrt(max(1.0, squares / (len(means) - 1)) / math.fsum(weights) * len(means))
-    half = half_width(spread, len(means), alpha)
-    return Combined(center, center - half, center + half, math.sqrt(tau_squared))
+def between_sittings(questions: Iterable[Sequence[Sitting]]) -> float:
+    """The standard deviation that a sitting adds to a mean, by the sittings of `questions` about one pair.
+
+    What they differ by beyond their errors, and `BETWEEN`, which counts as much as eight of them.
+    """
+    squares, count = _PRIOR_SITTINGS * BETWEEN**2, _PRIOR_SITTINGS
+    for sittings in (one for one in questions if len(one) > 1):
+        center = statistics.fmean(one.mean for one in sittings)
+        squares += math.fsum((one.mean - center) ** 2 for one in sittings)
+        squares -= math.fsum(one.error**2 for one in sittings) * (1 - 1 / len(sittings))
+        count += len(sittings) - 1
+    return math.sqrt(max(squares / count, BETWEEN**2 / 16))
+
+
+def over_sittings(
+    found: Verdict, sittings: Sequence[Sitting], between: float, *, alpha: float = ALPHA
+) -> Verdict:
+    """The verdict by all `sittings` of a question, of which the last is that of `found`.
+
+    Their mean is weighted by 1 / (error² + between²). Where they differ by more than that lets expect, the interval
+    widens as Hartung and Knapp (2001, "A refined method for the meta-analysis of controlled clinical trials") have it,
+    with the degrees of the sittings and those of `between`. One sitting alone cannot see how sittings differ: `between`
+    widens it.
+    """
+    weights = [1 / (one.error**2 + between**2) for one in sittings]
+    center = math.fsum(w * one.mean for w, one in zip(weights, sittings, strict=True)) / math.fsum(weights)
+    squares = math.fsum(w * (one.mean - center) ** 2 for w, one in zip(weights, sittings, strict=True))
+    freedom = _PRIOR_SITTINGS + len(sittings) - 1
+    excess = max(1.0, (_PRIOR_SITTINGS + squares) / freedom)
+    half = quantile(min(freedom, sum(one.freedom for one in sittings)), alpha)
+    half *= math.sqrt(excess / math.fsum(weights))
+    return _judged(replace(found, ratio=math.exp(center)), half, found.margin)

@@ -140,13 +140,21 @@ class _Process:
 
     def _warm(self, least_seconds: float) -> dict[str, float]:
         seconds = self.script._seconds(self.visit, 0)
-        return {"seconds": seconds, "processor_s": seconds}
+        return {"seconds": seconds, "processor_s": seconds, "between_s": 0.0}
+
+    def _facts(self, device: str) -> dict[str, Any]:
+        return {"python": "3", "versions": {"numpy": "2"}}
 
     def _turn(self, calls: int, opening: bool) -> dict[str, float]:
         seconds = self.script._seconds(self.visit, self.turns)
         self.clock.now += (calls + opening) * seconds
         told = {"seconds": seconds * self.script._claims, "iterations": float(calls)}
-        told |= {"opening_s": opening * seconds, "minor_faults": 0.0, "involuntary_switches": 0.0}
+        told |= {
+            "opening_s": opening * seconds,
+            "between_s": 0.0,
+            "minor_faults": 0.0,
+            "involuntary_switches": 0.0,
+        }
         told["run_delay_s"] = self.script._waits(self.turns) * calls * seconds
         self.turns += 1
         return told

@@ -66,7 +66,7 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
         (Scripted(fails={"prepare": Failed("memory", "none left")}), Outcome.OVER_BUDGET, "none left"),
         (Scripted(fails={"declines": Failed("declined", "no masks")}), Outcome.DECLINED, "no masks"),
         (Scripted(fails={"load": Failed("unavailable", "no such")}), Outcome.UNAVAILABLE, "no such"),
-        (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2 s; the limit is 1 s"),
+        (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2 s; the limit is 0.5 s"),
         (Scripted(memory={"scores": 1e9}), Outcome.OVER_BUDGET, "its inputs alone"),
     ],
     ids=range(10),
@@ -93,13 +93,14 @@ def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
 
 
 def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> None:
-    """And they are counted; a worker that claims more time than passed never counts."""
+    """And they are counted; a worker that claims more time than passed, or less, never counts."""
     waits = Scripted(noisy(1e-3, 1), waits=lambda turn: 0.3 if turn < 3 else 0.0)
     busy = Scripted(noisy(1e-3, 2), waits=lambda turn: 0.2 + turn / 100)
     limits = replace(QUICK, rounds=8)
-    found = one_visit(conducted({A: waits, B: busy, C: Scripted(claims=1.5)}, limits=limits))
+    scripts = {A: waits, B: busy, C: Scripted(claims=1.5), f" {C}": Scripted(claims=0.6)}
+    found = one_visit(conducted(scripts, limits=limits))
     left_out = {name: one.latency.disturbed_rounds for name, one in found.items() if one.latency}
-    assert left_out == {A: {0, 1, 2}, B: {5, 6, 7}, C: set(range(8))}
+    assert left_out == {A: {0, 1, 2}, B: {5, 6, 7}, C: set(range(8)), f"{C}#2": set(range(8))}
     assert found[C].uncounted
     verdicts = verdicts_against(found.values(), A)
     assert (verdicts[B].rounds, verdicts[B].disturbed) == (2, 6) and verdicts[C].no_interval
@@ -107,32 +108,23 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
 
 def test_how_much_of_a_turn_was_lost() -> None:
     """By its threads and by the hypervisor, where they tell."""
-    turn = {"seconds": 1e-3, "iterations": 20.0, "opening_s": 1e-3, "run_delay_s": 2e-3}
+    turn = {"seconds": 1e-3, "iterations": 20.0, "opening_s": 1e-3, "run_delay_s": 2e-3, "between_s": 0.0}
     assert waited(turn, 0.022, 0.0) == pytest.approx(0.1)
     assert waited({**turn, "run_delay_s": math.nan}, 0.022, 0.01) == pytest.approx(0.5)
-    assert waited(turn, 0.015, 0.0) == math.inf
+    assert waited(turn, 0.015, 0.0) == waited(turn, 0.04, 0.0) == math.inf
+    assert waited({**turn, "between_s": 0.018}, 0.04, 0.0) == pytest.approx(0.1)
+    assert waited(turn, 0.04, 0.018) == pytest.approx(1.0)
     assert disturbed([], 0.05) == []
     assert disturbed([{"waited": one} for one in (0.0, 0.01, 0.3, 0.01)], 0.05) == [False, False, True, False]
 
 
-def test_visits_go_on_until_the_verdict_is_decided_and_not_beyond_the_most() -> None:
-    """What is equal to within a part in a thousand is decided soon; what scatters from visit to visit never."""
-    limits = replace(QUICK, visits=3, most_visits=6, workload_seconds=1e6)
-    for spread, visits in ((0.0005, 3), (0.3, 6)):
-        scripts = {
-            A: Scripted(noisy(1e-3, 1, visits=spread, turns=spread)),
-            B: Scripted(noisy(1.2e-3, 2, visits=spread)),
-        }
-        with conducted(scripts, limits=limits) as conductor:
-            found = list(conductor.visits(SMALL))
-        assert len(found) == visits
-        (verdict,) = verdicts_against(merged(chain.from_iterable(found)), A).values()
-        assert (verdict.kind is Kind.SLOWER) == (spread < 0.1)
-
-
-def test_time_ends_visits_but_not_before_there_is_an_interval() -> None:
+def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:
     """And one that nobody is left for is not made."""
-    limits = replace(QUICK, visits=6, most_visits=9, workload_seconds=1e-9)
+    limits = replace(QUICK, visits=3, most_visits=9, workload_seconds=1e6)
+    for how, visits in (({}, 9), ({"enough": lambda results: len(results[0].latency.samples) >= 16}, 4)):
+        with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
+            assert len(list(conductor.visits(SMALL, **how))) == visits
+    limits = replace(limits, workload_seconds=1e-9)
     with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
         assert len(list(conductor.visits(SMALL))) == 3
     dead = {name: Scripted(fails={"load": Failed("unavailable", "gone")}) for name in (A, B)}
@@ -140,8 +132,31 @@ def test_time_ends_visits_but_not_before_there_is_an_interval() -> None:
         assert [len(one) for one in conductor.visits(SMALL)] == [2]
 
 
+def test_a_further_visit_asks_those_between_whom_it_is_open() -> None:
+    """First the baseline and its control too; nobody once all are surely slower, or surely close."""
+    scripts = {
+        C: Scripted(noisy(1e-2, 1)),
+        f" {C}": Scripted(noisy(1e-2, 2)),
+        A: Scripted(noisy(1e-3, 3, visits=0.03)),
+        B: Scripted(noisy(1.02e-3, 4, visits=0.03)),
+    }
+    limits = replace(QUICK, visits=2, most_visits=6, rounds=8)
+    with conducted(scripts, limits=limits) as conductor:
+        found = conductor.visit(SMALL)
+        assert set(conductor.asked(found)) == {A, B, C, f"{C}#2"}
+        found = merged([*found, *conductor.visit(SMALL, number=1)])
+        assert set(conductor.asked(found)) == {A, B}
+        for number in range(2, 6):
+            found = merged([*found, *conductor.visit(SMALL, [A, B], number=number)])
+        assert conductor.asked(found) == [], "the most visits that there may be"
+    scripts = {C: Scripted(1e-2), A: Scripted(noisy(1e-3, 3)), B: Scripted(noisy(1.5e-3, 4))}
+    with conducted(scripts, limits=limits) as conductor:
+        found = merged(chain(*(conductor.visit(SMALL, number=number) for number in range(2))))
+        assert conductor.asked(found) == []
+
+
 def test_what_takes_long_is_asked_once() -> None:
-    """Kernels in the first visit, memory in the second; those that go on from an earlier run know what is settled."""
+    """Kernels and memory in the first visit; those that go on from an earlier run know what is settled."""
     scripts = {A: Scripted(), B: Scripted()}
     with conducted(scripts, limits=replace(QUICK, visits=4, most_visits=4)) as conductor:
         found = conductor.race(SMALL)

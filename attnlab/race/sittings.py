@@ -1,0 +1,156 @@
+"""What earlier calls found of the same question on this machine, kept so that a second call adds to the first.
+
+One call lasts seconds, a machine has states of minutes: only several sittings see them. The record is a file of JSON
+lines in the user's cache folder, one line a sitting of a pair of contenders on a workload. A sitting counts for a
+question again while machine, packages, variables, attnlab's text and both backend files are what they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import require
+from attnlab.environment import cache_folder, circumstances
+from attnlab.race.instruments import Notice
+from attnlab.stats.ranking import entered_once
+from attnlab.stats.verdicts import ALPHA, Sitting, Verdict, between_sittings, over_sittings
+from attnlab.text import read_text
+from attnlab.workload.workload import Workload
+
+#: a record that is larger is not read; of one question so many sittings count, the newest
+_MOST_BYTES, _MOST = 2**26, 50
+FILE = "sittings.jsonl"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line of the record: `question` and `pair` are digests, the names and the workload's label are for people."""
+
+    question: str
+    pair: str
+    baseline: str
+    contender: str
+    workload: str
+    sitting: Sitting
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A verdict over all sittings of a question: they are in the order of time, and this call's is the last.
+
+    `between` is what a sitting adds to the logarithm of the ratio, and `shown` whether this machine has shown that.
+    """
+
+    verdict: Verdict
+    sittings: Sequence[Sitting]
+    between: float
+    shown: bool
+
+    @property
+    def differ(self) -> tuple[Sitting, Sitting] | None:
+        """The last two sittings whose intervals do not touch; None where there are none."""
+        last = self.sittings[-1]
+        for one in reversed(self.sittings[:-1]):
+            if one.span[2] < last.span[1] or last.span[2] < one.span[1]:
+                return one, last
+        return None
+
+
+class Record:
+    """The sittings of this machine; with `afresh` earlier ones are left out, and this one is kept as well."""
+
+    def __init__(self, *, afresh: bool = False, tell: Callable[[str], None] = lambda text: None) -> None:
+        self._file, self._afresh, self._tell = cache_folder() / FILE, afresh, tell
+        self._here = {name: one for name, one in circumstances().items() if name != "booted"}
+
+    def lines(self) -> list[Line]:
+        """All that can be read of the record."""
+        try:
+            texts = read_text(self._file, _MOST_BYTES).splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except (OSError, ValueError) as fault:
+            self._tell(
+                Notice(f"Earlier sittings are left out: {self._file} cannot be read ({fault}); remove it.")
+            )
+            return []
+        found, bad = list[Line](), 0
+        for text in filter(None, texts):
+            try:
+                found.append(msgspec.json.decode(text, type=Line))
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                bad += 1
+        if bad:
+            self._tell(
+                Notice(f"{bad} of {len(texts)} lines of {self._file} cannot be read and are left out.")
+            )
+        return found
+
+    def combine(
+        self,
+        workload: Workload,
+        contenders: Sequence[Contender],
+        verdicts: Mapping[str, Verdict],
+        folders: Sequence[str],
+    ) -> dict[str, Combined]:
+        """The verdicts against the first contender over all sittings, this one included, which is kept.
+
+        A contender that runs elsewhere has this sitting alone: what it runs in may change under its name.
+        """
+        known, (baseline, *others) = ([] if self._afresh else self.lines()), contenders
+        found, new = dict[str, Combined](), list[Line]()
+        for one in (one for one in others if one.name in verdicts and verdicts[one.name].low > 0):
+            verdict = verdicts[one.name]
+            pair = _digest(
+                self._here,
+                [entered_once(each.name) for each in (baseline, one)],
+                [_digest(require(each.backend, folders).read_text()) for each in (baseline, one)],
+            )
+            question, sitting = _digest(pair, {**workload.to_dict(), "seed": 0}), _sitting(verdict)
+            mine = [each.sitting for each in known if each.question == question][-_MOST:]
+            same: dict[str, list[Sitting]] = {}
+            for each in (each for each in known if each.pair == pair):
+                same.setdefault(each.question, []).append(each.sitting)
+            shown = any(len(sittings) > 1 for sittings in same.values())
+            between = between_sittings(same.values())
+            alpha = ALPHA / len(verdicts)
+            combined = over_sittings(verdict, [*mine, sitting], between, alpha=alpha)
+            found[one.name] = Combined(combined, [*mine, sitting], between, shown)
+            if not (one.elsewhere or baseline.elsewhere):
+                new.append(Line(question, pair, baseline.name, one.name, workload.label, sitting))
+        self._keep(new)
+        return found
+
+    def _keep(self, new: Sequence[Line]) -> None:
+        """Add lines, in one piece: two processes that write at once lose nothing."""
+        data = b"".join(b"\n" + msgspec.json.encode(one) + b"\n" for one in new)
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                if os.write(file, data) < len(data):
+                    raise OSError("no space is left")
+            finally:
+                os.close(file)
+        except OSError as fault:
+            self._tell(
+                Notice(f"This sitting is not kept for later calls: {self._file}: {fault.strerror or fault}")
+            )
+
+
+def _sitting(found: Verdict) -> Sitting:
+    moment, error = datetime.now(UTC).isoformat(timespec="seconds"), found.spread / math.sqrt(found.visits)
+    return Sitting(moment, math.log(found.ratio), error, found.freedom, found.visits)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]

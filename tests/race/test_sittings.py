@@ -1,0 +1,85 @@
+"""The record of sittings: what it adds to a verdict, and that no fault of it costs this sitting's answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+
+import pytest
+from process_sets import latency, measured
+from scripted import SMALL
+
+from attnlab.backends.contender import parse_all
+from attnlab.race.sittings import FILE, Combined, Record
+from attnlab.stats.verdicts import verdicts_against
+
+PAIR = parse_all(["numpy_vectorized", "numpy_blocked"])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def sit(ratio: float, told: list[str] | None = None, *, afresh: bool = False, seed: int = 0) -> Combined:
+    """One sitting in which the second contender takes `ratio` times as long."""
+    results = [
+        measured(one.name, latency([[each, 1.02 * each, each, 1.02 * each] for _ in range(5)]))
+        for one, each in zip(PAIR, (1e-3, ratio * 1e-3), strict=True)
+    ]
+    found = verdicts_against(results, PAIR[0].name)
+    record = Record(afresh=afresh, tell=([] if told is None else told).append)
+    return record.combine(SMALL.with_(seed=seed), PAIR, found, ())[PAIR[1].name]
+
+
+def test_a_second_sitting_adds_to_the_first_whatever_the_inputs_were() -> None:
+    """One that contradicts it is told, and the interval holds both; afresh there is one."""
+    first, second = sit(1.5), sit(1.5, seed=7)
+    assert (len(first.sittings), len(second.sittings), second.differ) == (1, 2, None)
+    assert math.log(second.verdict.high / second.verdict.low) < math.log(
+        first.verdict.high / first.verdict.low
+    )
+    third = sit(1.9)
+    assert third.differ is not None and third.verdict.low < 1.6 < third.verdict.high
+    assert third.shown and sit(1.5, afresh=True).sittings[1:] == []
+    assert len(Record().lines()) == 4
+
+
+def test_another_question_has_sittings_of_its_own(cache: Path) -> None:
+    """Other packages, another machine, another text of a backend: another question."""
+    sit(1.5)
+    lines = (cache / FILE).read_text().split("\n")
+    (cache / FILE).write_text(json.dumps({**json.loads(lines[1]), "question": "another"}) + "\n")
+    assert len(sit(1.9).sittings) == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"question": 3}', "\x00\xff", '{"a": {' * 10_000])
+def test_a_damaged_line_is_left_out_and_told(cache: Path, text: str) -> None:
+    sit(1.5)
+    with (cache / FILE).open("a", encoding="latin-1") as file:
+        file.write(text)
+    told: list[str] = []
+    found = sit(1.5, told)
+    assert found.verdict.low > 1 and told and "\n" not in told[0] and FILE in told[0]
+    again: list[str] = []
+    assert len(sit(1.5, again).sittings) >= 2 or "cannot be read" in again[0]
+
+
+def test_a_record_that_cannot_be_written_costs_nothing_but_itself(cache: Path) -> None:
+    """It is a folder here, which stands for a disk that is full or read-only."""
+    (cache / FILE).mkdir(parents=True)
+    told: list[str] = []
+    assert sit(1.5, told).verdict.low > 1
+    assert [FILE in one and "\n" not in one for one in told] == [True, True]
+
+
+def test_what_two_write_at_once_is_all_there() -> None:
+    threads = [threading.Thread(target=sit, args=(1.5,)) for _ in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(Record().lines()) == 8
