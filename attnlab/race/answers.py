@@ -42,7 +42,7 @@ class Drawn:
             page[...] = array
         self.inputs = unpack(self.plain, self.pages.arrays)
         #: the first inputs, which no worker can write to
-        self.first, self._first = inputs, arrays
+        self.first, self._first = inputs, tuple(arrays)
         names = self.plain["arrays"]
         self._fresh = [at for at, name in enumerate(names) if name in _FRESH]
         self._moving = {at: _FRESH[names[at]] for at in self._fresh}
@@ -85,7 +85,7 @@ class Drawn:
             others = np.ones(upstream.shape[2], bool)
             others[list(rows)] = False
             upstream[:, :, others] = 0
-            self._first = [one.copy() for one in self.pages.arrays]
+            self._first = tuple(one.copy() for one in self.pages.arrays)
             self.first = unpack(self.plain, self._first)
 
     def close(self) -> None:

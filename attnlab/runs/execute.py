@@ -212,9 +212,9 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
     conductor.remember(record.results)
     while True:
         lap: list[tuple[Workload, list[str] | None]] = [(one, None) for one in record.left()] or [
-            (workload, names)
+            (workload, open_)
             for workload, results in _by_workload(record).items()
-            if (names := conductor.asked(results))
+            if (open_ := conductor.asked(results))
             and (_visits(results) < limits.visits or time.monotonic() + took.get(workload, 0.0) < until)
         ]
         if not lap:

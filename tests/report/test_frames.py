@@ -123,14 +123,14 @@ def test_the_choice_counts_where_it_wins_ties_and_trails(made: Make) -> None:
     assert trails["worst"]["by"] == pytest.approx(2, rel=0.05) and trails["worst"]["n"] == 512
     alone = chosen(made(costs={"a": FAST}, **SIZES))
     assert alone["alone"] and alone["known"] is False
-    assert not chosen(made(costs=B_WINS, visits=1, **SIZES))["known"]
+    assert not chosen(made(costs=B_WINS, **{**SIZES, "visits": 1, "rounds": 2}))["known"]
 
 
 def test_slow_contenders_are_named_only_with_an_interval(made: Make) -> None:
     """93 times as slow in one process says that it was slow there."""
     costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
-    for visits in (1, 5):
-        found = answer(Frames(made(costs=costs, visits=visits, **SIZES)))["slow"]
+    for rounds, visits in ((2, 1), (31, 5)):
+        found = answer(Frames(made(costs=costs, **{**SIZES, "visits": visits, "rounds": rounds})))["slow"]
         assert list(found.index) == (["slow"] if visits > 1 else [])
     assert found["slow"] == pytest.approx(93, rel=0.05)
 

@@ -71,7 +71,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"memory": False, "ceiling_flops": 1e6}, "No verdict"),
         ({"wrong": PAIR, "contenders": PAIR}, "Use none of these here"),
         ({"lengths": (64,), "heads": (1,), "complete": False}, "The run was interrupted: 1 of 1"),
-        ({"visits": 1, "contenders": PAIR}, "No verdict yet"),
+        ({"visits": 1, "rounds": 2, "contenders": PAIR}, "No verdict yet"),
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
     ],
