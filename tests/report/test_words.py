@@ -48,7 +48,7 @@ def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
 
 
 def test_without_an_interval_nothing_is_decided(made: Make) -> None:
-    text = comparison_text(compared(made(costs=COSTS, visits=1, rounds=2, **ONE)))
+    text = comparison_text(compared(made(costs=COSTS, **{**ONE, "visits": 1, "rounds": 2})))
     assert told(r"Undecided: `b` against `a`\*\*, speedup ([\d.]+)", text) == pytest.approx(2, rel=0.02)
     assert "faster" not in text and "without an interval" in text
 
