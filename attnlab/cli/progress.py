@@ -83,14 +83,14 @@ class _Drawn(Progress):
     """A bar with the workload, its lap and the time left, and what is done now."""
 
     def __init__(self, bar: Bar) -> None:
-        self._bar, self._drawn, self._left = bar, -_BETWEEN, TimeLeft()
+        self._bar, self._drawn, self._left, self._text = bar, -_BETWEEN, TimeLeft(), ""
         self._task = bar.add_task("starting", total=None, lap="", ends=None, now="")
 
     def begins(self, run: Run) -> None:
         self._left.workloads = len(run.plan.workloads)
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        now = time.monotonic()
+        now, self._text = time.monotonic(), text
         left = self._left.begins(text, done=done, total=total, now=now)
         lap = f"lap {len(self._left.took.get(text, ())) + 1}" if self._left.workloads and done < total else ""
         told: dict[str, Any] = {"description": text, "lap": lap, "ends": left and now + left, "now": ""}
@@ -100,7 +100,7 @@ class _Drawn(Progress):
         if isinstance(text, Notice):
             self._bar.console.print(text, markup=False, highlight=False)
         elif time.monotonic() - self._drawn >= _BETWEEN:
-            self._bar.update(self._task, now=one_line(text), refresh=True)
+            self._bar.update(self._task, now=one_line(text.removeprefix(f"{self._text}: ")), refresh=True)
             self._drawn = time.monotonic()
 
 

@@ -31,7 +31,7 @@ def shown(
         folder.mkdir(exist_ok=True)
         found.begins(synthetic(folder, lengths=(64,), heads=(1,), contenders=("torch_eager",)))
         found.stage("b1 h8 n512", done=0, total=2)
-        found.detail("\x1b[31mround 3\x1b[0m, [bold]visit 1\nand more")
+        found.detail("b1 h8 n512: \x1b[31mround 3\x1b[0m, [bold]visit 1\nand more")
         found.stage("b1 h8 n512", done=1, total=2)
         found.detail(Notice("another program is here"))
     return file.getvalue()
