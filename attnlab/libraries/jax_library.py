@@ -99,7 +99,7 @@ class Jax(Library):
         with _declining():
             _, back = _compiled("forward", function, settings)(arrays, given)
         # what was computed on the way forward comes in as arguments, so that nothing of it is compiled in
-        return self._waiting(partial(_compiled_backward(), back, output_gradient))
+        return self._waiting(partial(_compiled("backward"), back, output_gradient))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         function, settings, given = _parts(attend, self.module.Array)
@@ -176,10 +176,10 @@ def _declining() -> Iterator[None]:
 
 
 @lru_cache(maxsize=64)
-def _compiled(way: str, function: Callable[..., Any], settings: tuple[tuple[str, Any], ...]) -> Any:
+def _compiled(way: str, function: Any = None, settings: tuple[tuple[str, Any], ...] = ()) -> Any:
     """Of arrays and keywords that are arrays: "forward" gives the output and the way back.
 
-    "training" takes the output's gradient too, and gives the output and the gradients.
+    "training" takes the output's gradient too, and gives the output and the gradients. "backward" goes a way back.
     """
     jax = Jax.opened()
 
@@ -190,13 +190,8 @@ def _compiled(way: str, function: Callable[..., Any], settings: tuple[tuple[str,
         output, back = forward(arrays, given)
         return output, *back(output_gradient)
 
-    return jax.jit(forward if way == "forward" else training)
-
-
-@lru_cache(maxsize=1)
-def _compiled_backward() -> Any:
-    """From a way back and the output's gradient to the gradients of what was differentiated."""
-    return Jax.opened().jit(lambda back, output_gradient: back(output_gradient))
+    ways = {"forward": forward, "training": training, "backward": lambda back, gradient: back(gradient)}
+    return jax.jit(ways[way])
 
 
 def _instructions(jax: Any, call: Call) -> list[str]:

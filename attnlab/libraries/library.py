@@ -14,7 +14,7 @@ import pkgutil
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,15 +242,8 @@ def open_library(name: str, device: str = "cpu") -> Library:
 # -- imported late -------------------------------------------------------------------------------------
 
 
-class Import(NamedTuple):
-    """The module that is imported, and the line that installs it anew."""
-
-    module: str
-    mend: str
-
-
-#: what was begun in this process, the last one last: an import can end it
-imports_begun: list[Import] = []
+#: modules whose import was begun in this process, the last one last, with the line that installs each anew
+imports_begun: list[tuple[str, str]] = []
 #: versions of what was required in this process, by the module's name
 VERSIONS: dict[str, str] = {}
 
@@ -264,7 +257,7 @@ def required(*modules: str, extra: str) -> Any:
         if not is_there(module):
             raise Unavailable(f"{module.partition('.')[0]} is not installed; pip install 'attnlab[{extra}]'")
     anew = f"pip install --force-reinstall 'attnlab[{extra}]'"
-    imports_begun.append(Import(modules[0], anew))
+    imports_begun.append((modules[0], anew))
     try:
         found = importlib.import_module(modules[0])
     except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy

@@ -274,25 +274,18 @@ class Limits(NamedTuple):
 
     def declines(self, w: Workload) -> tuple[str, str] | None:
         """Why these kernels cannot do a workload, or None."""
+        equal, largest = w.value_dim == w.head_dim, max(w.head_dim, w.value_dim)
+        formats, dims = " and ".join(self.dtypes), f"{w.value_dim} and {w.head_dim}"
+        most = self.largest_head_dim
         limits = {
             "device": (w.device == "cuda", f"computes on CUDA only, not on {w.device}"),
-            "dtype": (
-                w.dtype in self.dtypes,
-                f"computes in {' and '.join(self.dtypes)} only, not in {w.dtype}",
-            ),
-            "value_dim": (
-                not self.equal_dims or w.value_dim == w.head_dim,
-                f"needs value_dim = head_dim, got {w.value_dim} and {w.head_dim}",
-            ),
-            "head_dim": (
-                max(w.head_dim, w.value_dim) <= self.largest_head_dim,
-                f"has no head_dim above {self.largest_head_dim}, got {w.head_dim}",
-            ),
+            "dtype": (w.dtype in self.dtypes, f"computes in {formats} only, not in {w.dtype}"),
+            "value_dim": (equal or not self.equal_dims, f"needs value_dim = head_dim, got {dims}"),
+            "head_dim": (largest <= most, f"has no head_dim above {most}, got {w.head_dim}"),
             "direction": (self.backward or not w.backward, "has no backward pass"),
         }
-        return next(
-            ((name, f"{self.library} {why}") for name, (fits, why) in limits.items() if not fits), None
-        )
+        lacking = [(name, f"{self.library} {why}") for name, (fits, why) in limits.items() if not fits]
+        return lacking[0] if lacking else None
 
 
 def dense_rows(*arrays: Any) -> tuple[Any, ...]:

