@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Arrays, Call, Library
-from attnlab.workload.inputs import PROJECTIONS, Block, Inputs, angles, projected
+from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Block, Inputs, angles, projected
 
 #: query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]
@@ -51,14 +51,9 @@ class BlockCall:
         (x,) = self._kept(lambda block: [block.x])
         (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
         #: heads and tokens of query, key and value
-        self._of = {
-            "query": (block.heads, x),
-            "key": (block.kv_heads, source),
-            "value": (block.kv_heads, source),
-        }
-        self._out = self._linear(
-            lambda block: [block.parameters[f"out_proj.{one}"] for one in ("weight", "bias")]
-        )
+        of_keys = block.kv_heads, source
+        self._of = {"query": (block.heads, x), "key": of_keys, "value": of_keys}
+        self._out = self._linear(lambda block: [block.parameters[name] for name in PARAMETERS[2:]])
         self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
         self._project = self._looped() if projection == "loop" else self._fused()
         self._core = core(*self.project())

@@ -143,11 +143,8 @@ class Contender:
 
     def require(self, folders: Sequence[Path | str] = ()) -> None:
         """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
-
-        def hint(setting: str) -> str:
-            return f"; {suggestion(setting, _SETTINGS, _FOR_ALL)}"
-
-        chosen(self.backend, folders, dict(self.settings), hint=hint)
+        own = dict(self.settings)
+        chosen(self.backend, folders, own, lambda one: f"; {suggestion(one, _SETTINGS, _FOR_ALL)}")
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables that its process is started with, the `inherited` ones included.
