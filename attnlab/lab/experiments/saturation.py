@@ -29,7 +29,7 @@ from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
 #: the mean of Σp², and no error of it can be told from the rows that were seen
 KEYS, DIMS, _SIZES = 1024, (8, 16, 64, 256), (16, 16)
 #: of any other backend, and of a slow one
-_OTHERS, _SLOW = (KEYS, (64, 256), *_SIZES), (64, (4, 64), 32, 2)
+_OTHERS, _SLOW = (KEYS, (64, 256), *_SIZES), (64, (8, 64), 32, 2)
 #: temperatures in units of the freezing one, 1/β_c, and the lengths at which each is measured
 TEMPERATURES, LENGTHS = (0.25, 0.4, 0.7, 1.0, 1.6, 2.5, 5.0), (64, 1024, 16384)
 SLOPE = 0.5
