@@ -215,7 +215,7 @@ EXPERIMENT = Experiment(
         Chart(
             title="Every identity holds up to rounding",
             by="quantity",
-            y="largest violation over all rows, by backend and temperature",
+            y="largest violation over all rows",
             lines={"": of(..., τ=...)},
             limits=(1e-17, 1e-7),
         ),
