@@ -47,6 +47,23 @@ _MIXED = {
     "mixed": ("contiguous", "transposed", "heads_inside"),
     "mixed_2": ("heads_inside", "contiguous", "transposed"),
 }
+_ALL = slice(None)
+#: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
+_PARTS: dict[str, tuple[slice, slice, slice]] = {
+    "again": (_ALL, _ALL, _ALL),
+    "batch alone": (slice(1, 2), _ALL, _ALL),
+    "head alone": (_ALL, slice(2, 3), _ALL),
+    "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
+    "one query alone": (_ALL, _ALL, slice(37, 38)),
+}
+#: no block of a kernel divides these numbers
+_QUERIES, _KEYS = 300, 700
+#: a backend that would take longer than this for one call is asked about a 25th of the size
+_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
+#: parts are asked for until so many seconds are spent: some libraries compile for each
+_PATIENCE_SECONDS = 15.0
+#: calls whose gradients are compared, and seconds that a process has for one number format
+_AGAIN, _SECONDS = 3, 60.0
 #: what makes a call of the arrays that it is given and of the output's gradient, where there is one
 Made = Callable[[tuple[Any, ...], tuple[Any, ...]], Callable[[], Any]]
 
@@ -104,8 +121,43 @@ class Child:
         return {"results": results, "seconds": processor_seconds() - started}
 
     def same_bits(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
-        """See `bits`."""
-        return bits(self.probe.backend, dtype, device, size)
+        """The output, whether parts of it have the same bits when they are computed alone, and why not all were asked.
+
+        With a `size` (1 for all of it) the output alone. Raises Declined.
+        """
+
+        backend, plain = self.probe.backend, Workload(batch=2, heads=4, dtype=dtype, device=device)
+
+        def answered(workload: Workload, *inputs: Any) -> dict[str, Any]:
+            named = backend.named(workload, backend.bind(workload, *inputs)())
+            return {name: one.copy() for name, one in named.items()}
+
+        workload = plain.with_(queries=_QUERIES // (size or _SMALLER), keys=_KEYS // (size or _SMALLER))
+        backend.require(workload)
+        if size is not None:
+            return {"output": answered(workload)[OUTPUT]}
+        call, library = backend.bind(workload), backend.open(device)
+        # the first call carries a library's start-up, and a busy machine makes any of them long
+        seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
+        size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
+        workload, started = plain.with_(queries=_QUERIES // size, keys=_KEYS // size), processor_seconds()
+        expected, inputs = answered(workload)[OUTPUT], inputs_of(workload)
+        found: dict[str, Any] = {"output": expected, "size": size, "same": {}, "reason": None}
+        for name, at in _PARTS.items():
+            if processor_seconds() - started > _PATIENCE_SECONDS:
+                return found | {"reason": f"its calls took over {_PATIENCE_SECONDS:g} s"}
+            key, value = inputs.key[at[:2]], inputs.value[at[:2]]
+            alone = inputs.with_(query=inputs.query[at], key=key, value=value)
+            part = answered(Workload.of_inputs(alone, device=device), alone)[OUTPUT]
+            found["same"][name] = part.tobytes() == expected[at].tobytes()
+        training = workload.with_(direction="training")
+        try:
+            several = [answered(training) for _ in range(_AGAIN)]
+        except Declined:
+            return found
+        alike = {tuple(one[name].tobytes() for name in training.results) for one in several}
+        found["same"][GRADIENTS_AGAIN] = len(alike) == 1
+        return found
 
 
 class Held:
@@ -300,66 +352,6 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
 
 
 # -- the same bits again ------------------------------------------------------------------------------
-
-_ALL = slice(None)
-#: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
-_PARTS: dict[str, tuple[slice, slice, slice]] = {
-    "again": (_ALL, _ALL, _ALL),
-    "batch alone": (slice(1, 2), _ALL, _ALL),
-    "head alone": (_ALL, slice(2, 3), _ALL),
-    "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
-    "one query alone": (_ALL, _ALL, slice(37, 38)),
-}
-#: no block of a kernel divides these numbers
-_QUERIES, _KEYS = 300, 700
-#: a backend that would take longer than this for one call is asked about a 25th of the size
-_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
-#: parts are asked for until so many seconds are spent: some libraries compile for each
-_PATIENCE_SECONDS = 15.0
-#: calls whose gradients are compared, and seconds that a process has for one number format
-_AGAIN, _SECONDS = 3, 60.0
-
-
-def bits(backend: Backend, dtype: str, device: str, size: int | None) -> dict[str, Any]:
-    """The output, whether parts of it have the same bits when they are computed alone, and why not all were asked for.
-
-    With a `size` (1 for all of it) the output alone. Raises Declined.
-    """
-
-    def posed(by: int) -> Workload:
-        plain = Workload(batch=2, heads=4, dtype=dtype, device=device)
-        return plain.with_(queries=_QUERIES // by, keys=_KEYS // by)
-
-    def answered(workload: Workload, *inputs: Any) -> dict[str, Any]:
-        named = backend.named(workload, backend.bind(workload, *inputs)())
-        return {name: one.copy() for name, one in named.items()}
-
-    workload = posed(size or _SMALLER)
-    backend.require(workload)
-    if size is not None:
-        return {"output": answered(workload)[OUTPUT]}
-    call, library = backend.bind(workload), backend.open(device)
-    # the first call carries a library's start-up, and a busy machine makes any of them long
-    seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
-    size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
-    workload, started = posed(size), processor_seconds()
-    expected, inputs = answered(workload)[OUTPUT], inputs_of(workload)
-    found: dict[str, Any] = {"output": expected, "size": size, "same": {}, "reason": None}
-    for name, at in _PARTS.items():
-        if processor_seconds() - started > _PATIENCE_SECONDS:
-            return found | {"reason": f"its calls took over {_PATIENCE_SECONDS:g} s"}
-        key, value = inputs.key[at[:2]], inputs.value[at[:2]]
-        alone = inputs.with_(query=inputs.query[at], key=key, value=value)
-        part = answered(Workload.of_inputs(alone, device=device), alone)[OUTPUT]
-        found["same"][name] = part.tobytes() == expected[at].tobytes()
-    training = workload.with_(direction="training")
-    try:
-        several = [answered(training) for _ in range(_AGAIN)]
-    except Declined:
-        return found
-    alike = {tuple(one[name].tobytes() for name in training.results) for one in several}
-    found["same"][GRADIENTS_AGAIN] = len(alike) == 1
-    return found
 
 
 def with_other_threads(contender: Contender) -> Contender:

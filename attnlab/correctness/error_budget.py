@@ -365,18 +365,6 @@ class RoundedRows:
 
 def add_output(found: ErrorBudget, block: RoundedRows) -> None:
     """Add the output of one block."""
-    rows = block.rows
-    tilt = (rows.weights * rows.scale_response) @ rows.v
-    found.add(_variances(block), rows.at, block.exponent_error, output=rows.output, tilt=tilt)
-
-
-def largest_logarithm_error(block: RoundedRows, u: float) -> Array:
-    """What no weight of a row is further off than, relative, for ln Z in one number: min(u|ln Z|, a) + u ln l."""
-    return np.asarray(np.minimum(u * np.abs(block.log_partition), block.absorbed) + u * block.log_sum)
-
-
-def _variances(block: RoundedRows) -> dict[str, Array]:
-    """Of the output of one block, by source."""
     rows, roundings = block.rows, block.roundings
     p, o, v = rows.weights, rows.output, rows.v
     squares, v2, o2 = p * p, v * v, o * o
@@ -397,12 +385,13 @@ def _variances(block: RoundedRows) -> dict[str, Array]:
 
     # a factor that all weights of a row share
     shared = block.logarithm_variance + block.lost_weight_variance
-    return {
+    variances = {
         "output": rounding_variance(o, roundings.form),
         "weights": rounding_variance(p, roundings.form) @ v2,
         "scores": moved(block.stored.scores) + roundings.stored_sum_variance * o2,
         "inner": moved(block.inner.scores) + accumulated + shared * o2,
     }
+    found.add(variances, rows.at, block.exponent_error, output=o, tilt=(p * rows.scale_response) @ v)
 
 
 def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows) -> None:

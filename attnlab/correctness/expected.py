@@ -143,7 +143,9 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     for block in (RoundedRows(one, roundings) for one in blocks(asked)):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
         low[at], high[at] = block.rows.extremes
-        logarithms[at] = forward.largest_logarithm_error(block, inner)
+        # of ln Z in one number: min(u|ln Z|, absorbed) + u ln l
+        lost = np.minimum(inner * np.abs(block.log_partition), block.absorbed)
+        logarithms[at] = lost + inner * block.log_sum
         sizes = [min(sizes[0], float(size.min())), max(sizes[1], float(size.max()))]
         forward.add_output(whole, block)
         if log_sum:

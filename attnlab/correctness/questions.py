@@ -269,6 +269,7 @@ _LAYOUTS = ("heads_inside", "transposed", "sliced", "mixed", "mixed_2", "cache")
 _INPUTS = ("logit_std_2", "logit_std_4", "shifted_means", "outliers", "duplicated_maxima")
 #: axes of boolean arrays and biases; all that broadcast
 _AXES = ("qk", "11qk", "1hqk", "b1qk", "bhqk", "b11k", "1h1k", "bh1k")
+_BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
 
 
 def drawn(dtype: str, seed: int, kind: str = FORWARD) -> dict[str, dict[str, Any]]:
@@ -308,23 +309,17 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
         found["mask"] = " & ".join([part.text for part in parts if part is not None])
         found["array"] = str(rng.choice(_AXES)) if rng.random() < 0.2 else ""
 
-    def usual() -> float:
-        return float(np.exp(rng.uniform(-1.4, 1.0)) / dim**0.5)
-
-    def sign() -> int:
-        return 1 if rng.random() < 0.75 else -1
-
-    def axes() -> str:
-        return str(rng.choice(_AXES)) + ("-" if rng.random() < 0.2 else "")
-
     further: dict[str, tuple[float, Callable[[], Any]]] = {  # each with its chance
         "value_dim": (0.15, lambda: int(rng.integers(1, 160))),
-        "bias": (0.2, lambda: "alibi" if rng.random() < 0.3 else axes()),
+        "bias": (0.2, lambda: str(rng.choice(_BIASES))),
         "softcap": (0.12, lambda: round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2)),
         "sinks": (0.12, lambda: True),
-        # within a factor of 4 of the usual one, of either sign, 0 now and then
-        "scale": (0.25, lambda: 0.0 if rng.random() < 0.05 else round(usual() * sign(), 4)),
-        "inputs": (0.3, lambda: str(rng.choice(_INPUTS)) if found.get("scale") != 0 else "normal"),
+        # within a factor of 4 of the usual one, of either sign
+        "scale": (
+            0.25,
+            lambda: round(float(rng.choice([1, 1, 1, -1]) * rng.uniform(0.25, 2.7)) / dim**0.5, 4),
+        ),
+        "inputs": (0.3, lambda: str(rng.choice(_INPUTS))),
         "layout": (0.25, lambda: str(rng.choice(_LAYOUTS))),
         "gradient_layout": (0.25, lambda: str(rng.choice(_LAYOUTS[:2]))),
     }
@@ -404,12 +399,11 @@ def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> D
 
 def _all(logit: float) -> Distribution:
     """Every logit is `logit`, to the bit; sizes are powers of two where they can be."""
-
-    def parts(queries: int, keys: int, scale: float) -> Sequence[tuple[Any, Any]]:
-        size = 2.0 ** math.floor(math.log2(abs(logit / scale)) / 2)
-        return [(size, logit / scale / size)]
-
-    return _carried(parts)
+    return _carried(
+        lambda queries, keys, scale: [
+            (size := 2.0 ** math.floor(math.log2(abs(logit / scale)) / 2), logit / scale / size)
+        ]
+    )
 
 
 def _staircase(step: float) -> Distribution:

@@ -85,12 +85,6 @@ def turned(x: Array) -> Array:
     return x.swapaxes(-1, -2)
 
 
-def cap_slope(x: Array, softcap: float) -> Array:
-    """f'(x) = 1 − tanh²(x/c), without the cancellation that this has where the cap binds."""
-    fade = np.exp(-2 * np.abs(x) / softcap)
-    return np.asarray(4 * fade / (1 + fade) ** 2)
-
-
 class Rows:
     """A block of query rows of one or several heads, with all their keys, and their softmax.
 
@@ -119,7 +113,9 @@ class Rows:
         self.capped, self.slope = self.raw, None
         if self.softcap is not None:
             self.capped = self.softcap * np.tanh(self.raw / self.softcap)
-            self.slope = cap_slope(self.raw, self.softcap)
+            # 1 − tanh²(x/c), without the cancellation that this has where the cap binds
+            fade = np.exp(-2 * np.abs(self.raw) / self.softcap)
+            self.slope = 4 * fade / (1 + fade) ** 2
         self.scores = self.capped if self.bias is None else self.capped + self.bias
         shown: Any = True if self.visible is None else self.visible
         top = np.max(self.scores, axis=-1, keepdims=True, where=shown, initial=-math.inf)

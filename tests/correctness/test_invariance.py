@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.backends.discovery import load
-from attnlab.correctness.answering import bits
+from attnlab.correctness.answering import Child
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS
 
 #: in float64, row by row: no sum depends on what else is there, unless it is made to
@@ -45,7 +44,9 @@ def attend(query, key, value, *, causal, scale):
 )
 def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ: set[str]) -> None:
     (tmp_path / "mine.py").write_text(SOURCE.format(condition=condition), encoding="utf-8")
-    found = bits(load("mine", [str(tmp_path)]), "float32", "cpu", None)
+    child = Child()
+    child.load("mine", {}, [str(tmp_path)], None, "cpu")
+    found = child.same_bits("float32", "cpu")
     # NumPy gives no gradients, and another process has other threads
     assert set(found["same"]) == {*SAME_BITS[:-1]} - {GRADIENTS_AGAIN} and found["reason"] is None
     assert {name for name, same in found["same"].items() if not same} == differ
