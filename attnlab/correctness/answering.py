@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,9 @@ _LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
 _PATIENCE_SECONDS = 15.0
 #: calls whose gradients are compared, and seconds that a process has for one number format
 _AGAIN, _SECONDS = 3, 60.0
+Named, Arrays = dict[str, Any], Sequence[NDArray[Any]]
 #: what makes a call of the arrays that it is given and of the output's gradient, where there is one
-Made = Callable[[tuple[Any, ...], tuple[Any, ...]], Callable[[], Any]]
+Made = Callable[..., Callable[[], Any]]
 
 
 def serve_answers(channel: Channel) -> None:
@@ -78,9 +80,7 @@ class Child:
 
     probe: Probe
 
-    def load(
-        self, name: str, settings: Mapping[str, str], folders: Sequence[str], mask: str | None, device: str
-    ) -> dict[str, Any]:
+    def load(self, name: str, settings: Named, folders: list[str], mask: str | None, device: str) -> Named:
         """Import a backend in place of the one before, and its library; what it is, and why it declines, if it does.
 
         `reason` : why it declines even a plain workload, else None. Raises Misbehaved for a file that cannot be loaded.
@@ -106,14 +106,7 @@ class Child:
             if not found.passed:
                 raise Misbehaved(found.reason or "failed the accuracy check")
 
-    def answer(
-        self,
-        plain: dict[str, Any],
-        arrays: Sequence[NDArray[Any]],
-        device: str,
-        direction: str,
-        layouts: list[str],
-    ) -> dict[str, Any]:
+    def answer(self, plain: Named, arrays: Arrays, device: str, direction: str, layouts: list[str]) -> Named:
         """The named results, and the processor seconds that they took."""
         inputs, started = unpack(plain, arrays), processor_seconds()
         workload = Workload.of_inputs(inputs, device=device, direction=direction)
@@ -186,10 +179,9 @@ class Held:
         except (Unavailable, OSError) as fault:
             raise Failed("unavailable", str(fault)) from None
         how: dict[str, Any] = {"settings": dict(one.settings), "mask": one.mask, "device": self._device}
+        how |= {"name": one.backend, "folders": list(side.folders)}
         try:
-            self.said = self._process.ask(
-                "load", seconds=_LOADING, name=one.backend, folders=list(side.folders), **how
-            )
+            self.said = self._process.ask("load", seconds=_LOADING, **how)
         except BaseException:
             self.end()
             raise
@@ -221,13 +213,8 @@ class Probe:
         backend = self.backend
         backend.require(workload)
         self._witness = self._witness or Witness(backend.open(workload.device))
-        returned = self._witness.asked(
-            inputs,
-            workload.dtype,
-            workload.results,
-            lambda given, upstream: backend.call(workload, inputs, given, *upstream),
-            *layouts,
-        )
+        made = partial(backend.call, workload, inputs)
+        returned = self._witness.asked(inputs, workload.dtype, workload.results, made, *layouts)
         try:
             return {name: np.array(one) for name, one in backend.named(workload, returned).items()}
         except ValueError as fault:
@@ -242,22 +229,16 @@ class Witness:
         #: of each call its results: name, array, and what the array held
         self._earlier: deque[list[tuple[str, Any, bytes]]] = deque(maxlen=_REMEMBERED)
 
-    def asked(
-        self,
-        inputs: Inputs,
-        dtype: str,
-        names: Sequence[str],
-        made: Made,
-        layout: str = "contiguous",
-        gradient_layout: str = "contiguous",
-    ) -> Any:
+    def asked(self, inputs: Inputs, dtype: str, names: Sequence[str], made: Made, *layouts: str) -> Any:
         """What the call that is `made` returns: the one result that `names` names, or a tuple of them.
 
-        layout, gradient_layout : see `laid_out`. "refilled": asked once on other arrays, which are then filled in place
-        with these and asked again; a backend that keeps results, or copies of an array, by the identity of its arrays
-        answers with the old ones. Where arrays cannot be written into, it is asked once.
+        layouts : of the inputs and of the output's gradient, contiguous by default; see `laid_out`. "refilled": asked
+        once on other arrays, which are then filled in place with these and asked again; a backend that keeps results,
+        or copies of an array, by the identity of its arrays answers with the old ones. Where arrays cannot be written
+        into, it is asked once.
         """
         library, around = self._library, list[Any]()
+        layout, gradient_layout = (*layouts, "contiguous", "contiguous")[:2]
         arrays = (inputs.query, inputs.key, inputs.value)
         given = laid_out(library, arrays, dtype, layout, around)
         upstream: tuple[Any, ...] = ()
@@ -267,13 +248,13 @@ class Witness:
             # by another distance each: no two of them are stale in step
             rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
             final, given = given, laid_out(library, rolled, dtype, layout)
-            self._watch((*given, *upstream), made(given, upstream), names, ())
+            self._watch((*given, *upstream), made(given, *upstream), names, ())
             for array, filling in zip(given, final, strict=True):
                 array[...] = filling
-        return self._watch((*given, *upstream), made(given, upstream), names, around)
+        return self._watch((*given, *upstream), made(given, *upstream), names, around)
 
     def _watch(
-        self, inputs: Sequence[Any], call: Callable[[], Any], names: Sequence[str], around: Sequence[Any]
+        self, inputs: Any, call: Callable[[], Any], names: Sequence[str], around: Sequence[Any]
     ) -> Any:
         """What `call` returns.
 
@@ -337,9 +318,9 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
         found = library.from_numpy(np.array(array.swapaxes(*exchanged), order="C"), dtype)
         return found.swapaxes(*exchanged), found
     if layout in ("sliced", "cache"):
-        length, filling, at = (
-            (2 * n, 3.0, np.s_[::2]) if layout == "sliced" else (n + 70, np.nan, np.s_[3 : 3 + n])
-        )
+        length, filling, at = n + 70, np.nan, np.s_[3 : 3 + n]
+        if layout == "sliced":
+            length, filling, at = 2 * n, 3.0, np.s_[::2]
         longer = np.full((*array.shape[:2], length, array.shape[3]), filling, dtype=array.dtype)
         longer[:, :, at] = array
         found = library.from_numpy(longer, dtype)

@@ -20,20 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.contender import Contender
+from attnlab.correctness import questions
 from attnlab.correctness.answering import Held, same_bits, with_other_threads
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
-from attnlab.correctness.questions import (
-    BACKWARD,
-    CLASSES,
-    FORWARD,
-    KINDS,
-    Question,
-    forget,
-    pose,
-    questions,
-    sequences,
-    table,
-)
+from attnlab.correctness.questions import BACKWARD, CLASSES, FORWARD, KINDS, Question
 from attnlab.correctness.weighing import allowance, relative_error, told
 from attnlab.errors import Declined, Misbehaved
 from attnlab.processes import Failed
@@ -140,20 +130,22 @@ class _Asking:
     def everything(self, most: float) -> None:
         """Ask all questions, then all sequences. most : query-key pairs of a question."""
         found, declined = self._found, self._found.declined
-        for question in questions(*self._how, most):
+        for question in questions.questions(*self._how, most):
             found.drawn += self._answer(question) is not None and question.name.startswith("drawn ")
             if not self._answered and found.declined - declined == _PLAINEST and self._kind != FORWARD:
                 return
         self._limit = SECONDS_IN_ALL
         if self._kind == LOG_SUM:
             return
-        fixed = table()
-        again, between = (pose(name, fixed["forward"][name], *self._how) for name in (_REPEATED, _BETWEEN))
+        fixed = questions.table()
+        again, between = (
+            questions.pose(name, fixed["forward"][name], *self._how) for name in (_REPEATED, _BETWEEN)
+        )
         if again is not None and between is not None:
             self._in_sequence(again, [again, between])
-        for first, others in sequences(*self._how):
+        for first, others in questions.sequences(*self._how):
             self._in_sequence(first, others)
-        often = pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *self._how)
+        often = questions.pose(_REPEATED_OFTEN, fixed["long"][_REPEATED_OFTEN], *self._how)
         if often is not None and self._kind == FORWARD:
             self._in_sequence(often, [often] * (_OFTEN - 1))
 
@@ -239,13 +231,6 @@ class Format:
     left_out: int = 0
     drawn: int = 0
 
-    @property
-    def word(self) -> str:
-        """``right``, ``WRONG`` or ``not asked``."""
-        if self.passed and 4 * self.left_out > self.asked + self.left_out:
-            return "right, as far as asked"
-        return {True: "right", False: "WRONG", None: "not asked"}[self.passed]
-
 
 @dataclass(frozen=True)
 class Checked:
@@ -280,8 +265,13 @@ class Checked:
         if not self.formats:
             word = "not asked" if self.loaded else "cannot be loaded"
             return [("", word, Format(self.passed, self.reason))]
-        lower = {dtype: f", in {less}" for dtype, less in self.lower.items()}
-        return [(dtype, one.word + lower.get(dtype, ""), one) for dtype, one in self.formats.items()]
+        found = []
+        for dtype, one in self.formats.items():
+            word = {True: "right", False: "WRONG", None: "not asked"}[one.passed]
+            if one.passed and 4 * one.left_out > one.asked + one.left_out:
+                word = "right, as far as asked"
+            found.append((dtype, word + (f", in {self.lower[dtype]}" if dtype in self.lower else ""), one))
+        return found
 
     def frame(self) -> pd.DataFrame:
         """A tidy table, one row a number format.
@@ -291,22 +281,14 @@ class Checked:
         """
         import pandas as pd
 
-        rows = (
-            {
-                "backend": self.name,
-                "dtype": dtype,
-                "result": word,
-                **asdict(one),
-                **self.precision.get(dtype, {}),
-            }
-            for dtype, word, one in self.lines
-        )
+        rows = []
+        for dtype, word, one in self.lines:
+            first = {"backend": self.name, "dtype": dtype, "result": word}
+            rows.append(first | asdict(one) | self.precision.get(dtype, {}))
         return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
-        said = (
-            f"{dtype} {word}, {one.reason or f'{one.asked} questions'}" for dtype, word, one in self.lines
-        )
+        said = (f"{of} {word}, {it.reason or f'{it.asked} questions'}" for of, word, it in self.lines)
         return "\n".join([f"{self.name}:", *(one[:120] for one in said)])
 
 
@@ -348,7 +330,7 @@ def check(
             if not ends[dtype].loaded:
                 break
             if not keep:
-                forget()
+                questions.forget()
         # what is wrong in one dtype by itself is no fault of another, between whose questions it was asked
         wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
@@ -435,24 +417,14 @@ def _summary(name: str, ends: dict[str, Examined]) -> Checked:
         reason = f"it declines every workload that was asked: {reason}" if answered else reason
     formats, precision, lacking = {}, {}, {}
     for kind in KINDS:
-        found = {
-            dtype: end.precision[kind].precision() for dtype, end in ends.items() if kind in end.precision
-        }
+        found = {of: end.precision[kind].precision() for of, end in ends.items() if kind in end.precision}
         refusals = (end.refusal[kind] for end in ends.values() if kind in end.refusal)
         precision[kind], lacking[kind] = found, None if found else next(refusals, None)
     for dtype, end in ends.items():
         why = None if end.passed else end.fault or end.unasked or end.refusal.get(FORWARD)
         formats[dtype] = Format(end.passed, why, end.asked, end.declined, end.left_out, end.drawn)
-    return Checked(
-        name=name,
-        passed=passed,
-        reason=reason,
-        formats=formats if answered else {},
-        loaded=all(end.loaded for end in ends.values()),
-        precision=precision[FORWARD],
-        gradients=precision[BACKWARD],
-        no_gradients=lacking[BACKWARD],
-        log_sums=precision[LOG_SUM],
-        no_log_sums=lacking[LOG_SUM],
-        lower={dtype: end.lower for dtype, end in ends.items() if end.lower and end.asked},
-    )
+    told: dict[str, Any] = {"gradients": precision[BACKWARD], "no_gradients": lacking[BACKWARD]}
+    told |= {"log_sums": precision[LOG_SUM], "no_log_sums": lacking[LOG_SUM], "precision": precision[FORWARD]}
+    told["lower"] = {dtype: end.lower for dtype, end in ends.items() if end.lower and end.asked}
+    told["loaded"] = all(end.loaded for end in ends.values())
+    return Checked(name, passed, reason, formats if answered else {}, **told)

@@ -248,15 +248,11 @@ class Roundings:
     def __init__(self, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> None:
         inner = "float64" if dtype == "float64" else "float32"
         self.form, self.inner = numbers.float_format(dtype), numbers.float_format(inner)
-        self.score_roundings, self.any_unfused = (
-            numbers.whole("score_roundings", score_roundings, 0),
-            any_unfused,
-        )
+        self.score_roundings = numbers.whole("score_roundings", score_roundings, 0)
+        self.any_unfused = any_unfused
         truths = 2 if dtype == "float64" else 1
-        self.inner_variance, self.stored_variance = (
-            truths * numbers.mean_square(self.inner),
-            numbers.mean_square(self.form),
-        )
+        self.inner_variance = truths * (numbers.ROUNDING_RMS * self.inner.unit_roundoff) ** 2
+        self.stored_variance = (numbers.ROUNDING_RMS * self.form.unit_roundoff) ** 2
         self.inner_roundoff = truths * self.inner.unit_roundoff
         self.stored_sum_variance = self.stored_variance if any_unfused else 0.0
 
@@ -369,10 +365,8 @@ def add_output(found: ErrorBudget, block: RoundedRows) -> None:
     p, o, v = rows.weights, rows.output, rows.v
     squares, v2, o2 = p * p, v * v, o * o
     # the values, and beside them the ones whose sum is that of the weights
-    values, of_squares, whole_sums = (
-        np.concatenate([x, np.ones_like(x[..., :1])], axis=-1) for x in (v, v2, o)
-    )
-    products, partial = block.over_keys(values, squares @ of_squares, whole_sums)
+    values, of_squares, sums = (np.append(x, np.ones_like(x[..., :1]), axis=-1) for x in (v, v2, o))
+    products, partial = block.over_keys(values, squares @ of_squares, sums)
     # the sum of weights and values, that of the exponentials, and the division by it
     summed_up = 1 + np.maximum(rows.seen / 3, partial[..., -1:])
     accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o2)
@@ -402,9 +396,8 @@ def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows
     summed = squares.sum(axis=-1, keepdims=True)
     chained, _ = block.over_keys(np.ones((*rows.v.shape[:-1], 1)), summed, np.ones(1))
     of_weights = rounding_variance(p / peak, roundings.form) * peak**2
-    of_stored, of_inner = (
-        (squares * one.scores).sum(axis=-1, keepdims=True) for one in (block.stored, block.inner)
-    )
+    errors = (squares * one.scores for one in (block.stored, block.inner))
+    of_stored, of_inner = (one.sum(axis=-1, keepdims=True) for one in errors)
     variances = {
         "output": roundings.inner_variance * ONE_MANTISSA**2 * (block.log_partition**2 + block.log_sum**2),
         "weights": of_weights.sum(axis=-1, keepdims=True),

@@ -112,16 +112,12 @@ def expect(
     chosen = chosen_rows(rows, n_q)
     if inputs.block is not None:
         # its rows share the errors of keys and values: no direction tells them apart from a shift
-        gained, classes = (
-            "outputs are {} on average: a factor is missing or wrong",
-            _block(inputs, chosen).classes(),
-        )
+        gained = "outputs are {} on average: a factor is missing or wrong"
+        classes = _block(inputs, chosen).classes()
         found = {OUTPUT: Expected(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
     else:
         found = _of_rows(inputs, chosen, log_sum) if output is None else {OUTPUT: output}
-        gained = (
-            "it is {} on average: a factor is missing or wrong, or numbers are cut off instead of rounded"
-        )
+        gained = "it is {} on average: a factor is wrong, or numbers are cut off instead of rounded"
         more: dict[str, Any] = {"mantissa": found[OUTPUT].mantissa, "shared": (2, 3), "gained": gained}
         budgets = () if inputs.output_gradient is None else gradient_budgets(inputs, rows=chosen)
         for name, budget in zip(GRADIENTS, budgets, strict=False):
@@ -239,9 +235,8 @@ def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
         return np.concatenate([first * c + sign * second * s, second * c + first * s], axis=-1)
 
     value = pairs(one.value, cos, sin, -1.0)
-    products, variance, again = (
-        pairs(each, cos**2, sin**2, 1.0) for each in (one.value**2, one.variance, one.again)
-    )
+    squares = (one.value**2, one.variance, one.again)
+    products, variance, again = (pairs(each, cos**2, sin**2, 1.0) for each in squares)
     return Projected(value, variance + rounded.stored_variance * (2 * products + value**2), again)
 
 

@@ -59,19 +59,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import ErrorBudget, RoundedRows, Roundings, ScoreErrors
+from attnlab.correctness.error_budget import CLASSES, ErrorBudget, RoundedRows, Roundings, ScoreErrors
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows, turned
 from attnlab.workload.inputs import Inputs
 
 SOURCES = (*forward.SOURCES, "sums")
 SUMS = "partial sums rounded"
-GRADIENT_CLASSES = {
-    forward.FULL: forward.CLASSES[forward.FULL],
-    forward.WEIGHTS: forward.CLASSES[forward.WEIGHTS],
-    SUMS: (*forward.CLASSES[forward.WEIGHTS], "sums"),
-    forward.SCORES: SOURCES,
-}
+GRADIENT_CLASSES = {one: CLASSES[one] for one in (forward.FULL, forward.WEIGHTS)}
+GRADIENT_CLASSES |= {SUMS: (*CLASSES[forward.WEIGHTS], "sums"), forward.SCORES: SOURCES}
 #: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256
 #: queries and 512 keys at a time, and adds to the gradients where they lie
 SUM_BLOCK = 32
@@ -102,9 +98,8 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     asked, keys = at_rows(inputs, either), inputs.shape.keys
     wider = asked.without_sinks()
     assert asked.output_gradient is not None
-    query, key, value = found = tuple(
-        ErrorBudget.empty(one.shape, SOURCES) for one in (asked.query, wider.key, wider.value)
-    )
+    shapes = asked.query.shape, wider.key.shape, wider.value.shape
+    query, key, value = found = tuple(ErrorBudget.empty(one, SOURCES) for one in shapes)
     terms, every = pulled.size * inputs.group, inputs.shape.queries * inputs.group
     # of the sums over keys and over queries: how many terms, and how often a partial sum of them is stored
     over_keys = keys, (keys - 1) // SUM_BLOCK

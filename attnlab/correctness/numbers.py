@@ -129,11 +129,6 @@ def underflow_threshold(dtype: str) -> float:
 # -- one rounding, and sums of many
 
 
-def mean_square(form: FloatFormat) -> float:
-    """Of one rounding, relative: (c u)²."""
-    return (ROUNDING_RMS * form.unit_roundoff) ** 2
-
-
 def rounding_variance(x: Array, form: FloatFormat) -> Array:
     """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
 

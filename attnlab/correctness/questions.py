@@ -158,9 +158,8 @@ def _posed(
             return None
         upstream = round_to(_gradient(fields["upstream"], forward, stream(_UPSTREAM)), dtype)
         return Question(name, kind, forward.inputs.with_(output_gradient=upstream), fields, forward)
-    sizes = {
-        one: fields[one] for one in fields.keys() & (Workload.__annotations__.keys() - {"bias", "layout"})
-    }
+    names = fields.keys() & (Workload.__annotations__.keys() - {"bias", "layout"})
+    sizes = {one: fields[one] for one in names}
     ask = Workload(**{"keys": sizes["queries"], **sizes}, dtype=dtype)
     rng = stream()
     q, k, v = (rng.standard_normal(ask.shape_of(one)) for one in GRADIENTS)
@@ -269,6 +268,7 @@ _LAYOUTS = ("heads_inside", "transposed", "sliced", "mixed", "mixed_2", "cache")
 _INPUTS = ("logit_std_2", "logit_std_4", "shifted_means", "outliers", "duplicated_maxima")
 #: axes of boolean arrays and biases; all that broadcast
 _AXES = ("qk", "11qk", "1hqk", "b1qk", "bhqk", "b11k", "1h1k", "bh1k")
+_SIGNS = (1, 1, 1, -1)
 _BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
 
 
@@ -315,10 +315,7 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
         "softcap": (0.12, lambda: round(float(np.exp(rng.uniform(np.log(1), np.log(40)))), 2)),
         "sinks": (0.12, lambda: True),
         # within a factor of 4 of the usual one, of either sign
-        "scale": (
-            0.25,
-            lambda: round(float(rng.choice([1, 1, 1, -1]) * rng.uniform(0.25, 2.7)) / dim**0.5, 4),
-        ),
+        "scale": (0.25, lambda: round(float(rng.choice(_SIGNS) * rng.uniform(0.25, 2.7)) / dim**0.5, 4)),
         "inputs": (0.3, lambda: str(rng.choice(_INPUTS))),
         "layout": (0.25, lambda: str(rng.choice(_LAYOUTS))),
         "gradient_layout": (0.25, lambda: str(rng.choice(_LAYOUTS[:2]))),
@@ -422,9 +419,7 @@ EXACT: dict[str, Distribution] = {
     # the scores as well is right: they are all alike still
     "all_-49280": _carried(lambda queries, keys, scale: [(128, -384 / scale), (1, -128 / scale)]),
     # all logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0
-    "levels": _carried(
-        lambda queries, keys, scale: [(16 * (np.arange(queries) % 5 - 2), 512 / (16 * scale))]
-    ),
+    "levels": _carried(lambda n, _, scale: [(16 * (np.arange(n) % 5 - 2), 512 / (16 * scale))]),
     "long_staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
     "falling_staircase": _staircase(-256.0),

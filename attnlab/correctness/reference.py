@@ -39,9 +39,7 @@ def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
         return np.arange(queries)
     index = np.asarray(rows)
     if index.ndim != 1 or index.size == 0 or index.dtype.kind not in "iu":
-        raise ValueError(
-            f"rows must be a non-empty list of indexes, got shape {index.shape} of {index.dtype}"
-        )
+        raise ValueError(f"rows must be a list of indexes, got shape {index.shape} of {index.dtype}")
     if index.min() < 0 or index.max() >= queries:
         raise ValueError(f"rows must lie in 0..{queries - 1}, got {index.min()}..{index.max()}")
     return index.astype(np.intp)
@@ -168,9 +166,8 @@ def blocks(inputs: Inputs) -> Iterator[Rows]:
     """Every block of query rows: small heads together, others apart."""
     inputs = inputs.without_sinks()
     (batch, heads, queries, n), group = inputs.shape, inputs.group
-    fit = (
-        max(1, _SHARED // (queries * n)) // group * group or 1
-    )  # all heads of a key head, or one of them alone
+    # all heads of a key head, or one of them alone
+    fit = max(1, _SHARED // (queries * n)) // group * group or 1
     batches, members = max(1, fit // heads), min(fit, heads)
     for b, h in itertools.product(range(0, batch, batches), range(0, heads, members)):
         these = slice(b, min(b + batches, batch)), slice(h, min(h + members, heads))

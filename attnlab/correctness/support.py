@@ -100,12 +100,8 @@ class Support:
     @property
     def faults(self) -> int:
         """How much it does not decline and does not do."""
-        told = (
-            one
-            for directions in self.answers.values()
-            for dtypes in directions.values()
-            for one in dtypes.values()
-        )
+        directions = (one for feature in self.answers.values() for one in feature.values())
+        told = (answer for dtypes in directions for answer in dtypes.values())
         return sum(one.startswith(FAULT) for one in told)
 
 

@@ -56,6 +56,8 @@ _MOST = 0.5
 _LEAST = 1e-140
 
 Answers = Mapping[str, NDArray[Any]]
+#: query rows, all where None
+Some = Sequence[int] | None
 #: a direction, with what it means where it makes up most of the error, and what the error is like else
 Along = Sequence[tuple["Direction", str, str]]
 
@@ -141,9 +143,8 @@ def weigh(
         kind = SCORES  # within the scatter that few roundings leave
     most = expected.classes[kind or SCORES].relative
     ratio = relative / most if most > 0 else (0.0 if relative == 0 else math.inf)
-    found = Accuracy(
-        relative, allowed, float(np.abs(error).max()), checked, rows, fault is None, fault, of=of
-    )
+    largest, passed = float(np.abs(error).max()), fault is None
+    found = Accuracy(relative, allowed, largest, checked, rows, passed, fault, of=of)
     return replace(found, kind=kind, ratio=ratio, max_ulp=max_ulp(error, truth, dtype), bias=gain.z)
 
 
@@ -159,10 +160,8 @@ def _improbable(
     if relative > allowed:
         return f"relative error {relative:.3g}, at most {allowed:.3g} is rounding in {expected.dtype}"
     if far.max() > LARGEST:
-        return (
-            f"an error of {far.max():.3g} predicted standard deviations "
-            f"(at most {LARGEST:g} is rounding) at {_place(expected, far)}"
-        )
+        at = _place(expected, far)
+        return f"an error of {far.max():.3g} standard deviations, at most {LARGEST:g} is rounding, at {at}"
     return None
 
 
@@ -252,9 +251,7 @@ _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfl
 _SURELY = 4.0
 
 
-def told(
-    inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: Sequence[int] | None, **how: Any
-) -> Accuracy:
+def told(inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: Some, **how: Any) -> Accuracy:
     """A whole named answer to `inputs`, weighed at the query rows `rows`, with what explains a wrong output.
 
     expected : at these rows, all where None. how : as of `weigh`. The reason of another answer begins with its name.
@@ -270,9 +267,7 @@ def told(
     return replace(found, reason=reason)
 
 
-def _explained(
-    inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Sequence[int] | None
-) -> str:
+def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Some) -> str:
     """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
     Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.

@@ -25,8 +25,8 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
         posed, workload = question.inputs, question.workload()
         names = (OUTPUT,) if posed.output_gradient is None else (OUTPUT, *GRADIENTS)
 
-        def made(given: tuple[Any, ...], upstream: tuple[Any, ...]) -> Callable[[], Any]:
-            arrays = zip(("query", "key", "value", "output_gradient"), given + upstream, strict=False)
+        def made(given: tuple[Any, ...], *upstream: Any) -> Callable[[], Any]:
+            arrays = zip(("query", "key", "value", "output_gradient"), (*given, *upstream), strict=False)
             changed = posed.with_(**dict(arrays))
 
             def call() -> Any:
