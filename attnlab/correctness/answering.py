@@ -65,7 +65,8 @@ _LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
 _PATIENCE_SECONDS = 15.0
 #: calls whose gradients are compared, and seconds that a process has for one number format
 _AGAIN, _SECONDS = 3, 60.0
-Named, Arrays = dict[str, Any], Sequence[NDArray[Any]]
+Named = dict[str, Any]
+Arrays = Sequence[NDArray[Any]]
 #: what makes a call of the arrays that it is given and of the output's gradient, where there is one
 Made = Callable[..., Callable[[], Any]]
 
@@ -317,10 +318,9 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
     if exchanged:
         found = library.from_numpy(np.array(array.swapaxes(*exchanged), order="C"), dtype)
         return found.swapaxes(*exchanged), found
-    if layout in ("sliced", "cache"):
-        length, filling, at = n + 70, np.nan, np.s_[3 : 3 + n]
-        if layout == "sliced":
-            length, filling, at = 2 * n, 3.0, np.s_[::2]
+    within: dict[str, Any] = {"sliced": (2 * n, 3.0, np.s_[::2]), "cache": (n + 70, np.nan, np.s_[3 : 3 + n])}
+    if layout in within:
+        length, filling, at = within[layout]
         longer = np.full((*array.shape[:2], length, array.shape[3]), filling, dtype=array.dtype)
         longer[:, :, at] = array
         found = library.from_numpy(longer, dtype)

@@ -120,10 +120,6 @@ def bias(change: Callable[[Array, Inputs], Array]) -> Change:
     return changed
 
 
-def of_the_first(axis: int) -> Change:
-    return bias(lambda added, problem: np.broadcast_to(np.take(added, [0], axis=axis), added.shape))
-
-
 def heads_as_batches(added: Array, problem: Inputs) -> Array:
     """The bias of head h taken for batch element h: an axis of one put on the wrong side."""
     batch, heads = problem.shape[:2]
@@ -192,10 +188,6 @@ def clipped(s: Array, problem: Inputs) -> Array:
     return composed(s if cap is None else np.clip(s, -cap, cap), problem.with_(softcap=None))
 
 
-def slope_without_square(s: Array, cap: float | None) -> Array | float:
-    return 1.0 if cap is None else 1 - np.abs(np.tanh(s / cap))
-
-
 def sink_times(count: Callable[[Inputs], float]) -> Callable[[Array, Inputs], Array]:
     """The sink enters the sum so many times."""
 
@@ -208,11 +200,6 @@ def sink_times(count: Callable[[Inputs], float]) -> Callable[[Array, Inputs], Ar
     return sink
 
 
-def sink_row(problem: Inputs) -> Inputs:
-    """The sink of the neighbouring head."""
-    return problem if problem.sinks is None else problem.with_(sinks=np.roll(problem.sinks, 1))
-
-
 def mean_of_values(found: Answers, problem: Inputs) -> None:
     """What softmax makes of rows of which every score is the same large negative number."""
     rows = problem.mask.empty_rows(problem.shape)
@@ -220,11 +207,6 @@ def mean_of_values(found: Answers, problem: Inputs) -> None:
         mean = np.repeat(problem.value.mean(axis=2, keepdims=True), problem.group, axis=1)
         empty = np.broadcast_to(rows, problem.shape[:3])[..., None]
         found["output"][...] = np.where(empty, mean, found["output"])
-
-
-def keep(p: Array, seen: Array | None) -> Array:
-    """NaN stays."""
-    return p
 
 
 def nan_in_empty(name: str) -> Callable[[Answers, Inputs], None]:
@@ -290,9 +272,9 @@ _CHANGES: dict[str, Change] = {
     "bias: ignored": bias(lambda added, p: np.zeros_like(added)),
     "bias: scaled with the scores": bias(lambda added, p: added * p.scale),
     "bias: subtracted": bias(lambda added, p: -added),
-    "bias: that of the first head": of_the_first(1),
-    "bias: that of the first batch": of_the_first(0),
-    "bias: that of the first query": of_the_first(2),
+    "bias: that of the first head": bias(lambda added, p: added[:, :1] + 0 * added),
+    "bias: that of the first batch": bias(lambda added, p: added[:1] + 0 * added),
+    "bias: that of the first query": bias(lambda added, p: added[:, :, :1] + 0 * added),
     "bias: heads taken for batches": bias(heads_as_batches),
     "bias: keys taken for queries": bias(along_queries),
     "ALiBi: from the first key": distances(1.0, 1.0, corner=True),
@@ -301,7 +283,7 @@ _CHANGES: dict[str, Change] = {
     "cap: ignored": lambda p: p.with_(softcap=None),
     "cap: 5 % large": lambda p: p if p.softcap is None else p.with_(softcap=1.05 * p.softcap),
     "sinks: ignored": lambda p: p.with_(sinks=None),
-    "sinks: of another head": sink_row,
+    "sinks: of another head": lambda p: p if p.sinks is None else p.with_(sinks=np.roll(p.sinks, 1)),
     "sinks: scaled": lambda p: p if p.sinks is None else p.with_(sinks=p.sinks * p.scale),
     "groups: first head of keys for all": heads_of(lambda h, p: 0 * h),
     "groups: neighbouring head of keys": heads_of(lambda h, p: (h // p.group + 1) % p.kv_heads),
@@ -321,12 +303,16 @@ CONTRACT = (
     Fault("cap: after the mask", parted(compose=cap_after_mask, hidden=-1e30, seen_by=lambda p: None)),
     Fault("cap: clipped", parted(compose=clipped)),
     Fault("cap: no derivative", parted(cap_slope=lambda s, cap: 1.0), BACKWARD),
-    Fault("cap: derivative without the square", parted(cap_slope=slope_without_square), BACKWARD),
+    Fault(
+        "cap: derivative without the square",
+        parted(cap_slope=lambda s, cap: 1 - np.abs(np.tanh(s / cap)) if cap else 1.0),
+        BACKWARD,
+    ),
     Fault("sinks: one for each key", parted(sink=sink_times(lambda p: p.shape.keys))),
     Fault("sinks: one for each block of 16", parted(sink=sink_times(lambda p: -(-p.shape.keys // 16)))),
     Fault("sinks: one for each block of 16, gradients", parted(sink=sink_times(lambda p: 2)), BACKWARD),
-    Fault("empty rows: NaN", parted(empty=keep)),
-    Fault("empty rows: NaN in the gradients", parted(empty=keep), BACKWARD),
+    Fault("empty rows: NaN", parted(empty=lambda p, seen: p)),
+    Fault("empty rows: NaN in the gradients", parted(empty=lambda p, seen: p), BACKWARD),
     Fault("empty rows: NaN in dq alone", then(nan_in_empty(DQ)), BACKWARD),
     Fault("empty rows: mean of the values", then(mean_of_values)),
     Fault("unseen keys: dk holds 1e-3", then(unseen_keys(1e-3)), BACKWARD),
@@ -435,10 +421,6 @@ def unasked_shape(found: Answers, problem: Inputs) -> None:
         found[DK] = found[DK][0]
 
 
-def in_float64(found: Answers, problem: Inputs) -> None:
-    found[DV] = found[DV].astype(np.float64)
-
-
 PLACES = (
     *everywhere("heads not permuted back", unpermuted, OUTPUT, DQ, DV),
     *everywhere("1 % of another batch", leaking(0), OUTPUT, DK),
@@ -466,5 +448,7 @@ PLACES = (
     Fault("dk and dv swapped", then(swapped), BACKWARD),
     Fault("output of the last row wrong, gradients right", then(output_off), BACKWARD),
     Fault("dk: another shape", then(unasked_shape), BACKWARD),
-    Fault("dv: in float64", then(in_float64), BACKWARD),
+    Fault(
+        "dv: in float64", then(lambda found, p: found.update({DV: found[DV].astype(np.float64)})), BACKWARD
+    ),
 )

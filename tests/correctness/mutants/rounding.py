@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,27 +16,15 @@ from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import round_to
 
-from . import parts
-from .fault import (
-    BACKWARD,
-    FORWARD,
-    Excuse,
-    Fault,
-    back,
-    excused,
-    given,
-    inputs,
-    scattered_by,
-    shifted_by,
-    stored_in,
-    unit,
-)
+from . import fault, parts
+from .fault import BACKWARD, FORWARD, Excuse, Fault, given, inputs, unit
 from .formula import with_more
 from .parts import DK, DV, OUTPUT, Answers, Array, Attention, after, cut, parted, rounder, scores_of, whole
 
 INPUTS = ("query", "key", "value", "output_gradient")
 Store = Callable[[Array], Array]
 BF16 = rounder("bfloat16")
+TF32, EIGHT_BITS = partial(cut, bits=11), lambda p: cut(p * (1 + 2.0**-4), 4)
 #: parts of `whole` that are exchanged, by what rounds
 Exchanged = Callable[[Store], dict[str, Any]]
 
@@ -90,10 +79,6 @@ def with_coarse_log2_e(q: Array, k: Array, scale: float) -> Array:
     return scores_of(q, k, scale * 1.4427 / 1.4426950408889634)
 
 
-def to_tf32(x: Array) -> Array:
-    return cut(x, 11)
-
-
 def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
     """Numbers as sums of two bfloat16, the product of the two small parts left out."""
     high = [BF16(a) for a in (q, k.swapaxes(-1, -2))]
@@ -116,31 +101,31 @@ def times_inverse(low: Store) -> Callable[[Array], Array]:
     return lambda s: (e := parts.exponentials(s)) * low(1 / e.sum(axis=-1, keepdims=True))
 
 
-def in_eight_bits(p: Array) -> Array:
-    return cut(p * (1 + 2.0**-4), 4)
+def chain(why: str) -> tuple[tuple[str, Excuse], ...]:
+    """Excused where a sum of 16 partial sums, rounded to float16, is still finer than one rounding of the dtype."""
+    return fault.scattered_by(ROUNDING_RMS * unit("float16") * (16 / 3) ** 0.5, why)
 
 
-def chain(low: str, steps: int, why: str) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where a sum of so many partial sums, rounded to `low`, is still finer than one rounding of the dtype."""
-    return scattered_by(ROUNDING_RMS * unit(low) * (steps / 3) ** 0.5, why)
+_PARTS = "a float16 sum of 16 parts is finer than one rounding to bfloat16"
+_TERMS = "16 terms rounded to float16 are finer than honest bfloat16 scores"
 
 
 #: cut off instead of rounded, a number shifts by u/(2 ln 2) on average
-_CUT = excused(
+_CUT = fault.excused(
     "float32",
     unit("float32") / (2 * np.log(2)),
     CONSTANTS * unit("float32"),
     "the mean shift of numbers that are cut off, against constants that are rounded once for all rows",
 )
 #: u/√(Σ) of what a float32 pass has of its own: exp, product, sum and division; and, backwards, D and T as well
-_NOISE = excused(
+_NOISE = fault.excused(
     "float32",
     1.0 * unit("float32"),
     SLACK * 2 * ROUNDING_RMS * unit("float32"),
     "exp, product, sum and division round at the dtype's own u: the square root of 4 roundings, with the slack",
 )
-_EPS = shifted_by(1e-5, "with l >= 1 it takes that part of an output at most")
-_LOG2_E = shifted_by(1 - 1.4426950408889634 / 1.4427, "a scale that is large by this part")
+_EPS = fault.shifted_by(1e-5, "with l >= 1 it takes that part of an output at most")
+_LOG2_E = fault.shifted_by(1 - 1.4426950408889634 / 1.4427, "a scale that is large by this part")
 _BELOW = "another number in every row or weight, and below what one rounding of the dtype scatters"
 _BITS = "the inputs have no more bits than that"
 
@@ -172,53 +157,45 @@ _CUT_OFF = {
 
 PRECISION = (
     *(
-        Fault(f"{what} in {low}", parted(**exchanged(rounder(low))), direction, stored_in(low))
+        Fault(f"{what} in {low}", parted(**exchanged(rounder(low))), direction, fault.stored_in(low))
         for what, (direction, exchanged) in _STORED.items()
         for low in ("float16", "bfloat16")
     ),
-    Fault("weights in 8 bits", parted(weights=after(parts.softmax, in_eight_bits))),
-    Fault("P in 8 bits", parted(for_value=in_eight_bits), BACKWARD),
-    Fault(
-        "values added up in float16",
-        parted(mix=parts.in_sequence("float16", 8)),
-        excuses=chain("float16", 16, "a float16 sum of 16 parts is finer than one rounding to bfloat16"),
-    ),
+    Fault("weights in 8 bits", parted(weights=after(parts.softmax, EIGHT_BITS))),
+    Fault("P in 8 bits", parted(for_value=EIGHT_BITS), BACKWARD),
+    Fault("values added up in float16", parted(mix=parts.in_sequence("float16", 8)), excuses=chain(_PARTS)),
     Fault("values added up in bfloat16", parted(mix=parts.in_sequence("bfloat16", 8))),
     Fault("denominator added up in float16", parted(weights=parts.sum_in("float16"))),
     Fault("denominator added up in bfloat16", parted(weights=parts.sum_in("bfloat16"))),
     Fault("running denominator in bfloat16", parts.in_blocks(block=16, store_sum=BF16)),
     Fault("running output in bfloat16", parts.in_blocks(block=16, store_output=BF16)),
     Fault("q·k added up in bfloat16", parted(scores=summed_scores("bfloat16"))),
-    Fault(
-        "q·k added up in float16",
-        parted(scores=summed_scores("float16")),
-        excuses=chain("float16", 16, "16 terms rounded to float16 are finer than honest bfloat16 scores"),
-    ),
+    Fault("q·k added up in float16", parted(scores=summed_scores("float16")), excuses=chain(_TERMS)),
     Fault("output cut off", in_doubles(last=parts.cut_to)),
     *(Fault(name, in_doubles(_STORED[what][1]), _STORED[what][0], _CUT) for what, name in _CUT_OFF.items()),
     Fault("gradients cut off", in_doubles(lambda off: {"last_back": lambda x, _: off(x)}), BACKWARD, _CUT),
-    Fault("fast exp, 2^-11", parts.in_blocks(exp=fast_exp(11)), excuses=scattered_by(2.0**-11, _BELOW)),
+    Fault("fast exp, 2^-11", parts.in_blocks(exp=fast_exp(11)), excuses=fault.scattered_by(2.0**-11, _BELOW)),
     Fault("fast exp, 2^-6", parts.in_blocks(exp=fast_exp(6))),
     Fault("fast exp again, 2^-6", parts.quiet_back(exp=fast_exp(6)), BACKWARD),
-    Fault("inputs cut to TF32", given(inputs(to_tf32, *INPUTS[:3])), excuses=_exact_in(11)),
+    Fault("inputs cut to TF32", given(inputs(TF32, *INPUTS[:3])), excuses=_exact_in(11)),
     Fault("bfloat16 inside", given(inputs(BF16, *INPUTS[:3])), excuses=_exact_in(8)),
     Fault("inputs in two bfloat16", parted(scores=in_two_bfloat16), excuses=_exact_in(16)),
-    Fault("TF32 on the way back", back(given(inputs(to_tf32, *INPUTS))), BACKWARD, _exact_in(11)),
-    Fault("output gradient in bfloat16", back(given(inputs(BF16, INPUTS[3]))), BACKWARD, _exact_in(8)),
+    Fault("TF32 on the way back", fault.back(given(inputs(TF32, *INPUTS))), BACKWARD, _exact_in(11)),
+    Fault("output gradient in bfloat16", fault.back(given(inputs(BF16, INPUTS[3]))), BACKWARD, _exact_in(8)),
     Fault("1e-5 in the denominator", parted(weights=with_more(lambda s: 1e-5)), excuses=_EPS),
     Fault("log2 e as 1.4427", parted(scores=with_coarse_log2_e), excuses=_LOG2_E),
     Fault("noise of 3 u", noisy(3.0, OUTPUT)),
     Fault("noise of 1 u", noisy(1.0, OUTPUT), excuses=_NOISE),
     Fault("dv: noise of 3 u", noisy(3.0, DV), BACKWARD),
     Fault("dk: noise of 1 u", noisy(1.0, DK), BACKWARD, _NOISE),
-    Fault("D added up in bfloat16", parted(offset=offset_in_bfloat16), BACKWARD, stored_in("bfloat16")),
+    Fault("D added up in bfloat16", parted(offset=offset_in_bfloat16), BACKWARD, fault.stored_in("bfloat16")),
     Fault("ln Z in bfloat16", parts.quiet_back(save_logs=after(np.add, BF16)), BACKWARD),
     *(
         Fault(f"sums over queries in {low}", parts.quiet_back(block=4, add=parts.stored_sums(low)), BACKWARD)
         for low in ("float16", "bfloat16")
     ),
     Fault("sums term after term in bfloat16", parted(mix_back=parts.in_sequence("bfloat16")), BACKWARD),
-    Fault("dq: stored in bfloat16", parted(for_query=BF16), BACKWARD, stored_in("bfloat16")),
+    Fault("dq: stored in bfloat16", parted(for_query=BF16), BACKWARD, fault.stored_in("bfloat16")),
 )
 
 
