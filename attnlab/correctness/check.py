@@ -24,7 +24,7 @@ from attnlab.correctness import questions
 from attnlab.correctness.answering import Held, same_bits, with_other_threads
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
 from attnlab.correctness.questions import BACKWARD, CLASSES, FORWARD, KINDS, Question
-from attnlab.correctness.weighing import allowance, relative_error, told
+from attnlab.correctness.weighing import allowance, relative_error, weigh_rows
 from attnlab.errors import Declined, Misbehaved
 from attnlab.processes import Failed
 from attnlab.text import suggestion
@@ -175,7 +175,9 @@ class _Asking:
     def _weigh(self, question: Question, answers: Answers) -> None:
         accuracy = []
         for name, expected in question.expected.items():
-            weighed = told(question.inputs, expected, answers[name], question.rows, **question.weighing(name))
+            weighed = weigh_rows(
+                question.inputs, expected, answers[name], question.rows, **question.weighing(name)
+            )
             if weighed.reason is not None:
                 of = f"{name}: " if question.kind != FORWARD and name == OUTPUT else ""
                 raise Misbehaved(of + weighed.reason)

@@ -57,7 +57,7 @@ _LEAST = 1e-140
 
 Answers = Mapping[str, NDArray[Any]]
 #: query rows, all where None
-Some = Sequence[int] | None
+QueryRows = Sequence[int] | None
 #: a direction, with what it means where it makes up most of the error, and what the error is like else
 Along = Sequence[tuple["Direction", str, str]]
 
@@ -251,7 +251,9 @@ _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfl
 _SURELY = 4.0
 
 
-def told(inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: Some, **how: Any) -> Accuracy:
+def weigh_rows(
+    inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: QueryRows, **how: Any
+) -> Accuracy:
     """A whole named answer to `inputs`, weighed at the query rows `rows`, with what explains a wrong output.
 
     expected : at these rows, all where None. how : as of `weigh`. The reason of another answer begins with its name.
@@ -267,7 +269,7 @@ def told(inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: Some, *
     return replace(found, reason=reason)
 
 
-def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: Some) -> str:
+def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: QueryRows) -> str:
     """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
 
     Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.
@@ -346,7 +348,7 @@ def judge(
     judged = []
     for name, expected in known[less].items():
         if name in workload.results:
-            judged.append(told(cast, expected, answers[name], rows, **anywhere(name)))
+            judged.append(weigh_rows(cast, expected, answers[name], rows, **anywhere(name)))
     return max(judged, key=lambda one: (not one.passed, one.relative_error / max(one.budget, 1e-300)))
 
 
