@@ -217,14 +217,7 @@ def plan_of(
 @options.folders
 @options.as_json
 @options.quiet
-def compare(
-    contenders: tuple[str, ...],
-    preset: str | None,
-    sittings: bool,
-    as_json: bool,
-    quiet: bool,
-    **given: Any,
-) -> int:
+def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race backends on one workload; the first is the baseline.
 
     A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
@@ -235,14 +228,10 @@ def compare(
     from attnlab.race.sittings import Record
     from attnlab.report import comparison_text, fill, show
 
-    if sittings:
-        lines = Record(tell=partial(click.echo, err=True)).lines()
-        show(
-            fill(
-                "sittings.md.j2",
-                lines=[one for one in lines if {one.baseline, one.contender} <= {*contenders}],
-            )
-        )
+    if given.pop("sittings"):
+        known = Record(tell=partial(click.echo, err=True)).lines()
+        lines = [one for one in known if {one.baseline, one.contender} <= {*contenders}]
+        show(fill("sittings.md.j2", lines=lines))
         return 0
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}
     workload, chosen, words = options.read_workload(given, preset)
