@@ -175,9 +175,8 @@ class _Asking:
     def _weigh(self, question: Question, answers: Answers) -> None:
         accuracy = []
         for name, expected in question.expected.items():
-            weighed = weigh_rows(
-                question.inputs, expected, answers[name], question.rows, **question.weighing(name)
-            )
+            how = question.weighing(name)
+            weighed = weigh_rows(question.inputs, expected, answers[name], question.rows, **how)
             if weighed.reason is not None:
                 of = f"{name}: " if question.kind != FORWARD and name == OUTPUT else ""
                 raise Misbehaved(of + weighed.reason)

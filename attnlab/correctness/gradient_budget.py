@@ -110,12 +110,9 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     for part in blocks(asked):
         back, block = Backward(part, asked.output_gradient), RoundedRows(part, roundings)
         ways = _Ways(back, inputs.sinks is not None)
-        noises = {
-            "inner": ways.through(_inner(block, back, terms)),
-            "weights": ways.through(_weights(block, back)),
-            "scores": ways.through(_scores(block, back)),
-            "sums": ways.through(stores),
-        }
+        of = {"inner": _inner(block, back, terms), "weights": _weights(block, back), "sums": stores}
+        of["scores"] = _scores(block, back)
+        noises = {source: ways.through(one) for source, one in of.items()}
         for one, (budget, gradient, tilt) in enumerate(zip(found, back.gradients, back.tilts, strict=True)):
             at, onto = (part.at_keys, part.onto_keys) if one else (part.at, np.asarray)
             own = {source: onto(each[one]) for source, (each, _) in noises.items()}

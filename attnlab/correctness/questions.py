@@ -397,9 +397,7 @@ def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> D
 def _all(logit: float) -> Distribution:
     """Every logit is `logit`, to the bit; sizes are powers of two where they can be."""
     return _carried(
-        lambda queries, keys, scale: [
-            (size := 2.0 ** math.floor(math.log2(abs(logit / scale)) / 2), logit / scale / size)
-        ]
+        lambda n, m, s: [(at := 2.0 ** math.floor(math.log2(abs(logit / s)) / 2), logit / s / at)]
     )
 
 
