@@ -191,10 +191,17 @@ def without_own(variables: Mapping[str, str]) -> dict[str, str]:
 class Process:
     """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
 
-    It has a group of processes of its own unless `own_group` is False: Ctrl-C in a terminal does not reach it, and what
-    it starts is stopped and ended with it. What it prints goes to a log, whose end a failure tells. Raises OSError
-    where no process can be started.
+    It has a group of processes of its own: Ctrl-C in a terminal does not reach it, and what it starts is stopped and
+    ended with it. What it prints goes to a log; a failure quotes its last lines. Raises OSError where no process can be
+    started.
     """
+
+    number: int
+    channel: Channel
+    alive = True
+    _log: IO[bytes]
+    _popen: subprocess.Popen[bytes] | None = None
+    _status: int | None = None
 
     def __init__(
         self,
@@ -202,7 +209,6 @@ class Process:
         *,
         environment: Mapping[str, str] | None = None,
         interpreter: Interpreter = Interpreter(),
-        own_group: bool = True,
     ) -> None:
         ours, theirs = socket.socketpair()
         log = tempfile.TemporaryFile("a+b", prefix="attnlab-")  # noqa: SIM115 (`end` closes it)
@@ -216,26 +222,20 @@ class Process:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    start_new_session=own_group,
+                    start_new_session=True,
                 )
             except OSError:
                 ours.close()
                 log.close()
                 raise
-        self._set(started.pid, Channel(ours), log, own_group, started)
+        self._popen, self.number, self.channel, self._log = started, started.pid, Channel(ours), log
 
     @classmethod
     def forked(cls, number: int, channel: Channel, log: IO[bytes]) -> Process:
         """A child of this process that another process has forked."""
         one = cls.__new__(cls)
-        one._set(number, channel, log, True)
+        one.number, one.channel, one._log = number, channel, log
         return one
-
-    def _set(self, number: int, channel: Channel, log: IO[bytes], own_group: bool, popen: Any = None) -> None:
-        self.number, self.channel, self._log, self._own_group = number, channel, log, own_group
-        self._popen: subprocess.Popen[bytes] | None = popen
-        self._status: int | None = None
-        self.alive = True
 
     def ask(self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any) -> Any:
         """What the method `op` of the child's object returns, an `answer`. Raises Failed.
@@ -291,9 +291,9 @@ class Process:
         return "\n".join([line[:200] for line in lines if line][-10:])
 
     def signal(self, number: int) -> None:
-        """To its whole group, where it has one of its own."""
+        """To its whole group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            (os.killpg if self._own_group else os.kill)(self.number, number)
+            os.killpg(self.number, number)
 
     def stop(self) -> None:
         """Stop it and its group. Returns when all its threads are stopped, which a signal alone does not wait for."""
@@ -328,8 +328,7 @@ class Process:
             return
         self.alive = False
         family = started_by(self.number)  # some may have left its group
-        if self._own_group or self.ended() is None:
-            self.signal(signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         for number in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(number, signal.SIGKILL)
