@@ -19,15 +19,13 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-
 from attnlab.environment import cache_folder
 from attnlab.errors import Unavailable
 from attnlab.processes import Interpreter, without_own
 from attnlab.text import bytes_text, one_line
 
-#: those of Python that attnlab's workers run in
-VERSIONS = SpecifierSet(">=3.11,<3.15")
+#: the first version and the one after the last that attnlab's workers run in
+VERSIONS = ((3, 11), (3, 15))
 #: what a worker imports beside the standard library and the library that it measures, by the package's name
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
 #: seconds that an interpreter has to say what it is
@@ -35,7 +33,7 @@ _PATIENCE = 60.0
 #: bytes that are left on a disk that is as good as full
 _LITTLE = 2**26
 _LOOK = (
-    "import importlib.util, json, sys; print(json.dumps(['.'.join(map(str, sys.version_info[:3])), "
+    "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
     "[one for one in sys.argv[1:] if importlib.util.find_spec(one) is None]]))"
 )
 #: prints where an interpreter finds what is installed
@@ -63,11 +61,13 @@ def _require(executable: str) -> None:
     said = _ran([executable, "-c", _LOOK, *NEEDED], _PATIENCE).stdout
     try:
         version, missing = json.loads(said)
-        fits = version in VERSIONS
+        version = tuple(map(int, version))
     except (ValueError, TypeError):
         raise Unavailable(no_python) from None
-    if not fits:
-        raise Unavailable(f"{executable} is Python {version}; attnlab measures in Python {VERSIONS}")
+    shown = ".".join(map(str, version))
+    if not VERSIONS[0] <= version < VERSIONS[1]:
+        first, last = ".".join(map(str, VERSIONS[0])), f"{VERSIONS[1][0]}.{VERSIONS[1][1] - 1}"
+        raise Unavailable(f"{executable} is Python {shown}; attnlab measures in Python {first} to {last}")
     if missing:
         raise Unavailable(
             f"{executable} lacks {', '.join(missing)}, without which nothing can be measured there: "
