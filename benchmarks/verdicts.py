@@ -29,13 +29,14 @@ THREE_MS = Workload(heads=8, queries=512, keys=512)
 SLOWED = ("torch_sdpa", "torch_sdpa[slowed=3]")
 #: pairs of which the second is slower by far more than a fifth, also where both are disturbed alike
 LEADS = (("torch_sdpa", "torch_eager"), ("torch_sdpa", "numpy_vectorized"))
+SHAPES = ((4, 1024), (16, 256), (1, 2048))
 REPEATED = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
 
 
 def verdicts(names: tuple[str, ...], workload: Workload) -> list[dict[str, Any]]:
     """One `attnlab compare`: a row for each verdict, of every pair where all names are one."""
     started = time.monotonic()
-    found = compare(*names, workload=workload)
+    found = compare(*names, workload=workload, afresh=True)
     told = [*found.verdicts.items()]
     if len(set(names)) == 1:
         measured = [one for one in found.results if one.latency]
@@ -63,7 +64,7 @@ def cases(section: str) -> Iterator[tuple[tuple[str, ...], Workload]]:
     elif section == "leads":
         yield from ((pair, Workload(heads=8, queries=n, keys=n)) for pair in LEADS for n in LENGTHS)
     else:
-        yield REPEATED, Workload(heads=4, queries=1024, keys=1024)
+        yield from ((REPEATED, Workload(heads=h, queries=n, keys=n)) for h, n in SHAPES)
 
 
 def told(store: Store) -> Iterator[str]:
@@ -81,13 +82,15 @@ def told(store: Store) -> Iterator[str]:
         yield table(
             (
                 "condition",
+                "heads",
+                "n",
                 "contender",
                 "calls",
                 "pairs of intervals disjoint",
                 "hold the median of all",
                 "half-width",
             ),
-            [(*key, *_repeated(ones)) for key, ones in some.groupby(["beside", "contender"])],
+            [(*key, *_repeated(ones)) for key, ones in some.groupby(["beside", "heads", "n", "contender"])],
         )
 
 
@@ -95,7 +98,7 @@ TITLES = {
     "aa": "One contender against itself, entered six times: faster or slower is a false claim",
     "power": f"A known slow-down: `{SLOWED[1]}` against `{SLOWED[0]}`",
     "leads": "A lead of far more than 20 %",
-    "repeats": f"The same command many times: {', '.join(REPEATED)}, 4 heads, n = 1024",
+    "repeats": f"The same command many times: {', '.join(REPEATED)}",
 }
 HEAD = (
     "condition",
@@ -120,8 +123,10 @@ def _repeated(some: pd.DataFrame) -> tuple[object, ...]:
     spans = [one for one in zip(some.low, some.high, strict=True) if one[0] > 0 and pd.notna(one[1])]
     pairs = list(combinations(spans, 2))
     disjoint = sum(one[1] < other[0] or other[1] < one[0] for one, other in pairs)
-    middle, half = some.ratio.median(), pd.Series([math.sqrt(high / low) - 1 for low, high in spans]).median()
-    holding = sum(low <= middle <= high for low, high in spans)
+    logs = some.ratio.map(math.log)
+    half = pd.Series([math.sqrt(high / low) - 1 for low, high in spans]).median()
+    others = [math.exp(logs.drop(at).median()) for at in logs.index]
+    holding = sum(low <= one <= high for (low, high), one in zip(spans, others, strict=False))
     return len(some), f"{disjoint} of {len(pairs)}", f"{holding} of {len(spans)}", f"{half:.1%}"
 
 
@@ -138,8 +143,10 @@ def main() -> None:
             for trial in range(1 if section == "aa" else asked.trials):
                 for names, workload in cases(section):
                     said = ", ".join(dict.fromkeys(names))
-                    key = {"section": section, "beside": asked.beside, "names": said, "n": workload.keys}
+                    key = {"section": section, "beside": asked.beside, "names": said}
+                    key |= {"heads": workload.heads, "n": workload.keys}
                     if store.lacks(**key, trial=trial):
+                        moment = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
                         for row in verdicts(names, workload):
-                            store.add(**key, trial=trial, **row)
+                            store.add(**key, trial=trial, moment=moment, **row)
     publish("Are verdicts true?", "verdicts", *told(store), out=asked.out / "verdicts.md")

@@ -76,11 +76,12 @@ def run(
             asked = _part(asked, shard)
     elif out or shard or shards or any(one not in (None, ()) for one in given.values()):
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
+    on_lap = partial(write, explore=False)
     with progress(quiet=quiet) as shown:
         if resume is None:
-            found = execute.run(asked, out, command=options.typed(), progress=shown, on_lap=write)
+            found = execute.run(asked, out, command=options.typed(), progress=shown, on_lap=on_lap)
         else:
-            found = execute.resume(resume, progress=shown, on_lap=write)
+            found = execute.resume(resume, progress=shown, on_lap=on_lap)
         if found.complete:
             _add_chapter(found, shown)
         shown.detail("writing the report")

@@ -27,7 +27,7 @@ from attnlab.race.admission import Limits
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, PEAK_MEMORY, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
-from attnlab.stats.ranking import entered_once, is_second_entry
+from attnlab.stats.ranking import entered_once, implementation_of, is_second_entry
 from attnlab.stats.verdicts import EARLY_ALPHA, EARLY_MARGIN, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 from attnlab.workload.workload import Workload
@@ -188,6 +188,10 @@ class Conductor:
         best = min(times, key=lambda name: times[name].median)
         found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
         settled = {name for name, one in found.items() if one.settled}
+        kernels = {
+            one.contender: implementation_of(one) for one in results
+        }  # two names of one kernel are no rivals
+        settled |= {name for name in times if kernels[name] == kernels[best] and not is_second_entry(name)}
         names = [name for name in times if name == best or name not in settled]
         if count >= self.limits.visits:
             names = [name for name in names if name == best or not is_second_entry(name)]

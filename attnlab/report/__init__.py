@@ -43,8 +43,10 @@ MOST_GROUPS = 4
 _ENVIRONMENT = ("cpu", "gpus", "cores", "system", "python", "attnlab", "governor", "huge_pages", "variables")
 
 
-def write(run: Run, folder: Path | None = None) -> Path:
+def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path:
     """Write ``report.md``, ``details.md``, ``figures/`` and ``explore.html`` into `folder`, by default the run's own.
+
+    explore : write the last of them too, which takes as long as the others together.
 
     Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
     NotStored where the folder cannot be written to.
@@ -60,7 +62,8 @@ def write(run: Run, folder: Path | None = None) -> Path:
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
         texts = report_texts(frames, pictures, chapter_of(run.folder))
-        texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
+        if explore:
+            texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():
             (place / name).write_text(text, encoding="utf-8")
     except OSError as fault:

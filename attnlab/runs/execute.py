@@ -34,7 +34,7 @@ from attnlab.workload.workload import Workload
 #: what hears that every workload has been visited once more: it may write a report
 OnLap = Callable[[Run], object]
 #: seconds between two reports of a run that goes on
-_BETWEEN_REPORTS = 60.0
+_BETWEEN_REPORTS = 90.0
 DEFAULT_FOLDER = Path("reports/latest")
 #: whom the others are compared with where nobody is named; else it is the first that is
 USUAL_BASELINE = "torch_eager"
