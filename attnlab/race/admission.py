@@ -39,7 +39,7 @@ class Limits:
     visits: int = 2
     most_visits: int = 100
     workload_seconds: float = 8.0
-    rounds: int = 8
+    rounds: int = 4
     visit_seconds: float = 1.0
     call_seconds: float = 0.5
     deadline_seconds: float = 60.0

@@ -38,7 +38,7 @@ from attnlab.workload.workload import OUTPUT, Workload
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
 #: a call that is longer needs no other before it to refill the caches; rows that are checked first in a later visit
-_LONG_SECONDS, _LATER_ROWS = 0.03, 8
+_LONG_SECONDS, _LATER_ROWS = 0.01, 8
 #: of a block's turns, one in so many is checked: its reference projects all tokens
 _BLOCK_TURNS = 4
 _OUTCOMES = {
