@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from attnlab.correctness.check import check
     from attnlab.errors import Declined, Unavailable
     from attnlab.fastest import fastest
+    from attnlab.judge.judging import judge
     from attnlab.lab import theory
     from attnlab.lab.diagnosis import diagnose
     from attnlab.lab.observables import observe
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from attnlab.workload.workload import Workload
 
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend"]
-__all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "load", "observe"]
-__all__ += ["read_run", "run", "theory"]
+__all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "judge", "load"]
+__all__ += ["observe", "read_run", "run", "theory"]
 #: the module of each of them, but for the package `theory`
 _HOMES = {
     "backends.backend": ("Backend",),
@@ -36,6 +37,7 @@ _HOMES = {
     "backends.discovery": ("backends", "load"),
     "errors": ("Declined", "Unavailable"),
     "fastest": ("fastest",),
+    "judge.judging": ("judge",),
     "lab.diagnosis": ("diagnose",),
     "lab.observables": ("observe",),
     "workload.workload": ("Workload",),
@@ -63,7 +65,7 @@ def __dir__() -> list[str]:
 
 
 class _Face(ModuleType):
-    """Keeps the functions `backends` and `fastest`, although a package and a module have their names.
+    """Keeps the functions `backends`, `fastest` and `judge`, although packages and a module have their names.
 
     An import of one of those would put it in the place of the function.
     """

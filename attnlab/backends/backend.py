@@ -213,6 +213,13 @@ class Calling:
                 self.held.append(((one,), partial(self._laid_out, name)))
         return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
 
+    def function(self) -> Callable[..., Any]:
+        """The call as a function of query, key and value, the library's arrays; it prepares them in every call."""
+        attend, completed = self._attending(), self.library.completed
+        if completed is None:
+            return lambda *arrays: attend(*self._prepared(arrays))
+        return lambda *arrays: completed(attend(*self._prepared(arrays)))
+
     def _laid_out(self, name: str, inputs: Inputs) -> Arrays:
         """(batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
         array, dtype = getattr(inputs, name), self.workload.dtype

@@ -215,7 +215,7 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
         library=library,
         attend=attend,
         summary=(inspect.getdoc(module) or "").partition("\n")[0],
-        options=_options(name, attend, 3 if block is None else 2),
+        options=options_of(name, attend, 3 if block is None else 2),
         settings=values,
         computes_in=computes_in,
         own_reason=getattr(module, "declines", None),
@@ -239,7 +239,7 @@ def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> s
     return computes_in
 
 
-def _options(name: str, function: Callable[..., Any], positional: int) -> frozenset[str]:
+def options_of(name: str, function: Callable[..., Any], positional: int) -> frozenset[str]:
     """The keywords of a file's function after so many arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())

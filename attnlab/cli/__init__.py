@@ -13,6 +13,7 @@ GROUPS = {
         "compare": ("racing", "Race backends on one workload; the first is the baseline."),
         "run": ("racing", "Measure a plan and write its report."),
         "gate": ("racing", "Race two versions: did it become slower, bigger or wrong?"),
+        "judge": ("judging", "Judge kernels that programs wrote: right, fast, and no cheat?"),
     },
     "Check and understand": {
         "backends": ("checking", "List the backends: which can run here, which cannot, and why."),

@@ -1,0 +1,148 @@
+"""``attnlab judge``: files that programs wrote, each in a sandbox, against one reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from attnlab.cli import options
+
+if TYPE_CHECKING:
+    from attnlab.judge.judging import Judge
+    from attnlab.judge.score import Record
+
+#: a folder that is watched is looked at so often, in seconds
+_LOOK_SECONDS = 1.0
+
+
+@click.command(
+    cls=options.Command,
+    common=("reference", "length", "heads", "causal", "jsonl", "forbid", "watch", "trust"),
+)
+@click.argument("paths", nargs=-1, metavar="FILE...")
+@click.option(
+    "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file in the same forms."
+)
+@options.workload_options(grid=False)
+@click.option("--jsonl", metavar="FILE", help="Append a record of each candidate as JSON; - prints them.")
+@click.option("--forbid", multiple=True, metavar="FUNCTION", help="It may not call this; repeatable.")
+@click.option("--among", type=options.COUNT, metavar="N", help="The best is chosen from so many candidates.")
+@click.option(
+    "--watch", type=options.PATH, metavar="DIR", help="Judge files there as they appear, until Ctrl-C."
+)
+@click.option("--trust", is_flag=True, help="Judge without a sandbox what you have read yourself.")
+@click.option("--schema", is_flag=True, help="Print the JSON schema of a record.")
+@options.quiet
+def judge(
+    paths: tuple[str, ...],
+    reference: str,
+    jsonl: str | None,
+    forbid: tuple[str, ...],
+    among: int | None,
+    watch: Path | None,
+    trust: bool,
+    schema: bool,
+    quiet: bool,
+    **given: Any,
+) -> int:
+    """Judge kernels that programs wrote: right, fast, and no cheat?
+
+    A candidate is a Python file: a backend, a function of q, k and v, or a class ModelNew. Each runs in a sandbox of
+    its own (bubblewrap). Exits with 0 where every file was judged, with 1 where one holds no candidate.
+    """
+    from attnlab.cli.progress import progress
+    from attnlab.judge.judging import Judge
+    from attnlab.judge.score import schema as of_records
+    from attnlab.report.render import fill, show
+    from attnlab.system import terminable
+
+    if schema:
+        click.echo(json.dumps(of_records(), indent=2))
+        return 0
+    if not paths and watch is None:
+        raise ValueError("judge expects Python files with candidates, got none; name them, or --watch DIR")
+    if watch is not None and not watch.is_dir():
+        raise ValueError(f"--watch expects a folder, got {watch}; make it first")
+    workload, _, _ = options.read_workload(given)
+    how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
+    records = list[Record]()
+    shown = progress(quiet=quiet or jsonl == "-")
+    with _lines(jsonl) as write, shown as bar, terminable(), Judge(reference, workload, **how) as one:
+        bar.detail(f"judging against {reference}")
+        for record in _watched(one, paths, watch, _known(jsonl)):
+            write(record)
+            records.append(record)
+            bar.detail(f"{record.name}: {record.status}")
+            if watch is not None and jsonl != "-":
+                show(fill("judge.md.j2", records=[record], workload=workload, reference=reference))
+    if watch is None and jsonl != "-":
+        show(fill("judge.md.j2", records=records, workload=workload, reference=reference))
+    return int(any(record.status == "refused" for record in records))
+
+
+def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set[str]) -> Iterator[Record]:
+    """The records of the files, and then of those that appear in the folder, until an interrupt."""
+    from attnlab.judge.candidates import read_candidate
+
+    yield from one.judge(paths)
+    tried = dict[Path, float]()
+    with suppress(KeyboardInterrupt):
+        while folder is not None:
+            new = list[Path]()
+            for file in sorted(folder.glob("*.py")):
+                with suppress(OSError):
+                    changed = file.stat().st_mtime
+                    if tried.get(file) == changed:
+                        continue
+                    tried[file] = changed
+                with suppress(ValueError):  # what is no candidate gets its record
+                    digest = read_candidate(file).digest
+                    if digest in known:
+                        continue
+                    known.add(digest)
+                new.append(file)
+            yield from one.judge(new)
+            time.sleep(0 if new else _LOOK_SECONDS)
+
+
+def _known(jsonl: str | None) -> set[str]:
+    """The digests of the candidates that the file has records of."""
+    found = set[str]()
+    if jsonl is not None and jsonl != "-":
+        with suppress(OSError), Path(jsonl).open(encoding="utf-8") as file:
+            for line in file:
+                with suppress(ValueError, AttributeError):
+                    found.add(json.loads(line).get("digest", ""))
+    return found - {""}
+
+
+@contextmanager
+def _lines(jsonl: str | None) -> Iterator[Callable[[Record], None]]:
+    """What writes a record as one line, at once. Raises ValueError for a file that cannot be written."""
+    if jsonl is None:
+        yield lambda record: None
+        return
+    try:
+        file = sys.stdout.buffer if jsonl == "-" else Path(jsonl).open("ab")  # noqa: SIM115 (closed below)
+    except OSError as fault:
+        raise ValueError(
+            f"--jsonl expects a file that can be written, got {jsonl}: {fault.strerror}"
+        ) from None
+
+    def write(record: Record) -> None:
+        file.write(msgspec.json.encode(record) + b"\n")
+        file.flush()
+
+    try:
+        yield write
+    finally:
+        if jsonl != "-":
+            file.close()

@@ -1,0 +1,348 @@
+"""A sandbox holds one candidate: bubblewrap around a process that shares one socket and one stretch of memory with us.
+
+The judge is outside. It stops every process of the sandbox whenever it is not asked for an answer, so that nothing runs
+off the clock, and ends it when it takes too much time, memory or processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import importlib
+import mmap
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab import system
+from attnlab.backends.contender import Contender
+from attnlab.errors import Unavailable
+from attnlab.judge.inside import DONE, MOST_BYTES, End, Limits, Order, Place, Reply, Start
+from attnlab.processes import Failed
+
+#: bytes of files in its temporary folder, and of its own output that is kept
+_FOLDER_BYTES, OUTPUT_BYTES = 2**28, 2000
+_PAGE = mmap.PAGESIZE
+#: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
+_LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
+#: seconds in which a library is imported
+START_SECONDS = 120.0
+INSIDE = "attnlab.judge.inside"
+MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
+Array = NDArray[Any]
+
+
+def _readable() -> list[str]:
+    """What a sandbox may read of this machine beside /usr: the interpreter, its packages and attnlab."""
+    packages = [one for one in sys.path if "site-packages" in one or "dist-packages" in one]
+    homes = [importlib.import_module(name).__path__ for name in ("attnlab", "attnlab.implementations")]
+    found = [sys.base_prefix, sys.prefix, *packages, *(one for home in homes for one in home)]
+    kept = sorted({str(Path(one).absolute()) for one in found if Path(one).is_dir()}, key=len)
+    return [one for one in kept if not Path(one).is_relative_to("/usr")]
+
+
+def command(trust: bool = False) -> list[str]:
+    """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had."""
+    if trust:
+        return []
+    if refused := _refused():
+        raise Unavailable(f"no sandbox: expected bubblewrap, {refused}; {MEND}")
+    bwrap = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    bwrap += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "sandbox"]
+    bwrap += ["--uid", "65534", "--gid", "65534", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
+    bwrap += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if Path("/", name).is_symlink():
+            bwrap += ["--symlink", f"usr/{name}", f"/{name}"]
+        else:
+            bwrap += ["--ro-bind-try", f"/{name}", f"/{name}"]
+    for name in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", *_readable()):
+        bwrap += ["--ro-bind-try", name, name]
+    bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
+    bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"]
+    for name, value in _variables("/tmp").items():
+        bwrap += ["--setenv", name, value]
+    return [*bwrap, "--chdir", "/tmp", "--"]
+
+
+@cache
+def _refused() -> str:
+    """Why bubblewrap cannot be used here, or nothing."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        return "it is not installed"
+    tried = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/", "/"]
+    found = subprocess.run([*tried, "true"], capture_output=True, text=True, check=False)
+    return "" if found.returncode == 0 else f"which says: {' '.join(found.stderr.split())[:200]}"
+
+
+def _variables(home: str) -> dict[str, str]:
+    """The whole environment: what allocators are told elsewhere in attnlab, and where caches go."""
+    named = {
+        "HOME": home,
+        "TMPDIR": home,
+        "USER": "candidate",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
+    return {**Contender("judge", "judge").environment({}), **named, "PATH": path, "KINETO_LOG_LEVEL": "99"}
+
+
+class Sandbox:
+    """One sandbox, which imports `library` from now on; `ready` waits for that.
+
+    size : bytes of the memory that it shares with the judge. Raises Unavailable where no sandbox can be had.
+    """
+
+    def __init__(self, library: str, size: int, *, limits: Limits | None = None, trust: bool = False) -> None:
+        self.limits, self.output, self.violations = limits or Limits(), b"", list[str]()
+        shared = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+        os.ftruncate(shared, size)
+        # without these a candidate could cut the memory off, and the judge would die reading it
+        fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        self.memory, self._used = mmap.mmap(shared, size), 0
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        read, write = os.pipe()
+        self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
+        self._stopped: list[int] = []
+        try:
+            self._process = subprocess.Popen(
+                [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)],
+                pass_fds=[theirs.fileno(), shared],
+                env=_variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")},
+                stdin=subprocess.DEVNULL,
+                stdout=write,
+                stderr=write,
+                cwd=self._home or "/",
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(read)
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(shared)
+            os.close(write)
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(read, select.POLLIN)
+        self._is_ready, self.alive = False, True
+        self._send(msgspec.msgpack.encode(Start(size, library, self.limits)))
+
+    # -- memory
+
+    def clear(self) -> None:
+        """Forget what was laid into the shared memory."""
+        self._used = 0
+
+    def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Place]:
+        """An array there, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
+        start = self._used
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        end = start + -(-size // _PAGE) * _PAGE + _PAGE
+        if end > len(self.memory):
+            raise Failed("memory", f"its shared memory has {len(self.memory)} bytes, and {end} are needed")
+        np.frombuffer(self.memory, np.uint8, end - start, start)[...] = 0xFF
+        self._used = end
+        return np.frombuffer(self.memory, dtype, int(np.prod(shape)), start).reshape(shape), (
+            dtype,
+            shape,
+            start,
+        )
+
+    # -- orders
+
+    def ready(self) -> None:
+        """Return when its library is imported. Raises Failed."""
+        if not self._is_ready:
+            self.checked(self.receive(START_SECONDS))
+            self._is_ready = True
+            self.stop()
+
+    def ask(self, order: Order, seconds: float) -> Reply:
+        """Let it run until it has replied. Raises Failed for any reply but "done"."""
+        self.ready()
+        self.go_on()
+        self.send(order)
+        reply = self.checked(self.receive(seconds))
+        self.stop()
+        return reply
+
+    def end_visit(self) -> None:
+        """End the process of the visit; the next order starts another."""
+        if self.alive and self._is_ready:
+            self.go_on()
+            self.send(End())
+            self.stop()
+
+    def send(self, order: Order) -> None:
+        """Send an order to a sandbox that runs."""
+        self._send(msgspec.msgpack.encode(order))
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.send(data)
+        except OSError:
+            raise self._gone() from None
+
+    def receive(self, seconds: float) -> bytes:
+        """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
+        deadline = time.monotonic() + seconds
+        look, free = time.monotonic() + _LOOK_SECONDS, None
+        while True:
+            for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
+                if number == self._said:
+                    self._drain()
+                    continue
+                try:
+                    data = self._socket.recv(MOST_BYTES)
+                except OSError:
+                    data = b""
+                if not data:
+                    raise self._gone()
+                return data
+            if time.monotonic() > look:
+                free = system.free_bytes() if free is None else free
+                self._look(deadline, free)
+                look = time.monotonic() + _LOOK_SECONDS
+
+    def checked(self, data: bytes) -> Reply:
+        """The reply in a message. Raises Failed for any but "done"."""
+        if data == DONE:
+            return Reply("done")
+        try:
+            reply = msgspec.msgpack.decode(data, type=Reply)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            self.close()
+            raise Failed("crashed", "it sent a message that is none") from None
+        if reply.kind != "done":
+            if reply.kind == "crashed":
+                self.close()
+            else:
+                self.stop()
+            raise Failed(reply.kind, reply.text[:400])
+        return reply
+
+    def unasked(self) -> bool:
+        """Whether it has sent what nobody asked for."""
+        self._socket.setblocking(False)
+        try:
+            return bool(self._socket.recv(MOST_BYTES))
+        except OSError:
+            return False
+        finally:
+            self._socket.setblocking(True)
+
+    # -- watching over it
+
+    def _look(self, deadline: float, free: int) -> None:
+        """Raises Failed, and ends it, where it takes too long, too much memory or too many processes.
+
+        free : bytes that were free when it began to work.
+        """
+        family = system.started_by(self._process.pid)
+        if time.monotonic() > deadline:
+            raise self._ended("timed_out", "it gave no answer in time")
+        if len(family) > self.limits.processes:
+            raise self._ended("processes", f"it started more than {self.limits.processes} processes")
+        taken = max(sum(map(_private_bytes, family)), free - system.free_bytes())
+        if self._is_ready and taken > self.limits.memory:
+            raise self._ended("memory", f"it took more than {self.limits.memory} bytes of memory")
+
+    def _ended(self, kind: str, why: str) -> Failed:
+        self.close()
+        return Failed(kind, why)
+
+    def _gone(self) -> Failed:
+        self.close()
+        return Failed("crashed", f"its sandbox ended with status {self._process.returncode}")
+
+    def _drain(self) -> None:
+        data = os.read(self._said, 2**16)
+        if not data:
+            self._poll.unregister(self._said)
+        self.output = (self.output + data)[:OUTPUT_BYTES]
+
+    def go_on(self) -> None:
+        """Let all its processes run."""
+        for number in self._stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGCONT)
+        self._stopped = []
+
+    def stop(self) -> None:
+        """Stop all its processes and return when no thread of them runs: a stopped process starts no other.
+
+        Raises Failed, and ends it, where that cannot be done.
+        """
+        until, before = time.monotonic() + _STOPPING_SECONDS, list[int]()
+        while self.alive:
+            family = sorted(system.started_by(self._process.pid))
+            for number in family:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(number, signal.SIGSTOP)
+            if family == before and not any(map(_runs, family)):
+                self._stopped = family
+                return
+            before = family
+            if time.monotonic() > until:
+                raise self._ended("processes", "its processes could not be stopped")
+
+    def close(self) -> None:
+        """End all its processes and give up its memory, as soon as nothing refers to an array of it."""
+        if not self.alive:
+            return
+        self.alive = False
+        family = system.started_by(self._process.pid)
+        for number in (self._process.pid, *family):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, signal.SIGKILL)
+        self._process.wait()
+        for number in family:  # the memory of what was killed may still be there
+            until = time.monotonic() + _STOPPING_SECONDS
+            while Path(f"/proc/{number}").exists() and _runs(number) and time.monotonic() < until:
+                time.sleep(1e-3)
+        with contextlib.suppress(OSError):
+            if select.select([self._said], [], [], 0)[0]:
+                self._drain()
+        os.close(self._said)
+        self._socket.close()
+        if self._home:
+            shutil.rmtree(self._home, ignore_errors=True)
+
+
+def _states(number: int) -> Iterator[str]:
+    """The state of each thread, as proc(5) has it."""
+    try:
+        for task in Path(f"/proc/{number}/task").iterdir():
+            yield (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return
+
+
+def _runs(number: int) -> bool:
+    return any(one not in "TtZX" for one in _states(number))
+
+
+def _private_bytes(number: int) -> int:
+    """Memory that a process has for itself: what is resident without files and shared memory."""
+    try:
+        resident, shared = map(int, Path(f"/proc/{number}/statm").read_text().split()[1:3])
+    except (OSError, ValueError):
+        return 0
+    return (resident - shared) * _PAGE
