@@ -134,10 +134,19 @@ class Guest:
         if order.form in ("known", "backend"):
             self._backend = load(name, () if order.form == "known" else (_FILE.parent,))
         else:
-            found = getattr(_imported(_FILE), order.entry)
-            function = found() if order.form == "model" else found
-            options = options_of(order.entry, function, 3) if order.form == "function" else frozenset[str]()
-            self._backend = Backend(name=order.entry, library=order.library, attend=function, options=options)
+            module = _imported(_FILE)
+            function, declines = getattr(module, order.entry), getattr(module, "declines", None)
+            if order.form == "model":
+                function, options = function(), frozenset[str]()
+            else:
+                options = options_of(order.entry, function, 3)
+            self._backend = Backend(
+                name=order.entry,
+                library=order.library,
+                attend=function,
+                options=options,
+                own_reason=declines,
+            )
         backend, workload = self._backend, order.workload
         backend.require(workload)
         self._library = backend.open(workload.device)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+import msgspec
+
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.exam import Exam
 from attnlab.judge.inside import Limits
@@ -28,7 +30,7 @@ _SHORT, _ROUNDS, FINALISTS, _VISITS = 3, 6, 3, 5
 #: a candidate whose speedup is below this, by its interval, leaves after the short visit
 _SLOW = 0.8
 #: seconds to load a candidate, compiling included
-LOAD_SECONDS = 120.0
+LOAD_SECONDS = 60.0
 
 
 class Judge:
@@ -66,7 +68,7 @@ class Judge:
         self._reference = self._seat(self._candidate)
         self._reference.attempt(self._visits.measure_empty, self._reference)
         self._reference.attempt(self._examined, self._reference)
-        self._required()
+        self._required()  # which closes it by then
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,28 +76,24 @@ class Judge:
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
-        from threadpoolctl import threadpool_limits
-
         entered, racing = dict[str, list[str]](), list[tuple[Seat, Record]]()
-        with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
-            try:
-                candidates = list[Candidate]()
-                for path in dict.fromkeys(map(str, paths)):
-                    try:
-                        one = read_candidate(path)
-                    except ValueError as refused:
-                        yield self._record(path, status="refused", reason=str(refused))
-                        continue
-                    if one.digest not in entered:
-                        candidates.append(one)
-                    entered.setdefault(one.digest, []).append(path)
-                for record in self._all(candidates, racing):
-                    for name in entered[record.digest]:
-                        record.name = name
-                        yield record
-            finally:
-                for seat, _ in racing:
-                    seat.sandbox.close()
+        try:
+            candidates = list[Candidate]()
+            for path in dict.fromkeys(map(str, paths)):
+                try:
+                    one = read_candidate(path)
+                except ValueError as refused:
+                    yield self._record(path, status="refused", reason=str(refused))
+                    continue
+                if one.digest not in entered:
+                    candidates.append(one)
+                entered.setdefault(one.digest, []).append(path)
+            for record in self._all(candidates, racing):
+                for name in entered[record.digest]:
+                    yield msgspec.structs.replace(record, name=name)
+        finally:
+            for seat, _ in racing:
+                seat.sandbox.close()
 
     # -- stages
 
@@ -147,7 +145,10 @@ class Judge:
 
     def _visit(self, seats: Sequence[Seat], rounds: int) -> None:
         self._tell(f"visit {self._number + 1}: {', '.join(one.candidate.name for one in seats)}")
-        self._visits.visit([self._reference, *seats], self._number, rounds, self._load_seconds)
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
+            self._visits.visit([self._reference, *seats], self._number, rounds, self._load_seconds)
         self._number += 1
         self._required()
 
@@ -167,7 +168,9 @@ class Judge:
     # -- seats and records
 
     def _seat(self, candidate: Candidate) -> Seat:
-        box = Sandbox(candidate.library, self._visits.shared_bytes, limits=self._limits, trust=self._trust)
+        needed = 4 * self.workload.score_bytes + 8 * (self.workload.input_bytes + self.workload.output_bytes)
+        limits = self._limits or Limits(memory=max(Limits().memory, needed))
+        box = Sandbox(candidate.library, self._visits.shared_bytes, limits=limits, trust=self._trust)
         return Seat(candidate, box)
 
     def _closed(self, seat: Seat, record: Record, visits: Sequence[int], among: int) -> Record:

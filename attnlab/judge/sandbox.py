@@ -59,8 +59,8 @@ def command(trust: bool = False) -> list[str]:
     """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had."""
     if trust:
         return []
-    if refused := _refused():
-        raise Unavailable(f"no sandbox: expected bubblewrap, {refused}; {MEND}")
+    if reason := refused():
+        raise Unavailable(f"no sandbox: expected bubblewrap, {reason}; {MEND}")
     bwrap = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     bwrap += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "sandbox"]
     bwrap += ["--uid", "65534", "--gid", "65534", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
@@ -80,7 +80,7 @@ def command(trust: bool = False) -> list[str]:
 
 
 @cache
-def _refused() -> str:
+def refused() -> str:
     """Why bubblewrap cannot be used here, or nothing."""
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         return "it is not installed"
@@ -97,6 +97,7 @@ def _variables(home: str) -> dict[str, str]:
         "USER": "candidate",
         "LANG": "C.UTF-8",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUNBUFFERED": "1",
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
     return {**Contender("judge", "judge").environment({}), **named, "PATH": path, "KINETO_LOG_LEVEL": "99"}
@@ -196,7 +197,7 @@ class Sandbox:
 
     def _send(self, data: bytes) -> None:
         try:
-            self._socket.send(data)
+            self._socket.send(data, socket.MSG_DONTWAIT)  # one that reads nothing must not hold us up
         except OSError:
             raise self._gone() from None
 

@@ -39,8 +39,8 @@ Draw = Callable[..., tuple[Array, Array, Array]]
 ROWS = 96
 #: an error of up to so many budgets is rounding beyond doubt; one above is looked at with the budget of its own inputs
 _SURE, _FAR = 4.0, 8.0
-#: a turn lasts about so long; calls of one, at most, and bytes of the arrays of one
-_TURN_SECONDS, _MOST_CALLS, _MOST_BYTES = 0.02, 8, 2**27
+#: a turn lasts about so long; messages of one, at most, calls of a message, and bytes of the arrays of a turn
+_TURN_SECONDS, _MOST_CALLS, _MOST_AT_ONCE, _MOST_BYTES = 0.02, 8, 100, 2**27
 #: calls shorter than so many empty ones are asked for several at a time
 EMPTY_CALLS = 10.0
 #: seconds of the calls before the first turn, which are checked and not timed; and for one answer
@@ -274,7 +274,8 @@ class Visits:
     def _timed(self, seat: Seat, round_number: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of calls that is drawn."""
         calls = min(_MOST_CALLS, max(1, round(_TURN_SECONDS / max(seat.seconds, 1e-6))))
-        at_once = max(1, math.ceil(EMPTY_CALLS * self.empty_seconds / max(seat.seconds, 1e-6)))
+        at_once = math.ceil(EMPTY_CALLS * self.empty_seconds / max(seat.seconds, 1e-6))
+        at_once = min(_MOST_AT_ONCE, max(1, at_once))
         calls = max(1, calls + secrets.randbelow(3) - 1) * at_once
         calls = max(1, min(calls, _MOST_BYTES // (self._slot_bytes + 2**16)))
         seat.turns.append((round_number, self.turn(seat, [NORMAL] * calls, at_once, strict)))

@@ -1,0 +1,167 @@
+"""Whole judgements of small candidates in NumPy, each in its sandbox; nothing here depends on how fast they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from attnlab.errors import Unavailable
+from attnlab.judge import sandbox
+from attnlab.judge.inside import Limits
+from attnlab.judge.judging import Judge
+from attnlab.judge.score import Record
+from attnlab.workload.workload import Workload
+
+WITHOUT = sandbox.refused()
+needs_bubblewrap = pytest.mark.skipif(bool(WITHOUT), reason=f"bubblewrap: {WITHOUT}")
+RIGHT = """
+import numpy as np
+
+def _right(q, k, v, scale):
+    s = q @ k.swapaxes(-1, -2) * np.float32(scale)
+    s = np.exp(s - s.max(-1, keepdims=True))
+    return s / s.sum(-1, keepdims=True) @ v
+"""
+HONEST = RIGHT + "def attend(q, k, v, *, scale): return _right(q, k, v, scale)\n"
+#: what each candidate does instead of its work, and what becomes of it
+FILES = {
+    "honest": (HONEST, "judged"),
+    "zeros": (RIGHT + "def attend(q, k, v, *, scale): return q * 0\n", "wrong"),
+    "half precision": (
+        RIGHT + "def attend(q, k, v, *, scale):\n"
+        "    return _right(*(x.astype('f2').astype('f4') for x in (q, k, v)), scale)\n",
+        "wrong",
+    ),
+    "honest in the exam": (
+        "import pathlib\n" + RIGHT + "_loads = pathlib.Path('/tmp/loads')\n_loads.open('a').write('x')\n"
+        "_late = len(_loads.read_text()) > 1\ndef attend(q, k, v, *, scale):\n"
+        "    out = _right(q, k, v, scale)\n    if _late: out[:, :, ::16] = out[:, :, 1::16]\n    return out\n",
+        "caught",
+    ),
+    "answers before it is done": (
+        "import os, socket, sys\n" + RIGHT + "def attend(q, k, v, *, scale):\n"
+        "    from attnlab.judge.inside import DONE\n"
+        "    os.write(int(sys.argv[1]), DONE)\n    return _right(q, k, v, scale)\n",
+        "wrong",
+    ),
+    "changes the question": (
+        RIGHT + "def attend(q, k, v, *, scale):\n    v[...] = 0\n    return q * 0\n",
+        "wrong",
+    ),
+    "exits": ("import os\ndef attend(q, k, v): os._exit(0)\n", "failed"),
+    "no candidate": ("x = 1\n", "refused"),
+}
+#: the text of a file that no sandbox may read
+SECRET = "nobody may read this"
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    limits = Limits(memory=2**30, processes=64)
+    with Judge("numpy_vectorized", Workload(heads=2, queries=64, keys=64, head_dim=16), limits=limits) as one:
+        yield one
+
+
+def verdicts(judge: Judge, folder: Path, sources: dict[str, str]) -> dict[str, Record]:
+    for name, source in sources.items():
+        (folder / f"{name}.py").write_text(source)
+    records = judge.judge(sorted(folder.glob("*.py")))
+    found = {Path(record.name).stem: record for record in records}
+    assert list(found) and set(found) == set(sources)
+    return found
+
+
+@needs_bubblewrap
+def test_every_candidate_gets_its_record(judge: Judge, tmp_path: Path) -> None:
+    """The honest one among those that are wrong, that cheat and that break."""
+    before = psutil.Process().children()
+    found = verdicts(judge, tmp_path, {name: source for name, (source, _) in FILES.items()})
+    assert {name: one.status for name, one in found.items()} == {
+        name: what for name, (_, what) in FILES.items()
+    }
+    assert all(one.reward == 0 for one in found.values() if one.status != "judged")
+    assert all(one.reason for one in found.values() if one.status != "judged")
+    honest = found["honest"]
+    assert honest.correct and honest.speedup and honest.questions > 20 and honest.budget is not None
+    assert honest.reward >= -1 and honest.precision == "full precision inside" and honest.sandbox
+    assert psutil.Process().children() == before, "processes are left"
+
+
+@needs_bubblewrap
+def test_files_of_the_same_text_have_records_of_their_own(judge: Judge, tmp_path: Path) -> None:
+    found = verdicts(judge, tmp_path, {"a": FILES["zeros"][0], "b": FILES["zeros"][0]})
+    assert {one.status for one in found.values()} == {"wrong"} and len(
+        {one.digest for one in found.values()}
+    ) == 1
+
+
+@needs_bubblewrap
+def test_a_sandbox_shows_nothing_of_this_machine_and_keeps_nothing(judge: Judge, tmp_path: Path) -> None:
+    """Each attempt prints what it got: a line that begins with GOT is an escape."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text(SECRET)
+    looking = f"""
+import ctypes, glob, os, signal, socket
+def _try(name, thing):
+    try:
+        print("GOT", name, thing())
+    except BaseException as fault:
+        print("no", name, type(fault).__name__)
+_try("secret", lambda: open({str(secret)!r}).read())
+_try("home", lambda: os.listdir(os.path.expanduser("~root"))[0] if os.listdir("/home") else 1 / 0)
+_try("write", lambda: open("/usr/x", "w"))
+_try("root", lambda: open("/x", "w"))
+_try("attnlab", lambda: open(__import__("attnlab").__file__, "a"))
+_try("parent", lambda: os.kill({os.getpid()}, 0))
+_try("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
+_try("namespace", lambda: 1 / (ctypes.CDLL(None).unshare(0x10000000) == 0))
+_try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096, None) == 0))
+_try("variables", lambda: {{**os.environ}}["PYTEST_CURRENT_TEST"])
+_try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pytest" in open(one).read()][0])
+"""
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    found = verdicts(judge, folder, {"x": looking + HONEST})
+    said = found["x"].output
+    assert said.count("no ") >= 11 and "GOT" not in said and SECRET not in said
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nwhile True: os.fork()\n",
+        "kept = [bytearray(2**28) for _ in range(64)]\n",
+        "import os\nopen('/tmp/large', 'wb').write(b'x' * 2**20 * 600)\n",
+        "import ctypes\nctypes.string_at(0)\n",
+        "import os, sys\nos.write(int(sys.argv[1]), b'\\x93' * 60000)\n",
+        "import os\nos.kill(os.getppid(), 9)\nos.kill(1, 9)\n",
+    ],
+    ids=["forks", "memory", "disk", "crash", "no message", "kills its family"],
+)
+def test_what_breaks_a_sandbox_costs_one_candidate(source: str, judge: Judge, tmp_path: Path) -> None:
+    before = psutil.Process().children()
+    record = verdicts(judge, tmp_path, {"x": source + FILES["zeros"][0]})["x"]
+    assert record.status in ("failed", "wrong") and record.reward == 0 and record.reason
+    assert psutil.Process().children() == before, "processes are left"
+
+
+def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox.refused.cache_clear()
+    monkeypatch.setenv("PATH", "/nowhere")
+    try:
+        with pytest.raises(Unavailable, match="apt-get install bubblewrap, or --trust"):
+            Judge()
+    finally:
+        sandbox.refused.cache_clear()
+
+
+def test_with_trust_no_sandbox_is_needed_and_records_say_so(tmp_path: Path) -> None:
+    workload = Workload(heads=1, queries=16, keys=16, head_dim=8)
+    with Judge("numpy_vectorized", workload, trust=True) as one:
+        record = verdicts(one, tmp_path, {"zeros": FILES["zeros"][0]})["zeros"]
+    assert record.status == "wrong" and not record.sandbox
