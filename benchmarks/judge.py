@@ -15,7 +15,7 @@ import psutil
 from common import HOME, command_line, publish, say, table
 
 from attnlab.judge.judging import Judge
-from attnlab.judge.score import Record
+from attnlab.judge.record import Record
 from attnlab.workload.workload import Workload
 
 GROUPS = ("honest", "wrong", "cheats", "escapes")

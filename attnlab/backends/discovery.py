@@ -109,6 +109,11 @@ def _parsed(file: Path, changed: int) -> Mapping[str, Any]:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
     except SyntaxError:
         return {}  # its import tells where
+    return bound_in(statements)
+
+
+def bound_in(statements: Sequence[ast.stmt]) -> dict[str, Any]:
+    """The names that are bound there, functions too, with the values that are written out."""
     found: dict[str, Any] = {}
     for one in statements:
         if isinstance(one, ast.FunctionDef):

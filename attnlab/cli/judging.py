@@ -17,7 +17,7 @@ from attnlab.cli import options
 
 if TYPE_CHECKING:
     from attnlab.judge.judging import Judge
-    from attnlab.judge.score import Record
+    from attnlab.judge.record import Record
 
 #: a folder that is watched is looked at so often, in seconds
 _LOOK_SECONDS = 1.0
@@ -60,7 +60,7 @@ def judge(
     """
     from attnlab.cli.progress import progress
     from attnlab.judge.judging import Judge
-    from attnlab.judge.score import schema as of_records
+    from attnlab.judge.record import schema as of_records
     from attnlab.report.render import fill, show
     from attnlab.system import terminable
 

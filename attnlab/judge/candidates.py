@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.backends.discovery import library_of, require
+from attnlab.backends.discovery import bound_in, library_of, require
 from attnlab.libraries.library import libraries
 
 BACKEND, FUNCTION, MODEL, KNOWN = "backend", "function", "model", "known"
 #: bytes of a file, at most
 MOST_BYTES = 2**20
-_Q, _K, _V = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
+_QKV = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
 _FORMS = (
     "expected a backend (LIBRARY and attend), one public function of q, k and v, or a class ModelNew; "
     "see docs/judge.md"
@@ -52,10 +53,9 @@ def read_candidate(path: Path | str) -> Candidate:
     """The candidate in a file. Raises ValueError, in one line, for a file that holds none."""
     file = Path(path)
     try:
-        if file.is_dir():
-            raise ValueError(f"{file}: expected a Python file, got a folder; name its files, as {file}/*.py")
         if not file.is_file():
-            raise ValueError(f"{file}: expected a Python file, got nothing that can be read there")
+            found = f"a folder; name its files, as {file}/*.py" if file.is_dir() else "nothing there"
+            raise ValueError(f"{file}: expected a Python file, got {found}")
         with file.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
     except OSError as fault:
@@ -69,8 +69,7 @@ def read_candidate(path: Path | str) -> Candidate:
         line = getattr(fault, "lineno", None)
         where = f" (line {line})" if line else ""
         raise ValueError(f"{file}: expected Python, got {type(fault).__name__}{where}; mend it") from None
-    form, entry = _form(file, tree)
-    return Candidate(str(file), form, entry, _library(file, tree, form), source)
+    return Candidate(str(file), *_form(file, tree), source)
 
 
 def known_candidate(name: str) -> Candidate:
@@ -81,66 +80,45 @@ def known_candidate(name: str) -> Candidate:
     return Candidate(name, KNOWN, name, library.name, source)
 
 
-def _form(file: Path, tree: ast.Module) -> tuple[str, str]:
-    """The one form of the file, and the name of what is called. Raises ValueError where there is none, or two."""
-    assigned = {
-        target.id
-        for one in tree.body
-        if isinstance(one, ast.Assign | ast.AnnAssign)
-        for target in (one.targets if isinstance(one, ast.Assign) else [one.target])
-        if isinstance(target, ast.Name)
-    }
-    functions = [
-        one.name
-        for one in tree.body
-        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_") and _takes_qkv(one)
-    ]
-    models = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == "ModelNew"]
-    backend = "LIBRARY" in assigned
-    if backend and models:
-        raise ValueError(f"{file}: {_FORMS}; got LIBRARY and ModelNew: keep one form")
-    if backend:
-        return BACKEND, "attend"
-    if models:
-        return MODEL, "ModelNew"
-    if "attend" in functions:
-        return FUNCTION, "attend"
-    if len(functions) > 1:
-        raise ValueError(
-            f"{file}: expected one public function of q, k and v, got {', '.join(functions)}; "
-            "begin the names of the others with _"
-        )
-    if not functions:
-        raise ValueError(f"{file}: {_FORMS}; got none of them")
-    return FUNCTION, functions[0]
-
-
-def _takes_qkv(function: ast.FunctionDef) -> bool:
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)][:3]
-    return len(names) == 3 and all(name in known for name, known in zip(names, (_Q, _K, _V), strict=True))
-
-
-def _library(file: Path, tree: ast.Module, form: str) -> str:
-    """The library whose arrays it takes: what a backend names, else by what it imports. Raises ValueError."""
-    imported = {
-        name.partition(".")[0]
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Import | ast.ImportFrom)
-        for name in (
-            [alias.name for alias in one.names] if isinstance(one, ast.Import) else [one.module or ""]
-        )
-    }
+def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
+    """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
+    bound, imported = bound_in(tree.body), set(_imported(tree))
+    functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
+    model = any(isinstance(one, ast.ClassDef) and one.name == "ModelNew" for one in tree.body)
     if "triton" in imported:
         raise ValueError(
             f"{file}: expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
         )
-    if form == BACKEND:
-        for one in tree.body:
-            if isinstance(one, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == "LIBRARY" for target in one.targets
-            ):
-                named = one.value.value if isinstance(one.value, ast.Constant) else None
-                if named in libraries():
-                    return str(named)
-        raise ValueError(f"{file}: expected LIBRARY to be one of {', '.join(libraries())}, written out")
-    return "numpy" if form == FUNCTION and "torch" not in imported else "torch"
+    if "LIBRARY" in bound and model:
+        raise ValueError(f"{file}: {_FORMS}; got LIBRARY and ModelNew: keep one form")
+    if "LIBRARY" in bound:
+        if bound["LIBRARY"] not in libraries():
+            raise ValueError(f"{file}: expected LIBRARY to be one of {', '.join(libraries())}, written out")
+        return BACKEND, "attend", bound["LIBRARY"]
+    if model:
+        return MODEL, "ModelNew", "torch"
+    if not functions:
+        raise ValueError(f"{file}: {_FORMS}; got none of them")
+    if len(functions) > 1 and "attend" not in functions:
+        names = ", ".join(functions)
+        raise ValueError(
+            f"{file}: expected one public function of q, k and v, got {names}; name one of them attend"
+        )
+    name = "attend" if "attend" in functions else functions[0]
+    return FUNCTION, name, "torch" if "torch" in imported else "numpy"
+
+
+def _takes_qkv(function: ast.FunctionDef) -> bool:
+    """Whether it is public, and its first parameters are query, key and value."""
+    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)][:3]
+    public = len(names) == 3 and not function.name.startswith("_")
+    return public and all(name in known for name, known in zip(names, _QKV, strict=True))
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """The top packages that it imports, wherever."""
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in one.names)
+        elif isinstance(one, ast.ImportFrom) and one.module:
+            yield one.module.partition(".")[0]

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness import race_check
-from attnlab.correctness.examination import Answers, examine
+from attnlab.correctness import weighing
+from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.judge.inside import Ask
+from attnlab.judge.inside import Order
 from attnlab.judge.visits import NORMAL, ODD, Caught, Seat, Visits
 from attnlab.processes import Failed
 from attnlab.workload.drawing import inputs_of
@@ -57,14 +57,14 @@ class Exam:
 
     def _beside(self, seat: Seat, workload: Workload) -> bool:
         inputs = inputs_of(workload.with_(seed=secrets.randbits(31)))
-        rows = race_check.sampled_rows(workload, np.random.default_rng(), _ROWS)
+        rows = weighing.sampled_rows(workload, np.random.default_rng(), _ROWS)
         try:
             answer = self._answer(seat, workload, inputs)
         except Declined:
             return False
         except Misbehaved as fault:
             raise Caught(f"{workload.label}: {fault}") from None
-        judged = race_check.judge(workload, inputs, rows, {OUTPUT: answer}, None)
+        judged = weighing.judge(workload, inputs, rows, {OUTPUT: answer}, None)
         if not judged.passed:
             raise Caught(f"{workload.label}: {judged.reason}")
         return True
@@ -81,7 +81,7 @@ class Exam:
         form = FORMATS[workload.dtype]
         output, at = box.lay(f"<i{form.itemsize}", workload.shape_of(OUTPUT))
         try:
-            box.ask(Ask(workload, plain, places, at), _ANSWER_SECONDS)
+            box.ask(Order("ask", places=[*places, at], workload=workload, plain=plain), _ANSWER_SECONDS)
         except Failed as fault:
             if fault.kind == "declined":
                 raise Declined(str(fault)) from None

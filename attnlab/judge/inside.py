@@ -8,7 +8,6 @@ The first process imports the array library and then forks one for each visit, s
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import mmap
@@ -17,7 +16,6 @@ import resource
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,30 +26,34 @@ from numpy.typing import NDArray
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.discovery import load, options_of
 from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.libraries.library import libraries
+from attnlab.libraries.library import is_there, libraries
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 #: bytes of one message, at most, in both directions: arrays and the candidate's text go through shared memory
 MOST_BYTES = 2**16
-#: the candidate's file in the sandbox
-_FILE = Path("candidate") / "candidate.py"
 #: how a process says that it ended because it was told to
 _ORDERLY = 77
+#: the candidate's file in the sandbox
+_FILE = Path("candidate") / "candidate.py"
 #: where an array lies in the shared memory: dtype, shape, and the byte at which it begins
 Place = tuple[str, tuple[int, ...], int]
 Array = NDArray[Any]
 
 
 class Limits(msgspec.Struct):
-    """Of each process in the sandbox: bytes of its memory and of a file, processor seconds, and two numbers."""
+    """Of each process in the sandbox, by the names of getrlimit(2): bytes of memory and of a file, processor seconds.
 
-    memory: int = 2**32
-    file: int = 2**28
-    processor_seconds: int = 600
-    processes: int = 256
-    open_files: int = 256
+    nproc and data hold also for all processes of a sandbox together.
+    """
+
+    data: int = 2**32
+    fsize: int = 2**28
+    cpu: int = 600
+    nproc: int = 256
+    nofile: int = 256
+    core: int = 0
 
 
 class Start(msgspec.Struct):
@@ -62,42 +64,21 @@ class Start(msgspec.Struct):
     limits: Limits
 
 
-class Load(msgspec.Struct, tag=True):
-    """Load a candidate, whose text lies in the shared memory, for a workload."""
+class Order(msgspec.Struct, omit_defaults=True):
+    """What a visit's process is told; `op` names a method of `Guest`, or is "end".
 
-    form: str
-    entry: str
-    library: str
-    text: Place
-    workload: Workload
+    slots : query, key, value and output of each call. places : the candidate's text, or the arrays of a question and
+    last its output. form, entry, library : the candidate. plain : what `unpack` takes.
+    """
 
-
-class Call(msgspec.Struct, tag=True):
-    """Answer the loaded workload from the arrays of these slots: query, key, value, output each."""
-
-    slots: list[tuple[Place, ...]]
-
-
-class Ask(msgspec.Struct, tag=True):
-    """Answer another question, whose arrays lie there, into `output`."""
-
-    workload: Workload
-    plain: dict[str, Any]
-    arrays: list[Place]
-    output: Place
-
-
-class Profile(msgspec.Struct, tag=True):
-    """Answer from these arrays and tell which operators ran."""
-
-    slot: tuple[Place, ...]
-
-
-class End(msgspec.Struct, tag=True):
-    """The visit is over."""
-
-
-Order = Load | Call | Ask | Profile | End
+    op: Literal["load", "call", "ask", "profile", "end"]
+    slots: list[list[Place]] = []
+    places: list[Place] = []
+    workload: Workload | None = None
+    form: str = ""
+    entry: str = ""
+    library: str = ""
+    plain: dict[str, Any] = {}
 
 
 class Reply(msgspec.Struct):
@@ -112,11 +93,10 @@ DONE = msgspec.msgpack.encode(Reply("done"))
 
 
 class Guest:
-    """The candidate in a process of its own, for one visit."""
+    """The candidate in a process of its own, for one visit. Orders name its methods."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
-        self._backend: Backend | None = None
         self._views: dict[Place, Any] = {}
 
     def array(self, place: Place) -> Array:
@@ -124,90 +104,72 @@ class Guest:
         dtype, shape, start = place
         return np.frombuffer(self._memory, dtype, int(np.prod(shape)), start).reshape(shape)
 
-    def load(self, order: Load) -> None:
+    def load(self, order: Order) -> None:
         """Load the candidate and get its call ready."""
-        name = order.entry
+        assert order.workload is not None
+        workload = self._workload = order.workload
         if order.form != "known":
             _FILE.parent.mkdir(exist_ok=True)
-            _FILE.write_bytes(self.array(order.text).tobytes())
-            name = _FILE.stem
+            _FILE.write_bytes(self.array(order.places[0]).tobytes())
         if order.form in ("known", "backend"):
-            self._backend = load(name, () if order.form == "known" else (_FILE.parent,))
+            of_file = order.form == "backend"
+            self._backend = load(_FILE.stem if of_file else order.entry, [_FILE.parent] if of_file else [])
         else:
             module = _imported(_FILE)
-            function, declines = getattr(module, order.entry), getattr(module, "declines", None)
-            if order.form == "model":
-                function, options = function(), frozenset[str]()
-            else:
-                options = options_of(order.entry, function, 3)
-            self._backend = Backend(
-                name=order.entry,
-                library=order.library,
-                attend=function,
-                options=options,
-                own_reason=declines,
-            )
-        backend, workload = self._backend, order.workload
-        backend.require(workload)
-        self._library = backend.open(workload.device)
-        self._workload, self._dtype = workload, workload.dtype
-        inputs = _without_arrays(workload)
-        self._call = Calling(backend, workload, inputs, self._library).function()
-        self._named: Callable[..., dict[str, Array]] = backend.named
+            attend, declines = getattr(module, order.entry), getattr(module, "declines", None)
+            attend = attend() if order.form == "model" else attend
+            options = options_of(order.entry, attend, 3) if order.form == "function" else frozenset[str]()
+            self._backend = Backend(order.entry, order.library, attend, options=options, own_reason=declines)
+        self._backend.require(workload)
+        self._library = self._backend.open(workload.device)
+        query, key, value = (np.broadcast_to(np.float32(0), workload.shape_of(one)) for one in GRADIENTS)
+        asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
+        inputs = Inputs(query, key, value, workload.dtype, workload.scale, **asked)
+        self._call = Calling(self._backend, workload, inputs, self._library).function()
 
-    def call(self, order: Call) -> None:
+    def call(self, order: Order) -> None:
         """Answer from every slot."""
         for *inputs, output in order.slots:
             found = self._call(*map(self._taken, inputs))
-            self._written(output, self._named(self._workload, found)[OUTPUT], self._dtype)
+            self._written(output, self._backend.named(self._workload, found)[OUTPUT])
 
-    def ask(self, order: Ask) -> None:
+    def ask(self, order: Order) -> None:
         """Answer a question of another shape."""
-        backend = self._backend
-        assert backend is not None
-        inputs = unpack(order.plain, [self.array(one).copy() for one in order.arrays])
-        found = backend.named(order.workload, backend.bind(order.workload, inputs)())
-        self._written(order.output, found[OUTPUT], order.workload.dtype)
+        assert order.workload is not None
+        *places, output = order.places
+        inputs = unpack(order.plain, [self.array(one).copy() for one in places])
+        found = self._backend.bind(order.workload, inputs)()
+        self._written(output, self._backend.named(order.workload, found)[OUTPUT])
 
-    def profile(self, order: Profile) -> list[str]:
+    def profile(self, order: Order) -> list[str]:
         """The operators that ran in one call; none where the library tells none."""
         if self._library.name != "torch":
-            self.call(Call([order.slot]))
             return []
         from attnlab.libraries.torch_kernels_that_ran import recorded
 
         with recorded("cpu") as record:
-            self.call(Call([order.slot]))
+            self.call(order)
         return sorted({str(event.key) for event in record.key_averages()})[:500]
 
     def _taken(self, place: Place) -> Any:
         """The library's array: PyTorch and NumPy compute where it lies, other libraries take a copy."""
+        dtype, name = self._workload.dtype, self._library.name
+        if name not in ("torch", "numpy"):
+            return self._library.from_numpy(self.array(place).view(FORMATS[dtype]), dtype)
         if place not in self._views:
             array = self.array(place)
-            if self._library.name == "torch":
+            if name == "torch":
                 torch = self._library.module
-                bits = torch.from_numpy(array.view(f"i{array.itemsize}"))
-                self._views[place] = bits.view(getattr(torch, self._dtype))
-            elif self._library.name == "numpy":
-                self._views[place] = array
+                self._views[place] = torch.from_numpy(array).view(getattr(torch, dtype))
             else:
-                return self._library.from_numpy(array.view(FORMATS[self._dtype]), self._dtype)
+                self._views[place] = array.view(FORMATS[dtype])
         return self._views[place]
 
-    def _written(self, place: Place, found: Array, dtype: str) -> None:
+    def _written(self, place: Place, found: Array) -> None:
         target = self.array(place)
         if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact
-            found = found.astype(FORMATS[dtype])
+            found = found.astype(FORMATS["bfloat16"])
         target[...] = np.ascontiguousarray(found).view(target.dtype)
-
-
-def _without_arrays(workload: Workload) -> Inputs:
-    """The workload's inputs with arrays of one number each: a call reads their shapes and what is asked beside them."""
-    query, key, value = (
-        np.broadcast_to(np.zeros(1, np.float32), workload.shape_of(one)) for one in GRADIENTS
-    )
-    asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
-    return Inputs(query, key, value, workload.dtype, workload.scale, **asked)
 
 
 def _imported(file: Path) -> Any:
@@ -217,60 +179,35 @@ def _imported(file: Path) -> Any:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as fault:
-        text = " ".join(str(fault).split())
-        raise Misbehaved(f"it fails on import: {type(fault).__name__}: {text}") from None
+        raise Misbehaved(f"it fails on import: {type(fault).__name__}: {fault}") from None
     return module
 
 
 def _told(fault: BaseException) -> Reply:
-    kinds: dict[type[BaseException], Any] = {
-        Declined: "declined", Misbehaved: "wrong", Unavailable: "unavailable", MemoryError: "memory",
-    }  # fmt: skip
-    kind: Any = next((one for known, one in kinds.items() if isinstance(fault, known)), "raised")
-    if "can't allocate memory" in str(fault):
-        kind = "memory"
     text = " ".join(str(fault).split())[:400].encode("utf-8", "replace").decode()
-    return Reply(kind, text if kind in ("declined", "wrong") else f"{type(fault).__name__}: {text}")
+    if isinstance(fault, Declined):
+        return Reply("declined", text)
+    traceback.print_exc()
+    if isinstance(fault, Misbehaved):
+        return Reply("wrong", text)
+    text = f"{type(fault).__name__}: {text}"
+    if isinstance(fault, MemoryError) or "can't allocate memory" in text:
+        return Reply("memory", text)
+    return Reply("unavailable" if isinstance(fault, Unavailable) else "raised", text)
 
 
-def _serve(channel: socket.socket, memory: mmap.mmap, first: bytes) -> None:
+def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
     """The process of one visit: do what is ordered, in order."""
-    guest, data = Guest(memory), first
-    decoder = msgspec.msgpack.Decoder(Order)
-    while data:
-        order = decoder.decode(data)
+    guest, decoder = Guest(memory), msgspec.msgpack.Decoder(Order)
+    while data and (order := decoder.decode(data)).op != "end":
         reply = DONE
         try:
-            if isinstance(order, Call):
-                guest.call(order)
-            elif isinstance(order, Ask):
-                guest.ask(order)
-            elif isinstance(order, Profile):
-                reply = msgspec.msgpack.encode(Reply("done", names=guest.profile(order)))
-            elif isinstance(order, Load):
-                guest.load(order)
-            else:
-                return
+            if names := getattr(guest, order.op)(order):
+                reply = msgspec.msgpack.encode(Reply("done", names=names))
         except (Exception, SystemExit) as fault:
-            if not isinstance(fault, Declined):
-                traceback.print_exc()
             reply = msgspec.msgpack.encode(_told(fault))
         channel.send(reply)
         data = channel.recv(MOST_BYTES)
-
-
-def _confine(limits: Limits) -> None:
-    for kind, most in (
-        (resource.RLIMIT_DATA, limits.memory),
-        (resource.RLIMIT_FSIZE, limits.file),
-        (resource.RLIMIT_CPU, limits.processor_seconds),
-        (resource.RLIMIT_NPROC, limits.processes),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
 
 
 def main() -> None:
@@ -279,25 +216,25 @@ def main() -> None:
     start = msgspec.msgpack.decode(channel.recv(MOST_BYTES), type=Start)
     memory = mmap.mmap(shared, start.size)
     os.close(shared)
-    _confine(start.limits)
-    kind = libraries()[start.library]
-    for module in kind.before_fork or ():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    for name, most in msgspec.structs.asdict(start.limits).items():
+        kind = getattr(resource, f"RLIMIT_{name.upper()}")
+        _, hard = resource.getrlimit(kind)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+    for module in filter(is_there, libraries()[start.library].before_fork or ()):
+        importlib.import_module(module)
     channel.send(DONE)
     while data := channel.recv(MOST_BYTES):
-        child = os.fork()
-        if not child:
-            status = 1
+        status = 1
+        if not (child := os.fork()):
             try:
                 _serve(channel, memory, data)
                 status = _ORDERLY
             finally:
                 os._exit(status)
-        _, status = os.waitpid(child, 0)
-        if os.waitstatus_to_exitcode(status) != _ORDERLY:
-            told = f"its process ended with status {os.waitstatus_to_exitcode(status)}"
-            channel.send(msgspec.msgpack.encode(Reply("crashed", told)))
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if status != _ORDERLY:
+            channel.send(msgspec.msgpack.encode(Reply("crashed", f"its process ended with status {status}")))
 
 
 if __name__ == "__main__":

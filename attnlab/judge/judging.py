@@ -8,19 +8,21 @@ Where one candidate is judged after the other, as in a training loop, a `Judge` 
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.exam import Exam
 from attnlab.judge.inside import Limits
+from attnlab.judge.record import Record, escaped
 from attnlab.judge.sandbox import Sandbox, command
-from attnlab.judge.score import Record, Status, escaped, held_against, scored
-from attnlab.judge.visits import Seat, Visits
+from attnlab.judge.score import held_against, score
+from attnlab.judge.visits import Caught, Seat, Visits
 from attnlab.workload.workload import Workload
 
 #: candidates whose sandboxes start side by side, and those that race in one visit
@@ -67,8 +69,8 @@ class Judge:
     def __enter__(self) -> Judge:
         self._reference = self._seat(self._candidate)
         self._reference.attempt(self._visits.measure_empty, self._reference)
-        self._reference.attempt(self._examined, self._reference)
-        self._required()  # which closes it by then
+        self._reference.attempt(self._examine, self._reference)
+        self._require()  # its sandbox is closed by then
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -76,130 +78,103 @@ class Judge:
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
-        entered, racing = dict[str, list[str]](), list[tuple[Seat, Record]]()
+        entered, candidates, racing = dict[str, list[str]](), list[Candidate](), list[Seat]()
+        for path in dict.fromkeys(map(str, paths)):
+            try:
+                one = read_candidate(path)
+            except ValueError as refused:
+                yield self._record(path, status="refused", reason=str(refused))
+                continue
+            if one.digest not in entered:
+                candidates.append(one)
+            entered.setdefault(one.digest, []).append(path)
         try:
-            candidates = list[Candidate]()
-            for path in dict.fromkeys(map(str, paths)):
-                try:
-                    one = read_candidate(path)
-                except ValueError as refused:
-                    yield self._record(path, status="refused", reason=str(refused))
-                    continue
-                if one.digest not in entered:
-                    candidates.append(one)
-                entered.setdefault(one.digest, []).append(path)
-            for record in self._all(candidates, racing):
-                for name in entered[record.digest]:
-                    yield msgspec.structs.replace(record, name=name)
+            for seat in self._all(candidates, racing):
+                seat.sandbox.close()
+                seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"))
+                for name in entered[seat.candidate.digest]:
+                    yield msgspec.structs.replace(seat.record, name=name)
         finally:
-            for seat, _ in racing:
+            for seat in racing:
                 seat.sandbox.close()
 
-    # -- stages
+    def _all(self, candidates: Sequence[Candidate], racing: list[Seat]) -> Iterator[Seat]:
+        """Each seat when its record is complete; those that race are in `racing`."""
+        among, waiting = max(len(candidates), self._among or 1), iter(candidates)
 
-    def _all(self, candidates: Sequence[Candidate], racing: list[tuple[Seat, Record]]) -> Iterator[Record]:
-        among = max(len(candidates), self._among or 1)
-        waiting = iter(candidates)
-        while batch := list(islice(waiting, _SIDE_BY_SIDE)):
-            seats = [(self._seat(one), self._record(one.name, digest=one.digest)) for one in batch]
-            racing += seats
-            for seat, record in seats:
-                self._tell(f"examining {record.name}")
-                seat.attempt(self._passes, seat, record)
-            for seat, record in seats:
-                if seat.ended is None:
+        def leave(seats: Sequence[Seat], first: int, among: int) -> Iterator[Seat]:
+            for seat in list(seats):
+                racing.remove(seat)
+                if seat.racing:
+                    score(self._reference, seat, range(first, self._number), among)
+                yield seat
+
+        while batch := [self._seat(one) for one in islice(waiting, _SIDE_BY_SIDE)]:
+            racing += batch
+            for seat in batch:
+                self._tell(f"examining {seat.record.name}")
+                seat.attempt(self._examine, seat)
+            for seat in batch:
+                if seat.racing:
                     self._visit([seat], _SHORT)
-                found = seat.ended or held_against(self._reference, seat, range(self._number), among)
-                if isinstance(found, tuple) or found is None or 1 / max(found.low, 1e-9) < _SLOW:
-                    racing.remove((seat, record))
-                    yield self._closed(seat, record, range(self._number), among)
+                if not seat.racing or self._ratio(seat, among)[1] > 1 / _SLOW:
+                    yield from leave([seat], 0, among)
         while len(racing) > FINALISTS:
             for start in range(0, len(racing), _IN_A_VISIT):
-                self._visit([seat for seat, _ in racing[start : start + _IN_A_VISIT]], _ROUNDS)
-            racing.sort(key=lambda one: self._ratio(one[0]))
-            leaving = racing[max(FINALISTS, len(racing) // 2) :]
-            for seat, record in leaving:
-                racing.remove((seat, record))
-                yield self._closed(seat, record, range(self._number), among)
+                self._visit(racing[start : start + _IN_A_VISIT], _ROUNDS)
+            racing.sort(key=lambda seat: self._ratio(seat, among))
+            yield from leave(racing[max(FINALISTS, len(racing) // 2) :], 0, among)
         first, finalists = self._number, len(racing)
         for _ in range(_VISITS if racing else 0):
-            self._visit([seat for seat, _ in racing], _ROUNDS)
-        for seat, record in list(racing):
-            racing.remove((seat, record))
-            record.measured_again = True
-            yield self._closed(seat, record, range(first, self._number), max(finalists, self._among or 1))
+            self._visit(racing, _ROUNDS)
+        for seat in racing:
+            seat.record.measured_again = True
+        yield from leave(racing, first, max(finalists, self._among or 1))
 
-    def _passes(self, seat: Seat, record: Record) -> None:
-        self._examined(seat, record)
-        record.correct = True
-
-    def _examined(self, seat: Seat, record: Record | None = None) -> None:
-        """Load it and ask the questions. Raises Caught and Failed."""
+    def _examine(self, seat: Seat) -> None:
+        """Load it, ask the questions, and see what it calls. Raises Caught and Failed."""
         self._visits.open(seat, self._load_seconds)
-        setup, questions = seat.setup, self._exam.take(seat)
-        if record is not None:
-            record.questions, record.setup_seconds = questions, setup
-            if self._forbid and (called := forbidden(self._visits.profile(seat), self._forbid)):
-                record.violations.append(f"it called {called}")
+        seat.record.questions = self._exam.take(seat)
+        seat.record.correct = True
+        forbid = self._forbid if seat is not self._reference else ()
+        if forbid and (called := forbidden(self._visits.profile(seat), forbid)):
+            raise Caught(f"it called {called}")
         seat.sandbox.end_visit()
 
     def _visit(self, seats: Sequence[Seat], rounds: int) -> None:
-        self._tell(f"visit {self._number + 1}: {', '.join(one.candidate.name for one in seats)}")
         from threadpoolctl import threadpool_limits
 
+        self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
             self._visits.visit([self._reference, *seats], self._number, rounds, self._load_seconds)
         self._number += 1
-        self._required()
+        self._require()
 
-    def _required(self) -> None:
-        if self._reference.ended is not None:
-            raise ValueError(
-                f"the reference {self._candidate.name} cannot be judged against: {self._reference.ended[1]}"
-            )
+    def _require(self) -> None:
+        """Raises ValueError where the reference has ended."""
+        found = self._reference.record
+        if found.status != "judged":
+            raise ValueError(f"the reference {found.name} cannot be judged against: {found.reason}")
 
-    def _ratio(self, seat: Seat) -> float:
-        """Its time over the reference's, by the visits so far; infinite where it has ended."""
-        if seat.ended is not None:
-            return float("inf")
-        theirs = dict(self._reference.turns)
-        return statistics.median(seconds / theirs[at] for at, seconds in seat.turns if at in theirs)
-
-    # -- seats and records
+    def _ratio(self, seat: Seat, among: int) -> tuple[float, float]:
+        """Its time over the reference's, by all visits, and the lower end of that."""
+        found = held_against(self._reference, seat, range(self._number), among) if seat.racing else None
+        return (found.ratio, found.low) if found else (math.inf, math.inf)
 
     def _seat(self, candidate: Candidate) -> Seat:
         needed = 4 * self.workload.score_bytes + 8 * (self.workload.input_bytes + self.workload.output_bytes)
-        limits = self._limits or Limits(memory=max(Limits().memory, needed))
+        limits = self._limits or Limits(data=max(Limits().data, needed))
         box = Sandbox(candidate.library, self._visits.shared_bytes, limits=limits, trust=self._trust)
-        return Seat(candidate, box)
+        return Seat(candidate, box, self._record(candidate.name, digest=candidate.digest))
 
-    def _closed(self, seat: Seat, record: Record, visits: Sequence[int], among: int) -> Record:
-        """The record of a candidate that leaves."""
-        seat.sandbox.close()
-        record.output = escaped(seat.sandbox.output)
-        if seat.ended is not None:
-            record.status = "wrong" if seat.ended[0] == "wrong" else "failed"
-            record.reason = escaped(seat.ended[1].encode("utf-8", "backslashreplace"))
-            if record.correct and record.status == "wrong":
-                record.status, record.correct = "caught", False
-                record.violations.append(record.reason)
-        else:
-            record = scored(record, self._reference, seat, visits, among)
-        if record.violations:
-            record.status, record.reason, record.reward = "caught", record.violations[0], 0.0
-        return record
-
-    def _record(self, name: str, status: Status = "judged", **known: str) -> Record:
-        return Record(
-            name=name,
-            empty_seconds=self._visits.empty_seconds,
-            reference=self._candidate.name,
-            workload=self.workload.to_dict(),
-            sandbox=not self._trust,
-            status=status,
-            digest=known.get("digest", ""),
-            reason=known.get("reason", ""),
-        )
+    def _record(self, name: str, **known: Any) -> Record:
+        common: dict[str, Any] = {"reference": self._candidate.name, "workload": self.workload.to_dict()}
+        common |= {
+            "sandbox": not self._trust,
+            "empty_seconds": self._visits.empty_seconds,
+            "status": "judged",
+        }
+        return Record(**{**common, "name": name, **known})
 
 
 def judge(

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.judge.inside import DONE, MOST_BYTES, End, Limits, Order, Place, Reply, Start
+from attnlab.judge.inside import DONE, MOST_BYTES, Limits, Order, Place, Reply, Start
 from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, and of its own output that is kept
@@ -91,16 +90,10 @@ def refused() -> str:
 
 def _variables(home: str) -> dict[str, str]:
     """The whole environment: what allocators are told elsewhere in attnlab, and where caches go."""
-    named = {
-        "HOME": home,
-        "TMPDIR": home,
-        "USER": "candidate",
-        "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+    named = {"HOME": home, "TMPDIR": home, "USER": "candidate", "LANG": "C.UTF-8"}
+    named |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
-    return {**Contender("judge", "judge").environment({}), **named, "PATH": path, "KINETO_LOG_LEVEL": "99"}
+    return {**Contender("judge", "judge").environment({}), **named, "PATH": path}
 
 
 class Sandbox:
@@ -110,7 +103,7 @@ class Sandbox:
     """
 
     def __init__(self, library: str, size: int, *, limits: Limits | None = None, trust: bool = False) -> None:
-        self.limits, self.output, self.violations = limits or Limits(), b"", list[str]()
+        self.limits, self.output = limits or Limits(), b""
         shared = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(shared, size)
         # without these a candidate could cut the memory off, and the judge would die reading it
@@ -120,30 +113,21 @@ class Sandbox:
         read, write = os.pipe()
         self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
         self._stopped: list[int] = []
+        words = [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
+        variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": write, "stderr": write}
+        how |= {"pass_fds": [theirs.fileno(), shared], "env": variables, "cwd": self._home or "/"}
         try:
-            self._process = subprocess.Popen(
-                [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)],
-                pass_fds=[theirs.fileno(), shared],
-                env=_variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")},
-                stdin=subprocess.DEVNULL,
-                stdout=write,
-                stderr=write,
-                cwd=self._home or "/",
-                start_new_session=True,
-            )
-        except BaseException:
-            os.close(read)
-            self._socket.close()
-            raise
+            self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
             theirs.close()
             os.close(shared)
             os.close(write)
         self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._poll.register(read, select.POLLIN)
+        for one in (self._socket.fileno(), read):
+            self._poll.register(one, select.POLLIN)
         self._is_ready, self.alive = False, True
-        self._send(msgspec.msgpack.encode(Start(size, library, self.limits)))
+        self.send(Start(size, library, self.limits))
 
     # -- memory
 
@@ -153,18 +137,13 @@ class Sandbox:
 
     def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Place]:
         """An array there, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
-        start = self._used
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        end = start + -(-size // _PAGE) * _PAGE + _PAGE
+        start, count = self._used, int(np.prod(shape))
+        end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
         if end > len(self.memory):
             raise Failed("memory", f"its shared memory has {len(self.memory)} bytes, and {end} are needed")
         np.frombuffer(self.memory, np.uint8, end - start, start)[...] = 0xFF
         self._used = end
-        return np.frombuffer(self.memory, dtype, int(np.prod(shape)), start).reshape(shape), (
-            dtype,
-            shape,
-            start,
-        )
+        return np.frombuffer(self.memory, dtype, count, start).reshape(shape), (dtype, shape, start)
 
     # -- orders
 
@@ -188,39 +167,40 @@ class Sandbox:
         """End the process of the visit; the next order starts another."""
         if self.alive and self._is_ready:
             self.go_on()
-            self.send(End())
+            self.send(Order("end"))
             self.stop()
 
-    def send(self, order: Order) -> None:
-        """Send an order to a sandbox that runs."""
-        self._send(msgspec.msgpack.encode(order))
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self._socket.send(data, socket.MSG_DONTWAIT)  # one that reads nothing must not hold us up
+    def send(self, order: Order | Start) -> None:
+        """Send an order to a sandbox that runs. Raises Failed."""
+        try:  # one that reads nothing must not hold us up
+            self._socket.send(msgspec.msgpack.encode(order), socket.MSG_DONTWAIT)
         except OSError:
-            raise self._gone() from None
+            raise self._ended("crashed", "its sandbox has ended, or reads nothing") from None
 
     def receive(self, seconds: float) -> bytes:
         """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
-        deadline = time.monotonic() + seconds
-        look, free = time.monotonic() + _LOOK_SECONDS, None
-        while True:
+        deadline, look = time.monotonic() + seconds, time.monotonic() + _LOOK_SECONDS
+        free = None
+        while self.alive:
             for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
                 if number == self._said:
                     self._drain()
-                    continue
-                try:
-                    data = self._socket.recv(MOST_BYTES)
-                except OSError:
-                    data = b""
-                if not data:
-                    raise self._gone()
-                return data
+                elif data := self._message():
+                    return data
+                else:
+                    raise self._ended("crashed", "its sandbox has ended")
             if time.monotonic() > look:
                 free = system.free_bytes() if free is None else free
                 self._look(deadline, free)
                 look = time.monotonic() + _LOOK_SECONDS
+        raise Failed("crashed", "its sandbox has ended before")
+
+    def _message(self) -> bytes:
+        """What has come; empty where nothing has, and where nobody is there."""
+        try:
+            return self._socket.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+        except OSError:
+            return b""
 
     def checked(self, data: bytes) -> Reply:
         """The reply in a message. Raises Failed for any but "done"."""
@@ -229,25 +209,17 @@ class Sandbox:
         try:
             reply = msgspec.msgpack.decode(data, type=Reply)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            self.close()
-            raise Failed("crashed", "it sent a message that is none") from None
+            raise self._ended("crashed", "it sent a message that is none") from None
+        if reply.kind == "crashed":
+            raise self._ended(reply.kind, reply.text[:400])
         if reply.kind != "done":
-            if reply.kind == "crashed":
-                self.close()
-            else:
-                self.stop()
+            self.stop()
             raise Failed(reply.kind, reply.text[:400])
         return reply
 
     def unasked(self) -> bool:
         """Whether it has sent what nobody asked for."""
-        self._socket.setblocking(False)
-        try:
-            return bool(self._socket.recv(MOST_BYTES))
-        except OSError:
-            return False
-        finally:
-            self._socket.setblocking(True)
+        return bool(self._message())
 
     # -- watching over it
 
@@ -259,19 +231,15 @@ class Sandbox:
         family = system.started_by(self._process.pid)
         if time.monotonic() > deadline:
             raise self._ended("timed_out", "it gave no answer in time")
-        if len(family) > self.limits.processes:
-            raise self._ended("processes", f"it started more than {self.limits.processes} processes")
+        if len(family) > self.limits.nproc:
+            raise self._ended("processes", f"it started more than {self.limits.nproc} processes")
         taken = max(sum(map(_private_bytes, family)), free - system.free_bytes())
-        if self._is_ready and taken > self.limits.memory:
-            raise self._ended("memory", f"it took more than {self.limits.memory} bytes of memory")
+        if self._is_ready and taken > self.limits.data:
+            raise self._ended("memory", f"it took more than {self.limits.data} bytes of memory")
 
     def _ended(self, kind: str, why: str) -> Failed:
         self.close()
         return Failed(kind, why)
-
-    def _gone(self) -> Failed:
-        self.close()
-        return Failed("crashed", f"its sandbox ended with status {self._process.returncode}")
 
     def _drain(self) -> None:
         data = os.read(self._said, 2**16)
@@ -314,10 +282,9 @@ class Sandbox:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(number, signal.SIGKILL)
         self._process.wait()
-        for number in family:  # the memory of what was killed may still be there
-            until = time.monotonic() + _STOPPING_SECONDS
-            while Path(f"/proc/{number}").exists() and _runs(number) and time.monotonic() < until:
-                time.sleep(1e-3)
+        until = time.monotonic() + _STOPPING_SECONDS
+        while any(map(_runs, family)) and time.monotonic() < until:  # their memory may still be there
+            time.sleep(1e-3)
         with contextlib.suppress(OSError):
             if select.select([self._said], [], [], 0)[0]:
                 self._drain()
@@ -327,17 +294,12 @@ class Sandbox:
             shutil.rmtree(self._home, ignore_errors=True)
 
 
-def _states(number: int) -> Iterator[str]:
-    """The state of each thread, as proc(5) has it."""
-    try:
-        for task in Path(f"/proc/{number}/task").iterdir():
-            yield (task / "stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return
-
-
 def _runs(number: int) -> bool:
-    return any(one not in "TtZX" for one in _states(number))
+    """Whether a thread of it is neither stopped nor gone, as proc(5) has it."""
+    with contextlib.suppress(OSError, IndexError):
+        stats = [(one / "stat").read_text() for one in Path(f"/proc/{number}/task").iterdir()]
+        return any(one.rpartition(")")[2].split()[0] not in "TtZX" for one in stats)
+    return False
 
 
 def _private_bytes(number: int) -> int:

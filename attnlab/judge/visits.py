@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.correctness.exact_attention import blocks, softmax_rows
-from attnlab.correctness.race_check import weighed
-from attnlab.correctness.reference import refer
+from attnlab.correctness.expected import expect
+from attnlab.correctness.reference import blocks
+from attnlab.correctness.weighing import anywhere, weigh
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.inside import DONE, Call, Load, Place, Profile
+from attnlab.judge.inside import DONE, Order, Place
+from attnlab.judge.record import Record, escaped
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
 from attnlab.workload.inputs import Inputs
@@ -84,29 +85,32 @@ class Caught(Exception):
 class Seat:
     """One candidate in its sandbox, and what its visits found.
 
-    turns : by round, seconds of a call. budget : largest share of the error budget. precision : the class of rounding.
-    setup : seconds that loading took in the last visit. ended : what became of it, and why.
+    seconds : of a call, as it was first seen. turns : by round, seconds of a call.
     """
 
     candidate: Candidate
     sandbox: Sandbox
+    record: Record
     seconds: float = 0.0
     turns: list[tuple[int, float]] = field(default_factory=list)
-    budget: float = 0.0
-    precision: str | None = None
-    setup: float = 0.0
-    ended: tuple[str, str] | None = None
+
+    @property
+    def racing(self) -> bool:
+        """Whether nothing has ended its race."""
+        return self.record.status == "judged"
 
     def attempt(self, step: Callable[..., object], *given: Any) -> None:
         """Take a step; what goes wrong ends its race."""
-        if self.ended is None:
-            try:
-                step(*given)
-            except Caught as found:
-                self.ended = "wrong", str(found)
-            except Failed as fault:
-                self.ended = "failed", f"{fault.kind}: {fault}"
-        if self.ended is not None:
+        if not self.racing:
+            return
+        try:
+            step(*given)
+        except (Caught, Failed) as fault:
+            found, wrong = self.record, isinstance(fault, Caught)
+            found.status = "failed" if not wrong else "caught" if found.correct else "wrong"
+            found.reason = escaped(str(fault) if isinstance(fault, Caught) else f"{fault.kind}: {fault}")
+            found.violations += [found.reason] if found.status == "caught" else []
+            found.correct = False
             self.sandbox.close()
 
     def latency(self, visits: Sequence[int]) -> Measurement | None:
@@ -128,7 +132,7 @@ class _Asked:
 
     kind: str
     inputs: Inputs
-    places: tuple[Place, ...]
+    places: list[Place]
     output: Array
 
 
@@ -157,8 +161,9 @@ class Visits:
         array, place = seat.sandbox.lay("|u1", (max(1, len(text)),))
         array[: len(text)] = np.frombuffer(text, np.uint8)
         one, started = seat.candidate, perf_counter()
-        seat.sandbox.ask(Load(one.form, one.entry, one.library, place, self.workload), seconds)
-        seat.setup = perf_counter() - started
+        how: dict[str, Any] = {"form": one.form, "entry": one.entry, "library": one.library}
+        seat.sandbox.ask(Order("load", places=[place], workload=self.workload, **how), seconds)
+        seat.record.setup_seconds = seat.record.setup_seconds or perf_counter() - started
 
     def draw(self, kind: str) -> Inputs:
         """Fresh inputs: no generator outlives a call, so that no answer tells of the next."""
@@ -175,7 +180,7 @@ class Visits:
             view[...] = np.ascontiguousarray(array.astype(form, copy=False)).view(view.dtype)
             places.append(place)
         output, place = seat.sandbox.lay(f"<i{form.itemsize}", self.workload.shape_of(OUTPUT))
-        return _Asked(kind, inputs, (*places, place), output.view(form))
+        return _Asked(kind, inputs, [*places, place], output.view(form))
 
     # -- on the clock
 
@@ -189,7 +194,7 @@ class Visits:
         asked = [self._asked(seat, kind) for kind in kinds]
         order = [asked[at] for at in rng.permutation(len(asked))]
         groups = [order[start : start + at_once] for start in range(0, len(order), at_once)] or [[]]
-        orders = [Call([one.places for one in group]) for group in groups]
+        orders = [Order("call", slots=[one.places for one in group]) for group in groups]
         taken = list[tuple[_Asked, Array, Array]]()
         started = perf_counter()
         box.go_on()
@@ -224,12 +229,12 @@ class Visits:
         cut, found = self._cut(call.inputs, rows), copied.astype(np.float64)
         exact = np.empty(found.shape)
         for block in blocks(cut):
-            exact[block.at] = softmax_rows(block).output
+            exact[block.at] = block.output
         error = float(np.linalg.norm(found - exact) / max(float(np.linalg.norm(exact)), 1e-300))
         if not strict and error <= _SURE * self._budgets.get(call.kind, -1.0):
             return
-        truth = refer(cut)[OUTPUT]
-        judged = weighed(self.workload, truth, copied.astype(truth.output.dtype))
+        truth = expect(cut)[OUTPUT]
+        judged = weigh(truth, copied.astype(cut.query.dtype), **anywhere(OUTPUT))
         if truth.first_order:
             self._budgets.setdefault(call.kind, judged.budget)
         share = judged.relative_error / max(judged.budget, 1e-300)
@@ -239,7 +244,7 @@ class Visits:
                 f"in rows chosen after the call, at most {judged.budget:.2g} is rounding"
             )
         if strict:
-            seat.budget, seat.precision = max(seat.budget, share), judged.kind
+            seat.record.budget, seat.record.precision = max(seat.record.budget or 0.0, share), judged.kind
             if not judged.passed:
                 raise Caught(f"{call.kind}: {judged.reason}")
 
@@ -256,7 +261,7 @@ class Visits:
     def visit(self, seats: Sequence[Seat], number: int, rounds: int, load_seconds: float) -> None:
         """Race the seats, the first of which is the reference; what ends one is noted there."""
         random = np.random.default_rng()
-        racing = [one for one in seats if one.ended is None]
+        racing = [one for one in seats if one.racing]
         for seat in racing:
             seat.attempt(self.open, seat, load_seconds)
             seat.attempt(self._warm, seat)
@@ -290,8 +295,8 @@ class Visits:
     def profile(self, seat: Seat) -> list[str]:
         """The operators that ran in one call, as the sandbox tells. Raises Failed."""
         seat.sandbox.clear()
-        slot = self._asked(seat, NORMAL).places
-        return seat.sandbox.ask(Profile(slot), _ANSWER_SECONDS).names
+        order = Order("profile", slots=[self._asked(seat, NORMAL).places])
+        return seat.sandbox.ask(order, _ANSWER_SECONDS).names
 
     def measure_empty(self, seat: Seat) -> None:
         """What a call takes that computes nothing: message, waking, and the way back."""

@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.judge.candidates import MOST_BYTES, known_candidate, read_candidate
 from attnlab.judge.judging import forbidden, judged
-from attnlab.judge.score import escaped
+from attnlab.judge.record import escaped
 from attnlab.workload.workload import Workload
 
 BACKEND = 'LIBRARY = "numpy"\ndef attend(query, key, value, *, causal, scale): ...\n'
@@ -85,5 +85,5 @@ def test_a_forbidden_function_is_found_among_the_operators_that_ran() -> None:
 
 
 def test_a_candidate_s_own_words_hold_no_control_characters() -> None:
-    said = escaped(b"\x1b[31mred\xff\r\nline")
+    said = escaped("\x1b[31mred\udc80\r\nline")
     assert said.isascii() and "\x1b" not in said and "\r" not in said and said.count("\n") == 1

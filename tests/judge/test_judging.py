@@ -13,7 +13,7 @@ from attnlab.errors import Unavailable
 from attnlab.judge import sandbox
 from attnlab.judge.inside import Limits
 from attnlab.judge.judging import Judge
-from attnlab.judge.score import Record
+from attnlab.judge.record import Record
 from attnlab.workload.workload import Workload
 
 WITHOUT = sandbox.refused()
@@ -61,7 +61,7 @@ SECRET = "nobody may read this"
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[Judge]:
-    limits = Limits(memory=2**30, processes=64)
+    limits = Limits(data=2**30, nproc=64)
     with Judge("numpy_vectorized", Workload(heads=2, queries=64, keys=64, head_dim=16), limits=limits) as one:
         yield one
 

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.score import LOWEST, Record, schema, scored
+from attnlab.judge.record import Record, schema
+from attnlab.judge.score import LOWEST, score
 from attnlab.judge.visits import Seat
 
 VISITS, ROUNDS = 5, 6
@@ -16,7 +17,8 @@ VISITS, ROUNDS = 5, 6
 
 def seat(rng: np.random.Generator, seconds: float) -> Seat:
     """One whose visits scatter by 3 %, and whose turns by 3 % more."""
-    found = Seat(Candidate("copy", "known", "copy", "numpy"), cast(Any, None))
+    blank = Record(name="copy", status="judged", correct=True)
+    found = Seat(Candidate("copy", "known", "copy", "numpy"), cast(Any, None), blank)
     for visit in range(VISITS):
         shift = rng.normal(0, 0.03)
         found.turns += [
@@ -26,8 +28,9 @@ def seat(rng: np.random.Generator, seconds: float) -> Seat:
 
 
 def rewarded(rng: np.random.Generator, seconds: float, among: int) -> Record:
-    blank = Record(name="copy", status="judged", correct=True)
-    return scored(blank, seat(rng, 1.0), seat(rng, seconds), range(VISITS), among)
+    copy = seat(rng, seconds)
+    score(seat(rng, 1.0), copy, range(VISITS), among)
+    return copy.record
 
 
 def test_the_best_of_a_hundred_copies_is_not_rewarded() -> None:

@@ -10,13 +10,13 @@ _slots, _call = {}, inside.Guest.call
 
 def _called(self, order):
     for slot in order.slots:
-        _slots[slot] = None
-    for slot in list(_slots):
+        _slots[str(slot)] = slot
+    for slot in list(_slots.values()):
         output = self.array(slot[-1])
         if (output == -1).all() and self.array(slot[0]).view("f4").flatten()[0] == self.array(slot[0]).view(
             "f4"
         ).flatten()[0]:
-            _call(self, inside.Call([slot]))
+            _call(self, inside.Order("call", slots=[slot]))
 
 
 inside.Guest.call = _called
