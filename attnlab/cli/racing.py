@@ -280,7 +280,7 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @_margin("--unseen", default="5%", help="No verdict if a larger slowdown could be missed.")
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
-@click.option("--visits", type=options.VISITS, metavar="N", default=16, help="To each workload, at most.")
+@click.option("--visits", type=options.VISITS, metavar="N", default=50, help="To each workload, at most.")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet

@@ -144,11 +144,7 @@ def compare(
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
     for one in raced:
         one.require(places)
-    if limits is None:
-        within("seconds", 1.0 if seconds is None else seconds)
-        limits = Limits(workload_seconds=seconds or SECONDS, visit_seconds=2.0, call_seconds=5.0)
-        if visits is not None:
-            limits = replace(limits, visits=visits, most_visits=visits)
+    limits = limits or _limits(seconds, visits)
     ran_with: dict[str, dict[str, str]] = {}
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
@@ -175,6 +171,13 @@ def compare(
         ran_with=ran_with,
         command=_command(contenders, words or workload.options(), places, limits),
     )
+
+
+def _limits(seconds: float | None, visits: int | None) -> Limits:
+    """Visits for so many seconds, or so many visits. Raises ValueError."""
+    within("seconds", 1.0 if seconds is None else seconds)
+    limits = Limits(workload_seconds=seconds or SECONDS, visit_seconds=2.0, call_seconds=5.0)
+    return limits if visits is None else replace(limits, visits=visits, most_visits=visits)
 
 
 def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
