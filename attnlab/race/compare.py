@@ -144,8 +144,7 @@ def compare(
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
     for one in raced:
         one.require(places)
-    limits = limits or _limits(seconds, visits)
-    ran_with: dict[str, dict[str, str]] = {}
+    limits, ran_with = limits or _limits(seconds, visits), dict[str, dict[str, str]]()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload))
         loaded = [one for one in results if one.outcome is not Outcome.UNAVAILABLE]
@@ -155,8 +154,7 @@ def compare(
         if any(one.elsewhere for one in raced):
             ran_with = versions_of(conductor.facts)
     found = verdicts_against(results, raced[0].name)
-    record = Record(afresh=afresh, tell=on_event)
-    combined = record.combine(workload, raced, found, places)
+    combined = Record(afresh=afresh, tell=on_event).combine(workload, raced, found, places)
     done = max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
     spent = max((one.race_seconds or 0.0 for one in results), default=0.0)
     return Comparison(
@@ -176,7 +174,7 @@ def compare(
 def _limits(seconds: float | None, visits: int | None) -> Limits:
     """Visits for so many seconds, or so many visits. Raises ValueError."""
     within("seconds", 1.0 if seconds is None else seconds)
-    limits = Limits(workload_seconds=seconds or SECONDS, visit_seconds=2.0, call_seconds=5.0)
+    limits = Limits(workload_seconds=seconds or SECONDS, visits=VISITS, visit_seconds=2.0, call_seconds=5.0)
     return limits if visits is None else replace(limits, visits=visits, most_visits=visits)
 
 
