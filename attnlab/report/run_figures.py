@@ -74,7 +74,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     behind = frames.results.groupby("contender", sort=False).behind.min()
     far = behind[behind >= FAR]
     known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
-    every = [rows for _, rows in known.groupby(["group", "heads"], sort=False) if rows.n.nunique() > 1]
+    by_heads = known.sort_values("heads", kind="stable").groupby(["group", "heads"], sort=False)
+    every = [rows for _, rows in by_heads if rows.n.nunique() > 1]
     if not every:
         return None
     panels = every[-1:] if kind is ROOFLINE else evenly(every, _PANELS)
