@@ -46,7 +46,7 @@ def judge_group(judge: Judge, group: str, folder: Path) -> list[tuple[Record, st
     """Each candidate's record, what it won, and the seconds until then."""
     files = sorted((HOME / "judged" / group).glob("*.py"))
     if group == "escapes":  # names that a terminal or a page would act on
-        odd = folder / "a\nname <script>alert(1)</script> `|`.py"
+        odd = folder / "a\nname <script>alert(1) `|`.py"
         shutil.copy(files[0], odd)
         files.append(odd)
     found, one_by_one = [], group == "escapes"

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from attnlab.backends.discovery import bound_in, library_of, require
 from attnlab.libraries.library import libraries
 
-BACKEND, FUNCTION, MODEL, KNOWN = "backend", "function", "model", "known"
 #: bytes of a file, at most
 MOST_BYTES = 2**20
 _QKV = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
@@ -77,12 +75,12 @@ def known_candidate(name: str) -> Candidate:
     source, library = require(name).read_text(encoding="utf-8"), library_of(name)
     if library is None:
         raise ValueError(f"the reference {name} names no library; take another")
-    return Candidate(name, KNOWN, name, library.name, source)
+    return Candidate(name, "known", name, library.name, source)
 
 
 def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
-    bound, imported = bound_in(tree.body), set(_imported(tree))
+    bound, imported = bound_in(tree.body), _imported(tree)
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
     model = any(isinstance(one, ast.ClassDef) and one.name == "ModelNew" for one in tree.body)
     if "triton" in imported:
@@ -94,9 +92,9 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     if "LIBRARY" in bound:
         if bound["LIBRARY"] not in libraries():
             raise ValueError(f"{file}: expected LIBRARY to be one of {', '.join(libraries())}, written out")
-        return BACKEND, "attend", bound["LIBRARY"]
+        return "backend", "attend", bound["LIBRARY"]
     if model:
-        return MODEL, "ModelNew", "torch"
+        return "model", "ModelNew", "torch"
     if not functions:
         raise ValueError(f"{file}: {_FORMS}; got none of them")
     if len(functions) > 1 and "attend" not in functions:
@@ -105,7 +103,7 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
             f"{file}: expected one public function of q, k and v, got {names}; name one of them attend"
         )
     name = "attend" if "attend" in functions else functions[0]
-    return FUNCTION, name, "torch" if "torch" in imported else "numpy"
+    return "function", name, "torch" if "torch" in imported else "numpy"
 
 
 def _takes_qkv(function: ast.FunctionDef) -> bool:
@@ -115,10 +113,8 @@ def _takes_qkv(function: ast.FunctionDef) -> bool:
     return public and all(name in known for name, known in zip(names, _QKV, strict=True))
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
+def _imported(tree: ast.Module) -> set[str]:
     """The top packages that it imports, wherever."""
-    for one in ast.walk(tree):
-        if isinstance(one, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in one.names)
-        elif isinstance(one, ast.ImportFrom) and one.module:
-            yield one.module.partition(".")[0]
+    found = [one.module or "" for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)]
+    found += [name.name for one in ast.walk(tree) if isinstance(one, ast.Import) for name in one.names]
+    return {name.partition(".")[0] for name in found}

@@ -6,6 +6,7 @@ or it is out. The seed is drawn by the judge.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from collections.abc import Iterator
 
@@ -93,14 +94,12 @@ class Exam:
 
 def beside(workload: Workload) -> Iterator[Workload]:
     """The asked shape but for one thing: one key or query less, another length, one batch element more."""
-    n, m = workload.queries, workload.keys
+    n, m, batch = workload.queries, workload.keys, workload.batch
     square = n == m
-    for queries, keys, batch in (
-        (n - 1, m - 1, workload.batch),
-        (n // 2 + 3 if square else n, m // 2 + 3, workload.batch),
-        (n, m, workload.batch + 1),
+    for queries, keys, count in (
+        (n - 1, m - 1, batch),
+        (n // 2 + 3, m // 2 + 3, batch),
+        (n, m, batch + 1),
     ):
-        try:
-            yield workload.with_(queries=max(1, queries if square else n), keys=max(1, keys), batch=batch)
-        except ValueError:  # its mask has no such shape
-            continue
+        with contextlib.suppress(ValueError):  # its mask has no such shape
+            yield workload.with_(queries=max(1, queries if square else n), keys=max(1, keys), batch=count)

@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.discovery import load, options_of
-from attnlab.errors import Declined, Misbehaved, Unavailable
+from attnlab.errors import Misbehaved
 from attnlab.libraries.library import is_there, libraries
+from attnlab.processes import refusal
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
@@ -183,17 +184,12 @@ def _imported(file: Path) -> Any:
     return module
 
 
-def _told(fault: BaseException) -> Reply:
-    text = " ".join(str(fault).split())[:400].encode("utf-8", "replace").decode()
-    if isinstance(fault, Declined):
-        return Reply("declined", text)
-    traceback.print_exc()
-    if isinstance(fault, Misbehaved):
-        return Reply("wrong", text)
-    text = f"{type(fault).__name__}: {text}"
-    if isinstance(fault, MemoryError) or "can't allocate memory" in text:
-        return Reply("memory", text)
-    return Reply("unavailable" if isinstance(fault, Unavailable) else "raised", text)
+def _told(fault: Exception) -> Reply:
+    kind, text = refusal(fault)
+    if kind != "declined":
+        traceback.print_exc()
+    kind = "memory" if "can't allocate memory" in text else kind
+    return msgspec.convert({"kind": kind, "text": text.encode("utf-8", "replace").decode()}, Reply)
 
 
 def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
@@ -204,7 +200,7 @@ def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
         try:
             if names := getattr(guest, order.op)(order):
                 reply = msgspec.msgpack.encode(Reply("done", names=names))
-        except (Exception, SystemExit) as fault:
+        except Exception as fault:
             reply = msgspec.msgpack.encode(_told(fault))
         channel.send(reply)
         data = channel.recv(MOST_BYTES)

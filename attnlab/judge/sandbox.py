@@ -304,8 +304,7 @@ def _runs(number: int) -> bool:
 
 def _private_bytes(number: int) -> int:
     """Memory that a process has for itself: what is resident without files and shared memory."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         resident, shared = map(int, Path(f"/proc/{number}/statm").read_text().split()[1:3])
-    except (OSError, ValueError):
-        return 0
-    return (resident - shared) * _PAGE
+        return (resident - shared) * _PAGE
+    return 0

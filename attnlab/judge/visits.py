@@ -108,7 +108,7 @@ class Seat:
         except (Caught, Failed) as fault:
             found, wrong = self.record, isinstance(fault, Caught)
             found.status = "failed" if not wrong else "caught" if found.correct else "wrong"
-            found.reason = escaped(str(fault) if isinstance(fault, Caught) else f"{fault.kind}: {fault}")
+            found.reason = escaped(str(fault))
             found.violations += [found.reason] if found.status == "caught" else []
             found.correct = False
             self.sandbox.close()
@@ -119,11 +119,8 @@ class Seat:
         if not kept:
             return None
         rounds, samples = zip(*kept, strict=True)
-        columns = {
-            "round": tuple(map(float, rounds)),
-            "visit": tuple(float(one // _ROUNDS) for one in rounds),
-        }
-        return Measurement("latency", "s", samples, columns)
+        numbers = tuple(one // _ROUNDS for one in rounds)
+        return Measurement("latency", "s", samples, {"round": rounds, "visit": numbers})
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,8 @@ class Visits:
 
         at_once : calls that one message asks for. strict : hold one of them against the budget of its own inputs.
         """
-        box, rng = seat.sandbox, np.random.default_rng()
+        box, rng, w = seat.sandbox, np.random.default_rng(), self.workload
+        count = max(2, math.ceil(ROWS / (w.batch * w.heads)))  # rows, other ones of each head
         box.clear()
         asked = [self._asked(seat, kind) for kind in kinds]
         order = [asked[at] for at in rng.permutation(len(asked))]
@@ -204,7 +202,7 @@ class Visits:
             if reply != DONE:
                 box.checked(reply)
             for call in group:  # chosen now, and copied before the clock stops
-                rows = self._rows(rng)
+                rows = rng.integers(w.queries, size=(w.batch, w.heads, count))
                 taken.append((call, rows, np.take_along_axis(call.output, rows[..., None], axis=2)))
         seconds = perf_counter() - started
         box.stop()
@@ -215,16 +213,9 @@ class Visits:
             self._check(seat, call, rows, copied, at == held)
         return seconds / max(1, len(asked))
 
-    def _rows(self, rng: np.random.Generator) -> NDArray[np.intp]:
-        """(batch, heads, rows): query rows, other ones of each head."""
-        w = self.workload
-        count = max(2, math.ceil(ROWS / (w.batch * w.heads)))
-        return rng.integers(w.queries, size=(w.batch, w.heads, count))
-
     def _check(self, seat: Seat, call: _Asked, rows: NDArray[np.intp], copied: Array, strict: bool) -> None:
         """Raises Caught where an answer is not that of its inputs."""
-        missing = int(np.count_nonzero(~np.isfinite(call.output.astype(np.float32, copy=False))))
-        if missing or not np.isfinite(copied.astype(np.float32)).all():
+        if not all(np.isfinite(one.astype(np.float32)).all() for one in (call.output, copied)):
             raise Caught(f"{call.kind}: numbers of an answer were not there when it said that it was done")
         cut, found = self._cut(call.inputs, rows), copied.astype(np.float64)
         exact = np.empty(found.shape)
@@ -265,23 +256,24 @@ class Visits:
         for seat in racing:
             seat.attempt(self.open, seat, load_seconds)
             seat.attempt(self._warm, seat)
-        odd = {id(seat): int(random.integers(rounds)) for seat in racing}
-        strict = {id(seat): int(random.integers(rounds)) for seat in racing}
+        racing = [one for one in racing if one.racing]
+        seconds = max(1e-6, min((one.seconds for one in racing), default=1.0))
+        # the same for all, so that none has a larger part of the empty call in its time
+        at_once = min(_MOST_AT_ONCE, max(1, math.ceil(EMPTY_CALLS * self.empty_seconds / seconds)))
+        odd, strict = random.integers(rounds, size=(2, len(racing)))
         for place in range(rounds):
             for at in random.permutation(len(racing)):
                 seat = racing[at]
-                if place == odd[id(seat)]:
+                if place == odd[at]:
                     seat.attempt(self.turn, seat, [*random.permutation(ODD)])
-                seat.attempt(self._timed, seat, _ROUNDS * number + place, place == strict[id(seat)])
+                seat.attempt(self._timed, seat, _ROUNDS * number + place, at_once, place == strict[at])
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
 
-    def _timed(self, seat: Seat, round_number: int, strict: bool) -> None:
+    def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of calls that is drawn."""
-        calls = min(_MOST_CALLS, max(1, round(_TURN_SECONDS / max(seat.seconds, 1e-6))))
-        at_once = math.ceil(EMPTY_CALLS * self.empty_seconds / max(seat.seconds, 1e-6))
-        at_once = min(_MOST_AT_ONCE, max(1, at_once))
-        calls = max(1, calls + secrets.randbelow(3) - 1) * at_once
+        messages = min(_MOST_CALLS, max(1, round(_TURN_SECONDS / (seat.seconds * at_once))))
+        calls = max(1, messages + secrets.randbelow(3) - 1) * at_once
         calls = max(1, min(calls, _MOST_BYTES // (self._slot_bytes + 2**16)))
         seat.turns.append((round_number, self.turn(seat, [NORMAL] * calls, at_once, strict)))
 
