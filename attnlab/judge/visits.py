@@ -1,9 +1,9 @@
 """Strict visits: inputs of its own for every call, the judge's clock around it, rows to check that are chosen later.
 
-A turn is some calls. While every process of the sandbox is stopped the judge draws the inputs of all of them from the
-system's randomness, keeps a copy, and fills the outputs with NaN. Its clock starts before the sandbox may run and stops
-after the rows that it chose have been copied. So whatever a candidate does with these inputs is on the clock. It learns
-of each call by a message of its own: how many there are, and in which order, it does not know.
+A turn is some calls, one after the other. While every process of the sandbox is stopped the judge draws the inputs of
+a call from the system's randomness, keeps a copy, and fills the output with NaN. Its clock starts before the sandbox
+may run and stops after the rows that it chose have been copied. So whatever a candidate does with these inputs is on
+the clock, and no inputs of another call are there. It does not know how many calls there are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnlab.correctness.expected import expect
 from attnlab.correctness.reference import blocks
 from attnlab.correctness.weighing import anywhere, weigh
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.inside import DONE, Order, Place
+from attnlab.judge.inside import Order, Place
 from attnlab.judge.record import Record, escaped
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
@@ -186,32 +186,37 @@ class Visits:
 
         at_once : calls that one message asks for. strict : hold one of them against the budget of its own inputs.
         """
+        held = secrets.randbelow(len(kinds)) if strict else -1
+        seconds = 0.0
+        for start in range(0, len(kinds), at_once):
+            seconds += self._message(seat, kinds[start : start + at_once], held - start)
+        return seconds / len(kinds)
+
+    def _message(self, seat: Seat, kinds: Sequence[str], held: int = -1) -> float:
+        """Seconds from the moment when the sandbox may run until the answers to one message are there and copied."""
         box, rng, w = seat.sandbox, np.random.default_rng(), self.workload
         count = max(2, math.ceil(ROWS / (w.batch * w.heads)))  # rows, other ones of each head
         box.clear()
         asked = [self._asked(seat, kind) for kind in kinds]
-        order = [asked[at] for at in rng.permutation(len(asked))]
-        groups = [order[start : start + at_once] for start in range(0, len(order), at_once)] or [[]]
-        orders = [Order("call", slots=[one.places for one in group]) for group in groups]
-        taken = list[tuple[_Asked, Array, Array]]()
+        order = Order("call", slots=[one.places for one in asked])
         started = perf_counter()
         box.go_on()
-        for group, one in zip(groups, orders, strict=True):
-            box.send(one)
-            reply = box.receive(_ANSWER_SECONDS)
-            if reply != DONE:
-                box.checked(reply)
-            for call in group:  # chosen now, and copied before the clock stops
-                rows = rng.integers(w.queries, size=(w.batch, w.heads, count))
-                taken.append((call, rows, np.take_along_axis(call.output, rows[..., None], axis=2)))
+        box.send(order)
+        reply = box.receive(_ANSWER_SECONDS)
+        # chosen now, and copied before the clock stops
+        rows = [rng.integers(w.queries, size=(w.batch, w.heads, count)) for _ in asked]
+        taken = [
+            np.take_along_axis(call.output, at[..., None], axis=2)
+            for call, at in zip(asked, rows, strict=True)
+        ]
         seconds = perf_counter() - started
+        box.checked(reply)
         box.stop()
         if box.unasked():
             raise Caught("it sent a message that nobody asked for")
-        held = int(rng.integers(len(taken))) if strict else -1
-        for at, (call, rows, copied) in enumerate(taken):
-            self._check(seat, call, rows, copied, at == held)
-        return seconds / max(1, len(asked))
+        for number, call in enumerate(asked):
+            self._check(seat, call, rows[number], taken[number], number == held)
+        return seconds
 
     def _check(self, seat: Seat, call: _Asked, rows: NDArray[np.intp], copied: Array, strict: bool) -> None:
         """Raises Caught where an answer is not that of its inputs."""
@@ -293,5 +298,5 @@ class Visits:
     def measure_empty(self, seat: Seat) -> None:
         """What a call takes that computes nothing: message, waking, and the way back."""
         self.open(seat, _ANSWER_SECONDS)
-        self.empty_seconds = statistics.median(self.turn(seat, []) for _ in range(20))
+        self.empty_seconds = statistics.median(self._message(seat, []) for _ in range(20))
         seat.sandbox.end_visit()

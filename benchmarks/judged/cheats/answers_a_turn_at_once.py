@@ -1,4 +1,4 @@
-"""It answers all calls of a turn in its first, and then only says that it is done."""
+"""It answers all calls whose inputs are there in the first, and then only says that it is done."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
