@@ -87,7 +87,10 @@ def coverage(rows: list[dict[str, Any]], rounds: int) -> Iterator[tuple[object, 
     generator = random.Random(2026)
     found: dict[tuple[str, str, int], list[tuple[bool, float]]] = {}
     for _, base, other in pairs(rows, rounds):
-        figures = [math.log(compare(*pair).ratio) for pair in zip(base, other, strict=True)]
+        visits = [(*pair, compare(*pair)) for pair in zip(base, other, strict=True)]
+        visits = [one for one in visits if one[2].visits]  # not those of which every round was disturbed
+        base, other = [one for one, _, _ in visits], [one for _, one, _ in visits]
+        figures = [math.log(one.ratio) for _, _, one in visits]
         middle = statistics.median(figures)
         for count in (one for one in COUNTS if one <= len(base) // 2):
             in_a_row = [range(at, at + count) for at in range(0, len(base) - count + 1, max(1, count // 2))]

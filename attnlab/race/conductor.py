@@ -76,13 +76,16 @@ class Conductor:
 
     def __enter__(self) -> Conductor:
         started = monotonic()
-        if self._start == self._begin:
-            for contender in self.contenders:  # libraries are imported side by side
+        try:
+            for contender in self.contenders if self._start == self._begin else ():  # side by side
                 with contextlib.suppress(Failed, OSError):
                     self._nursery(contender)
             for nursery in filter(None, self._nurseries.values()):
-                with contextlib.suppress(Failed):  # told by the contender that is forked from it
+                with contextlib.suppress(Failed):  # then its workers start afresh
                     nursery.wait()
+        except BaseException:
+            self.__exit__()
+            raise
         self.account["importing"] += monotonic() - started
         self._watch = Watch()  # what a nursery takes to import is not another program's
         return self
@@ -107,8 +110,8 @@ class Conductor:
         racing = [
             one for one in self.contenders if (names is None or one.name in names) and one.name not in settled
         ]
-        hung = [one for one in racing if self._hangs(one.name, workload)]
         absent = [one for one in racing if (one.name, workload.device) in self._absent]
+        hung = [one for one in racing if one not in absent and self._hangs(one.name, workload)]
         visit = Visit(
             workload,
             number,
@@ -163,7 +166,7 @@ class Conductor:
             found = self.visit(workload, names, number=number, once=number == 0)
             yield found
             so_far += found
-            if not any(one.outcome is Outcome.MEASURED for one in found):
+            if found and not any(one.outcome is Outcome.MEASURED for one in found):
                 return
             spent = (monotonic() - started) * (number + 2) / (number + 1)
             if number + 1 >= limits.visits and (spent > limits.workload_seconds or enough(merged(so_far))):
@@ -185,7 +188,7 @@ class Conductor:
         count = max((len(set(one.visits.values())) for one in times.values()), default=0)
         if not count or count >= self.limits.most_visits:
             return []
-        best = min(times, key=lambda name: times[name].median)
+        best = min(times, key=lambda name: (is_second_entry(name), times[name].median))
         found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
         settled = {name for name, one in found.items() if one.settled}
         kernels = {
@@ -200,7 +203,7 @@ class Conductor:
 
     def _hangs(self, name: str, workload: Workload) -> bool:
         hung = self._hung[name]
-        return len(hung) >= _HANGS and workload.flops >= min(hung)
+        return len(hung) >= _HANGS and workload.flops >= max(hung)
 
     def _warn(self) -> None:
         """Tell once that other programs take the cores."""
@@ -223,7 +226,7 @@ class Conductor:
         try:
             if nursery := self._nursery(contender):
                 return nursery.fork(), self._folders
-        except Failed:
+        except (Failed, OSError):
             self._nurseries[self._family(contender)] = None
         interpreter, folders = Interpreter(), self._folders
         if contender.elsewhere:

@@ -74,7 +74,7 @@ def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
     clocks contradict each other never counts.
     """
     parts = [turn["waited"] for turn in turns]
-    middle = sorted(parts)[int(len(parts) * _LEFT_OUT)] if parts else 0.0
+    middle = sorted(parts)[int((len(parts) - 1) * _LEFT_OUT)] if parts else 0.0
     return [one > max(most, middle) or one == float("inf") for one in parts]
 
 

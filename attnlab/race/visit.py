@@ -185,7 +185,7 @@ class Visit:
         except Ended as end:
             seat.ended = end.outcome, str(end), ""
         except OSError as fault:
-            seat.ended = Outcome.UNAVAILABLE, f"no process could be started for it: {fault}", ""
+            seat.ended = Outcome.CRASHED, f"the system refused it a process or memory: {fault}", ""
         if seat.ended is not None and seat.process is not None:
             seat.process.end()  # the others may want the memory
 
@@ -288,7 +288,7 @@ class Visit:
             answers=pages[1],
         )
         seat.refreshes, seat.cache = told["refreshes"], told["cache"]
-        seat.setup["bind_s"] = told["bind_s"]
+        seat.setup.setdefault("bind_s", told["bind_s"])  # the first is cold
         seat.inputs = None if seat.refreshes else self.drawn.copy()
 
     def _warm(self, seat: Seat) -> None:
@@ -359,7 +359,7 @@ class Visit:
             seat.pages.fill_nan()
             process.ask("reveal", seconds=seconds)
             process.stop()
-            if self.workload.d_model is None or number % _BLOCK_TURNS == 0:
+            if self.workload.d_model is None or self._random.integers(_BLOCK_TURNS) == 0:
                 reason = answers.astray(
                     self.workload, self._inputs(seat), self._answers(seat), self._less(seat), self._random
                 )
@@ -394,6 +394,8 @@ class Visit:
                     seat.measurements.append(instrument.measurement(found, self.number))
                 except Failed as fault:
                     seat.notes.append(f"its {instrument.quantity} could not be measured: {fault}")
+                    if fault.kind == "timed_out" and seat.process is not None:
+                        seat.process.end()  # it would go on beside the others
 
     def _result(self, seat: Seat, facts: dict[str, str], seconds: float) -> Result:
         common: dict[str, Any] = {

@@ -60,7 +60,8 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
     """The contender to use where one is to do for several workloads, with the number of workloads of each kind.
 
     `lead` holds the least and the greatest speedup over the runner-up where it is decidedly the fastest; `rivals` those
-    not told apart from it, `worst` the workload at which another contender is ahead of it by most.
+    not told apart from it, `open` the workloads where that is so, `worst` the one at which another contender is ahead
+    of it by most.
     """
     if chosen is None:
         return None
@@ -84,6 +85,10 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         "close_to": close_to,
         "tied": len(tied),
         "tied_with": tied_with,
+        "open": [
+            {"rivals": [one for one in cell.won.first if one != name], "heads": cell.at[0], "n": cell.at[1]}
+            for cell in tied
+        ],
         "behind": len(chosen.behind),
         "worst": worst
         and {"by": worst.behind(name), "heads": worst.at[0], "n": worst.at[1], "group": worst.group},

@@ -215,7 +215,9 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             (workload, open_)
             for workload, results in _by_workload(record).items()
             if (open_ := conductor.asked(results))
-            and (_visits(results) < limits.visits or time.monotonic() + took.get(workload, 0.0) < until)
+            and (
+                _next(record, workload) < limits.visits or time.monotonic() + took.get(workload, 0.0) < until
+            )
         ]
         if not lap:
             return
@@ -348,7 +350,8 @@ def carry_out(
         try:
             job.result()
         except Exception as fault:  # submitit raises many kinds; each is one failed shard
-            failed[name] = one_line((job.stderr() or str(fault)).strip().splitlines()[-1])
+            said = (job.stderr() or "").strip() or str(fault) or type(fault).__name__
+            failed[name] = one_line(said.splitlines()[-1])
         tell(f"{name} {'failed' if name in failed else 'is complete'}; its output: {job.paths.stdout}")
 
     try:
