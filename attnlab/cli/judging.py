@@ -73,7 +73,7 @@ def judge(
         raise ValueError(f"--watch expects a folder, got {watch}; make it first")
     workload, _, _ = options.read_workload(given)
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
-    records = list[Record]()
+    records: list[Record] = []
     shown = progress(quiet=quiet or jsonl == "-")
     with _lines(jsonl) as write, shown as bar, terminable(), Judge(reference, workload, **how) as one:
         bar.detail(f"judging against {reference}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from typed import status
 
 from attnlab.errors import Unavailable
 from attnlab.judge import sandbox
@@ -158,6 +160,24 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
             Judge()
     finally:
         sandbox.refused.cache_clear()
+
+
+def test_the_command_writes_a_line_for_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1 where a file holds no candidate; the table has a row for each."""
+    files = {"zeros.py": FILES["zeros"][0], "none.py": "x = 1"}
+    for name, source in files.items():
+        (tmp_path / name).write_text(source)
+    words = ["--reference", "numpy_vectorized", "--heads", "1", "--length", "16", "--trust", "-q"]
+    lines = tmp_path / "out.jsonl"
+    paths = [str(tmp_path / name) for name in files]
+    assert status("judge", *paths, *words, "--jsonl", str(lines)) == 1
+    found = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert {Path(one["name"]).name: one["status"] for one in found} == {
+        "zeros.py": "wrong",
+        "none.py": "refused",
+    }
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in files) and "Without a sandbox" in shown
 
 
 def test_with_trust_no_sandbox_is_needed_and_records_say_so(tmp_path: Path) -> None:
