@@ -110,10 +110,13 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
     if not times:
         return None
     medians = {name: one.median for name, one in times.items()}
+    visits = {name: len({one.visits[index] for index in one.by_round}) for name, one in times.items()}
     order = sorted(medians, key=medians.__getitem__)
-    best = order[0]
+    # one that was soon left out of visits shares too few with the others for all to be compared with it
+    able = [name for name in order if 2 * visits[name] > max(visits.values())]
+    best = able[0]
     against_best = decidable(results.values(), best, margin)
-    for name in order:  # the machine may drift: ahead is ahead visit by visit
+    for name in able:  # the machine may drift: ahead is ahead visit by visit
         if name in against_best and against_best[name].ratio < 1:
             best, against_best = name, decidable(results.values(), name, margin)
     against_baseline = against_best if baseline == best else decidable(results.values(), baseline, margin)

@@ -141,6 +141,15 @@ def test_two_speeds_are_two_groups_of_visits_that_stand_apart(visits, count):
     assert len(found) == count and found[0].seconds <= found[-1].seconds
 
 
+def test_one_that_left_early_is_not_what_all_are_compared_with():
+    """It was lucky in its only visit, and shares no other with those that went on."""
+    slow, quick = np.repeat([1.3, 1.32, 1.28, 1.3], 6), np.repeat([1.0, 1.02, 0.98, 1.0], 6)
+    race = {name: measured(name, one) for name, one in (("a", slow), ("b", quick), ("left", np.full(6, 0.9)))}
+    ranking = rank(race, baseline="a")
+    assert ranking.best.contender == "b" and ranking.of("a").against_best.visits == 4
+    assert winner(ranking).ahead.over == "a"
+
+
 def sittings(means, error=0.02, freedom=7):
     return [Sitting(f"2026-01-0{at + 1}", one, error, freedom, 5) for at, one in enumerate(means)]
 
