@@ -204,9 +204,9 @@ class Experiment:
     title: str
     measure: Callable[[Subject], Iterator[Row]]
     sentence: str
-    numbers: Mapping[str, Callable[[Sequence[Row]], float]]
-    lesson: str
-    charts: tuple[Chart, ...]
+    numbers: Mapping[str, Callable[[Sequence[Row]], float]] = field(default_factory=dict)
+    lesson: str = ""
+    charts: tuple[Chart, ...] = ()
     dtypes: tuple[str, ...] = ("float64",)
 
     @property

@@ -117,7 +117,7 @@ class Part:
         named = fields(cls)  # type: ignore[arg-type]
         reads = {"int": int, "float": float, "str": str}
         try:
-            if str(named[0].type).startswith("tuple"):
+            if named and str(named[0].type).startswith("tuple"):
                 return cls(tuple(map(int, arguments)))  # type: ignore[call-arg]
             read = [reads[str(one.type)](text) for one, text in zip(named, arguments, strict=False)]
             return cls(*read, *arguments[len(read) :])

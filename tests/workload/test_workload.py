@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs, pack, unpack
+from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import ITEM_BYTES
 from attnlab.workload.workload import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT, Workload
 
@@ -230,3 +231,8 @@ def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: A
     """By the first thing that does not fit."""
     with pytest.raises(ValueError, match=message):
         Inputs.of(query, key, value)
+
+
+def test_a_kind_of_mask_may_have_no_fields() -> None:
+    """Its text is its name."""
+    assert Part.parse([]) == Part()
