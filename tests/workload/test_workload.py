@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -234,5 +235,10 @@ def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: A
 
 
 def test_a_kind_of_mask_may_have_no_fields() -> None:
-    """Its text is its name."""
-    assert Part.parse([]) == Part()
+    """One without a name of its own is not registered."""
+
+    @dataclass(frozen=True)
+    class Bare(Part):
+        pass
+
+    assert Bare.parse([]) == Bare()
