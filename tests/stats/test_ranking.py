@@ -147,7 +147,6 @@ def test_one_that_left_early_is_not_what_all_are_compared_with():
     race = {name: measured(name, one) for name, one in (("a", slow), ("b", quick), ("left", np.full(6, 0.9)))}
     ranking = rank(race, baseline="a")
     assert ranking.best.contender == "b" and ranking.of("a").against_best.visits == 4
-    assert winner(ranking).ahead.over == "a"
 
 
 def sittings(means, error=0.02, freedom=7):
