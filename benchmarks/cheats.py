@@ -405,7 +405,7 @@ def with_a_flattering_instrument():
 
     real = Worker.turn
 
-    Worker.turn = lambda self, *asked: (found := real(self, *asked)) | {"seconds": found["seconds"] * 0.65}
+    Worker.turn = lambda self, **asked: (found := real(self, **asked)) | {"seconds": found["seconds"] * 0.65}
     return _honest
 
 

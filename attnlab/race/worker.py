@@ -232,11 +232,12 @@ class Worker:
                 library.time_calls(keeping, 1)
             opened = _clock() - started
             before = {name: count() for name, count in system.COUNTERS.items()}
-            seconds, looped = 0.0, _clock()
+            seconds = between = 0.0
             for _ in range(calls):
+                changing = _clock()
                 self._change_a_key()
+                between += _clock() - changing
                 seconds += library.time_calls(keeping, 1)
-            between = _clock() - looped - seconds
             grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
         finally:
             gc.enable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -151,6 +152,26 @@ def test_a_library_that_ends_its_process_ends_one_contender(
     assert (broken.outcome, sound.outcome) == (Outcome.CRASHED, Outcome.MEASURED), (broken, sound)
     assert "SIGABRT" in (broken.reason or "") and "terminate called" in (broken.reason or "")
     assert "numba_fused" not in facts and facts["numpy_vectorized"]["versions"]["numpy"]
+
+
+def test_a_worker_that_tells_too_little_time_has_no_speed(tmp_path: Path) -> None:
+    """Its library's own instrument is replaced; what it does not tell must not pass for something else."""
+    flatters = (
+        HONEST.format(what="")
+        + """
+from attnlab.libraries.numpy_library import NumPy
+real = NumPy.time_calls
+NumPy.time_calls = lambda self, *asked: 0.3 * real(self, *asked)
+"""
+    )
+    (tmp_path / "flatters.py").write_text(flatters)
+    limits = replace(REAL, turn_seconds=0.05)
+    with Conductor(
+        parse_all(["flatters", "numpy_vectorized"]), folders=[tmp_path], limits=limits
+    ) as conductor:
+        told, honest = conductor.visit(Workload(heads=2, queries=256, keys=256, head_dim=16))
+    assert told.latency is not None and told.uncounted
+    assert honest.latency is not None
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:
