@@ -350,9 +350,9 @@ class Visit:
         with self._activity("timed"):
             stolen, moment, began = steal_seconds(), time.time(), self._clock()
             opening = seat.seconds < _LONG_SECONDS
-            turn = process.ask(
-                "turn", seconds=seconds, calls=seat.calls, opening=opening, answer=dict[str, float]
-            )
+            # one more or not: who skips every second call must not skip only those that are never checked
+            calls = seat.calls + int(self._random.integers(2)) * (opening or seat.calls > 1)
+            turn = process.ask("turn", seconds=seconds, calls=calls, opening=opening, answer=dict[str, float])
             bracket = self._clock() - began
             stolen = steal_seconds() - stolen
         with self._activity("between turns"):
