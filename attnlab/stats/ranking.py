@@ -210,9 +210,13 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     places = {name: at for at, name in enumerate(every)}
     others = [one for one in ranking.standings if one.implementation != best.implementation]
     compared = [one for one in others if one.against_best is not None]
-    by_kernel: dict[str, list[str]] = {}
-    for one in ranking.first:
-        by_kernel.setdefault(one.implementation, []).append(one.contender)
+    by_kernel: dict[str, list[str]] = {one.implementation: [] for one in ranking.first}
+    for one in (
+        ranking.standings
+    ):  # a name that left early may stand for its kernel, unless it is known to be slower
+        slower = one.against_best is not None and one.against_best.kind is Kind.SLOWER
+        if one.implementation in by_kernel and not slower:
+            by_kernel[one.implementation].append(one.contender)
     names = [min(same, key=lambda name: (name not in order, places[name])) for same in by_kernel.values()]
     if not others:
         sure = Sure.ALONE

@@ -149,6 +149,18 @@ def test_one_that_left_early_is_not_what_all_are_compared_with():
     assert ranking.best.contender == "b" and ranking.of("a").against_best.visits == 4
 
 
+def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
+    """Two names of one fused kernel are no rivals; the first in the run's order is named."""
+    noise = 1 + 0.02 * np.resize([-1, 0, 1, 0, 1, -1], 24)
+    for early, named in ((1.01, "own"), (2.0, "alias")):
+        race = {
+            "own": measured("own", early * noise[:6], kernel="flash attention"),
+            "alias": measured("alias", noise, kernel="flash attention"),
+            "other": measured("other", 1.5 * noise[::-1]),
+        }
+        assert winner(rank(race, baseline="other"), ["own", "alias", "other"]).first == (named,)
+
+
 def sittings(means, error=0.02, freedom=7):
     return [Sitting(f"2026-01-0{at + 1}", one, error, freedom, 5) for at, one in enumerate(means)]
 
