@@ -60,6 +60,8 @@ class Library(ABC):
     device = "cpu"
     #: "warm" where a timed call finds its inputs in cache as the call before left them, else "cold"
     cache = "warm"
+    #: whether its calls are timed by a clock of the device, which leaves out what the host does around them
+    own_clock = False
     #: whether an array can be written into where it lies
     in_place = True
     #: why it does not compute in a number format, by format

@@ -54,6 +54,7 @@ class Torch(Library):
         if device == "cuda" and not torch.cuda.is_available():
             raise Unavailable("no CUDA device is usable by this PyTorch; use --device cpu")
         self.device = device
+        self.own_clock = device == "cuda"
         self.cache = "cold" if device == "cuda" else "warm"
         self._flush: Any = None
 

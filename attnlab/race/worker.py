@@ -196,7 +196,7 @@ class Worker:
     def warm(self, least_seconds: float) -> dict[str, float]:
         """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time.
 
-        ``between_s`` is what else a call of a turn takes: its inputs are changed.
+        ``between_s`` is what else a call of a turn takes: its inputs are changed, and what a device's clock leaves out.
         """
         library, call, started = _there(self._library), _there(self._call), _clock()
         least = {"seconds": math.inf, "processor_s": math.inf}
@@ -211,7 +211,12 @@ class Worker:
             }
         started = _clock()
         self._change_a_key()
-        return {**least, "between_s": _clock() - started}
+        between = _clock() - started
+        if library.own_clock:
+            started = _clock()
+            timed = library.time_calls(call, 1)
+            between += _clock() - started - timed
+        return {**least, "between_s": between}
 
     def turn(self, calls: int, opening: bool) -> dict[str, float]:
         """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
@@ -234,10 +239,13 @@ class Worker:
             before = {name: count() for name, count in system.COUNTERS.items()}
             seconds = between = 0.0
             for _ in range(calls):
-                changing = _clock()
+                began = _clock()
                 self._change_a_key()
-                between += _clock() - changing
-                seconds += library.time_calls(keeping, 1)
+                changed = _clock()
+                timed = library.time_calls(keeping, 1)
+                # a device's own clock leaves out what the host does around a call
+                between += (_clock() - began - timed) if library.own_clock else changed - began
+                seconds += timed
             grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
         finally:
             gc.enable()
@@ -288,6 +296,8 @@ class Worker:
         """The backend's library, opened and set up once."""
         if self._library is None or self._library.device != device:
             contender = _there(self._contender)
+            if device != "cpu":
+                system.confine(device)  # a device's driver maps far more than it takes
             self._library = library = _there(self._backend).open(device)
             if contender.deterministic:
                 if not hasattr(library, "be_deterministic"):
