@@ -47,9 +47,9 @@ for d_k in (4, 16, 64, 256):
 # ## 2. A softmax freezes
 #
 # Take n logits that are independent and normal with standard deviation β. Two things compete. A key far above the
-# others has an exponentially larger weight; but there are many more keys in the middle. For small β the many win, and
-# the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida 1981),
-# and a softmax is called **frozen** beyond β_c = √(2 ln n).
+# others has an exponentially larger weight. But there are many more keys in the middle. For small β the many win,
+# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida
+# 1981), and a softmax is called **frozen** beyond β_c = √(2 ln n).
 
 # %%
 beta_c = attnlab.theory.critical_beta(N)
@@ -57,14 +57,15 @@ print(f"over n = {N} keys the softmax freezes around β = {beta_c:.2f}")
 print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 
 # %% [markdown]
-# Without the root β is about √d_k, so that over 1024 keys a softmax of more than 14 dimensions is frozen. With it β
-# is 1 for every d_k. **So the root keeps a softmax over random inputs from freezing.** Frozen, a few keys hold the
-# weight: the largest has .39 of it at β_c, .71 at β = 8, on average.
+# Without the root β is about √d_k. Over 1024 keys, a softmax of more than 14 dimensions is then frozen. With the
+# root β is about 1 for every d_k. **So the root keeps a softmax over normal inputs from freezing.** Frozen means
+# that a few keys hold the weight. The largest weight averages .39 at β_c and .71 at β = 8.
 #
 # ## 3. Seen through a fused kernel
 #
-# PyTorch's `scaled_dot_product_attention` returns outputs only; with keys and values chosen for it, `attnlab.observe`
-# reads entropy and largest weight of every row out of them. The curves are exact integrals of the theory.
+# PyTorch's `scaled_dot_product_attention` returns outputs only. With keys and values chosen for the purpose,
+# `attnlab.observe` reads entropy and largest weight of every row out of them. The curves are exact integrals of the
+# theory.
 
 # %% Largest weight and entropy of a row against d_k, unscaled and scaled: measured points lie on the predicted curves
 dims = (2, 4, 8, 16, 32, 64, 128)
@@ -112,16 +113,16 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
-# few percent at d_k = 64, more with d_k. For the median row it is true only from d_k of about 1,400 on. Freezing
-# means few keys; J → 0 needs β ≫ β_c. The scaled rows have small Jacobians too, because their weight is spread over a
-# thousand keys. To choose among them, training must make β larger. Whether a model *learns* without the root is
-# another question, about training.
+# few percent at d_k = 64, more at a larger d_k. For the median row it is true only from d_k of about 1,400 on.
+# Freezing leaves a few keys. J → 0 needs a single one, and so β ≫ β_c. The scaled rows have small Jacobians too,
+# because their weight is spread over a thousand keys. To choose among them, training must lift some logits far above
+# the others. Whether a model *learns* without the root is another question, about training.
 #
 # ## 5. What the root does not do
 #
 # It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴. A mean of the
 # queries spreads every row. A mean of the keys shifts a row, which the softmax does not see. Training moves all of
-# this. What counts is β:
+# this. For normal logits only β counts:
 
 # %%
 for sigma in (1.0, 2.0, 3.0):

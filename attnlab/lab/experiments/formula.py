@@ -1,10 +1,11 @@
 """What does softmax(scale · q kᵀ) v compute, and which shapes does it take?
 
-There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are positive and add up
-to 1 over the keys it sees, p_ij = e^{s_ij} / Σ_l e^{s_il}, and its output is the mean of the values under them, o_i =
-Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1). So the numbers of queries and keys are independent, and so are the
-widths of keys and values; the same permutation of all tokens permutes the output; and under a causal mask the output of
-a prefix does not depend on what follows it.
+There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The weights of a query are positive and add
+up to 1 over the keys it sees: p_ij = e^{s_ij} / Σ_l e^{s_il}. Its output is the mean of the values under these
+weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
+
+So the numbers of queries and keys are independent, and so are the widths of keys and values. The same permutation of
+all tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
 """
 
 from __future__ import annotations
@@ -147,12 +148,12 @@ EXPERIMENT = Experiment(
     title="The formula, index by index",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="No error exceeds {worst:.2f} of what its roundings predict. Without the softmax the sum Σ_j s_ij "
-    "v_j over 128 keys would be {ratio:.0f} times the size of the output.",
+    sentence="The largest error is {worst:.2f} of what roundings predict. Without the softmax, the sum Σ_j s_ij v_j "
+    "over 128 keys is {ratio:.0f} times the size of the output.",
     numbers={"worst": measured(ERROR, max), "ratio": measured("rms of Σ s v / rms of Σ p v", keys=128)},
-    lesson="The table of scores is not symmetric in general; it is where queries and keys are equal. For one "
-    "query a score is the key's length times a cosine, up to a factor: a longer key can outweigh a better aligned "
-    "one. The output is linear in the values and never larger than the largest of them.",
+    lesson="The table of scores is not symmetric in general. It is if queries and keys are equal. For one query a "
+    "score is the length of the key times a cosine, times a constant. So a longer key can outweigh a better aligned "
+    "one. The output is linear in the values. It is never longer than the longest of them.",
     charts=(
         Chart(
             title="No error above what roundings predict",

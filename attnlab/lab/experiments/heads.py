@@ -1,9 +1,9 @@
 """Do heads interact, and what do they cost?
 
-Each of H heads of dimension d_model/H projects the whole embedding, has a softmax of its own, and takes 1/H of the
-operations of a full-width head; together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n²
-exponentials. They meet in W_O alone: Concat(z) W_O = Σ_h z^h W_O^h, W_O^h being the rows of head h. The formula as it
-is written holds a table of n² scores a head; whether a kernel does decides what memory it takes.
+Each of H heads of dimension d_model/H projects the whole embedding and has a softmax of its own. It takes 1/H of the
+operations of a full-width head. Together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n²
+exponentials. They meet only in W_O: Concat(z) W_O = Σ_h z^h W_O^h, with W_O^h the rows of head h. The formula as it
+is written holds a table of n² scores for each head. Whether a kernel does decides what memory it takes.
 """
 
 from __future__ import annotations
@@ -133,17 +133,16 @@ EXPERIMENT = Experiment(
     title="Heads: independence and cost",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="No head changes another by a bit. 16 heads of d_model/16 take {many:.2f} times the FLOPs of one "
-    "full-width head. At n = 1024 with 8 heads a call in float32 holds {eager:.1f} tables of scores in PyTorch's "
-    "eager attention and {fused:.2f} in its fused one.",
+    sentence="Changing one head changes no bit of the others. 16 heads of d_model/16 take {many:.2f} times the FLOPs "
+    "of one full-width head. At n = 1024 and 8 heads a call in float32 holds {eager:.1f} tables of scores in "
+    "PyTorch's eager attention, and {fused:.2f} in its fused one.",
     numbers={
         "many": measured(FLOPS, heads=16),
         "eager": measured(OF_TABLE, backend="torch_eager"),
         "fused": measured(OF_TABLE, backend="torch_sdpa"),
     },
-    lesson="Many heads take the same matrix products as one of full width, and H times the exponentials; what "
-    "time they take is another matter, which a race decides. A kernel that never holds the table of scores needs "
-    "little memory beyond its output.",
+    lesson="Many heads take as many multiplications as one of full width, and H times the exponentials. Which takes "
+    "less time, a race decides. A kernel that never holds the table of scores needs little memory beyond its output.",
     charts=(
         Chart(
             title="A table of scores decides the memory",

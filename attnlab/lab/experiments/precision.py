@@ -1,19 +1,21 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format, and the sum of n of them, for equal logits, above ln(max) − ln n: exp(s)/Σ
-exp(s) then gives 1/∞ = 0 for every key, above ln(max) ∞/∞ and, where all logits are very negative (−110 in float32),
-0/0, a NaN. A softmax that first subtracts the row's largest logit has a largest exponent of 0 and meets neither, unless
-n itself exceeds the largest number of its sum's format. A single weight still underflows: a key whose logit lies Δ
-below n − 1 equal ones has the weight e^{−Δ}/(n − 1), rounded to 0 below half the smallest subnormal number. A kernel
-that flushes subnormal numbers loses it earlier: as soon as e^{−Δ} is below about the smallest normal number, where it
-flushes the exponential, or the weight itself, where it flushes that. Many processors
-compute slowly with subnormal numbers: a kernel that keeps them takes longer where most weights are subnormal.
+e^x overflows above ln(max) of its format. The sum of n equal ones overflows above ln(max) − ln n: exp(s)/Σ exp(s) is
+then 1/∞ = 0 for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110 in float32) it is
+0/0, again a NaN. A softmax that first subtracts the row's largest logit meets none of these, unless n itself exceeds
+the largest number of the format of its sum.
 
-A stored number is off by 0.42 u in the root mean square, u being 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16.
-In 16 bits nothing else counts, and three errors can be predicted: that of storing the output alone (full precision
-inside), the weights too, or the scores too. A measured error must lie within five standard errors, or a quarter, of the
-nearest one; the quarter, because roundings of similar mantissas are from 1/1.47 to 1.36 times the average. In float32
-the roundings of arithmetic count several times more: the budget takes sums in order, and is a bound.
+A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1). It is
+rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier. It
+may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
+subnormal numbers. So a kernel that keeps them takes longer if most weights are subnormal.
+
+A stored number is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and
+2⁻⁸ in bfloat16. In 16 bits nothing else counts, and three errors can be predicted: the output is stored (full
+precision inside), the weights too, or the scores too. A measured error must lie within five standard errors of the
+nearest one, or within a quarter. The quarter is chosen: numbers with similar leading digits round by 0.68 to 1.36
+times the average. In float32 the roundings of arithmetic count several times more. There the budget takes sums in
+order, and is a bound.
 """
 
 from __future__ import annotations
@@ -213,11 +215,11 @@ EXPERIMENT = Experiment(
     title="Number formats: overflow, underflow and rounding",
     measure=measure,
     dtypes=DTYPES,
-    sentence="A softmax that does not subtract its largest logit returns zeros over 1024 equal logits above "
-    "{half:.2f} in float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}. In bfloat16 the "
-    "relative error of PyTorch's eager attention goes from {small:.1e} to {large:.1e} as the logits grow from a "
-    "standard deviation of 0.25 to 16, and that of its fused one from {fused:.1e} to {fused_large:.1e}. With subnormal "
-    "weights a call takes up to {slowest:.1f} times as long.",
+    sentence="Without subtracting the largest logit, 1024 equal logits get weights of zero above {half:.2f} in "
+    "float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}. Let the logits in bfloat16 "
+    "grow from a standard deviation of 0.25 to 16. The relative error of PyTorch's eager attention then goes from "
+    "{small:.1e} to {large:.1e}, that of its fused one from {fused:.1e} to {fused_large:.1e}. With subnormal weights "
+    "a call takes up to {slowest:.1f} times as long.",
     numbers={
         "half": measured(LIMIT, keys=1024, dtype="float16"),
         "single": measured(LIMIT, keys=1024, dtype="float32"),
@@ -229,12 +231,11 @@ EXPERIMENT = Experiment(
         "fused_large": _LARGE(value=16.0, backend="torch_sdpa"),
         "slowest": measured(SUBNORMAL, max),
     },
-    lesson="Subtract the largest logit; over 1024 equal logits exp(s)/Σ exp(s) fails in float16 above a logit of 4.16, "
-    "with zeros instead of an error, and with NaN below −17.33. Keep scores of float16 inputs in float32: q·k can pass "
-    "65504 while the scaled logit is harmless, and then no subtraction helps. A tolerance can be derived, up to the "
-    "factor that an estimate needs, here a quarter. In 16 bits errors hardly grow from 256 keys on. With the standard "
-    "deviation of the logits they grow where scores are stored in 16 bits, and not where weights are: a kernel that "
-    "keeps its scores in float32 is the safer one for large logits.",
+    lesson="Subtract the largest logit. Else 1024 equal logits above 4.16 give zeros in float16 without an error, and "
+    "logits below −17.33 give NaN. Keep scores of float16 inputs in float32: q·k can pass 65504 although the scaled "
+    "logit is harmless, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys on. With the "
+    "standard deviation of the logits they grow if scores are stored in 16 bits, but not if only weights are. So a "
+    "kernel that keeps its scores in float32 is the safer one for large logits.",
     charts=(
         Chart(
             title="A key this far below the others weighs nothing",

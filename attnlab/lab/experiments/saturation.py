@@ -1,18 +1,17 @@
 """When do few keys take the weight: as d_k grows, as the temperature falls, as the sequence gets longer?
 
-Given its query, a row of standard normal inputs has n independent normal logits of standard deviation β: about √d_k
-without the scale, about 1 with it. The softmax over them is Derrida's random energy model (1981) at the temperature
-1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many keys, and the
-entropy is about ln n − β²/2. At lower ones a few keys hold it, and in the limit of many keys their weights follow the
-Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for normal logits.
-Components of ±1, whose products have shorter tails, freeze at d_k = 3.05 ln n. At real n the transition is gradual:
-curves are exact integrals at each n.
+Given its query, a row of standard normal inputs has n independent normal logits. Their standard deviation β is about
+√d_k without the scale and about 1 with it. The softmax over them is Derrida's random energy model (1981) at the
+temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many
+keys, and the entropy is about ln n − β²/2. At lower ones a few keys hold it. In the limit of many keys their weights
+then follow the Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for
+normal logits. Components of ±1, whose products have shorter tails, freeze at d_k = 3.05 ln n. At real n the
+transition is gradual: curves are exact integrals at each n.
 
-At a fixed β H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). For a few keys to keep a
-share of the weight at every n, β of normal logits must grow at least as √(2 ln n). β = a ln n (Nakanishi 2025) passes
-that once ln n > 2/a².
-Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}), Δ being the gap between the largest and the smallest.
-And ln Z lies between the largest logit and ln n above it.
+At a fixed β, H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). For a few keys to keep a
+share of the weight at every n, β of normal logits must stay above √(2 ln n) by a constant factor. β = a ln n
+(Nakanishi 2025) passes it once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is
+the gap between the largest and the smallest logit. And ln Z lies between the largest logit and ln n above it.
 """
 
 from __future__ import annotations
@@ -118,10 +117,11 @@ EXPERIMENT = Experiment(
     title="Saturation of the softmax",
     measure=measure,
     dtypes=("float32", "float64"),
-    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the scale, "
-    "and {scaled:.3f} at 256 with 1/√d_k. The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and "
-    "{hot:.2f} ln n at 2.5 times it. From 64 to 16,384 keys it goes from {short:.2f} to {long:.2f} ln n at β = 1. The "
-    "largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} with it.",
+    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the "
+    "scale, and {scaled:.3f} at 256 with 1/√d_k. The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature "
+    "and {hot:.2f} ln n at 2.5 times it. From 64 to 16,384 keys it goes from {short:.2f} to {long:.2f} ln n at β = "
+    "1. The largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} with "
+    "it.",
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
         "many": measured(LARGEST, scaling="unscaled", head_dim=256, keys=KEYS),
@@ -133,11 +133,12 @@ EXPERIMENT = Experiment(
         "logit": measured(OF_HEAD, scaling="unscaled", head_dim=64, keys=KEYS),
         "scaled_logit": measured(OF_HEAD, scaling="scaled", head_dim=64, keys=KEYS),
     },
-    lesson="What decides is the standard deviation β of a row's logits against √(2 ln n). For components of mean 0 and "
-    "unit variance 1/√d_k keeps β at 1 at every d_k, below β_c (3.7 at n = 1024). A weight of .9 over n keys needs a "
-    "gap of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within 2c of each "
-    "other, so that a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at "
-    "c = 8. The largest logit of a head is what QK-Clip bounds during training (Kimi K2, 2507.20534).",
+    lesson="For normal logits the standard deviation β of a row against β_c = √(2 ln n) decides. For components of "
+    "mean 0 and unit variance 1/√d_k keeps β near 1 at every d_k, below β_c (3.7 at n = 1024). Other logits may "
+    "differ: one that lies 9.1 above 1023 equal ones has a weight of .9, and β is only 0.29. A weight of .9 over n "
+    "keys needs a gap of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within "
+    "2c of each other. So a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, "
+    "987,346 at c = 8. The largest logit of a head is what QK-Clip bounds during training (Kimi K2, 2507.20534).",
     charts=(
         Chart(
             title="Unscaled, few keys take the weight",

@@ -1,11 +1,13 @@
 """Do the identities of statistical mechanics hold for every row of every backend, at every temperature?
 
-The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution: energies E = −s, inverse
-temperature b = 1/τ, Z the partition function. Attention takes τ = 1 for the scaled logits, or τ = √d_k for q·k. Then
-the free energy is F = −τ ln Z, the mean energy U = −⟨s⟩ = −d ln Z/db, the entropy H = (U − F)/τ, with dH/dτ =
-Var_p(s)/τ³ ≥ 0, and the heat capacity dU/dτ = b² Var_p(s). The output answers a change of a logit by ∂o/∂s_j =
-b p_j(v_j − o), and one of b by a covariance. These hold for every row. A backend can miss them only by rounding
-(allowed: 1e-11) or by the difference quotient that stands for a derivative (1e-8).
+The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution. Its energies are E = −s,
+its inverse temperature is b = 1/τ, and Z is the partition function. Attention takes τ = 1 for the scaled logits, or τ
+= √d_k for q·k. Then the free energy is F = −τ ln Z, the mean energy U = −⟨s⟩ = −d ln Z/db, and the entropy H = (U −
+F)/τ, with dH/dτ = Var_p(s)/τ³ ≥ 0. The heat capacity is dU/dτ = b² Var_p(s).
+
+The output answers a change of a logit by ∂o/∂s_j = b p_j(v_j − o), and one of b by the covariance of v and s. These
+hold for every row. A backend can miss them only by rounding (allowed: 1e-11) or by the difference quotient that
+stands for a derivative (1e-8).
 """
 
 from __future__ import annotations
@@ -184,8 +186,8 @@ EXPERIMENT = Experiment(
     title="The softmax as thermodynamics",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="At τ = ½, 1 and 2 no identity that needs a derivative is missed by more than {slope:.0e}, and p = "
-    "exp(bs)/Z by no more than {plain:.0e}. Over 49,152 keys in float32 the weights add up to 1 within {sum:.1e}.",
+    sentence="At τ = ½, 1 and 2 every identity with a derivative holds within {slope:.0e}, and p = exp(bs)/Z within "
+    "{plain:.0e}. Over 49,152 keys in float32 the weights add up to 1 within {sum:.1e}.",
     numbers={
         "slope": lambda rows: max(
             (one.measured for one in rows if one.slack == DIFFERENTIAL), default=math.nan
@@ -205,7 +207,7 @@ EXPERIMENT = Experiment(
             marks={"T_c": 1.0},
         ),
         Chart(
-            title="The heat capacity peaks near freezing",
+            title="The heat capacity peaks just above freezing",
             x="temperature",
             x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
             y="heat capacity b² Var_p(s)",

@@ -1,15 +1,15 @@
 """How large are logits: does Var(q·k) grow as d_k, does 1/√d_k keep it at 1, and with what do layers start?
 
-A logit is the dot product of a query and a key, q·k = Σ_c q_c k_c, over d_k components. Where these are independent
-with mean 0 and variances σ_q² and σ_k², its variance is d_k σ_q² σ_k², whatever their distribution: its standard
-deviation grows as √d_k. At σ_q = σ_k = 1 the factor 1/√d_k leaves a variance of 1, and 1/d_k, the scale of μP, leaves
-1/d_k. Logits of one matrix share queries and keys; the standard errors allow for that.
+A dot product q·k = Σ_c q_c k_c has d_k terms. If the components are independent, with mean 0 and variances σ_q² and
+σ_k², its variance is d_k σ_q² σ_k², whatever their distribution. Its standard deviation grows as √d_k. At σ_q = σ_k =
+1 the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP, leaves 1/d_k. Logits of one matrix
+share queries and keys; the standard errors allow for that.
 
-In a layer q and k are projections of x. For |x|² = d_model, as after a layer norm, and independent weights of variance
-σ_w², a logit scaled by 1/√d_k has the variance (d_model σ_w² + σ_b²)² at initialisation, σ_b² being that of the biases,
-0 but for nn.Linear's default: it is 1 only for one of the four usual schemes. In a stack of layers x ← x + W_O
-Attention(x) with a pre-norm |x|² is d_model each time, and so the dot products have the same variance at every depth,
-whatever the scale; without a norm |x|² grows by what each layer adds.
+In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent
+with variance σ_w², and the biases with σ_b². Then a logit q·k/√d_k starts with the variance (d_model σ_w² + σ_b²)².
+Of the four usual schemes only one makes it 1. In a stack of layers x ← x + W_O Attention(x) with a pre-norm, every
+layer sees |x|² = d_model. So q·k has the same variance at every depth, whatever the scale. Without a norm |x|² grows
+by what each layer adds.
 """
 
 from __future__ import annotations
@@ -181,9 +181,9 @@ EXPERIMENT = Experiment(
     about=__doc__,
     title="The variance of the logits",
     measure=measure,
-    sentence="The variance of the logits grows as d_k to the power {unscaled:.3f}; with 1/√d_k the power is "
-    "{scaled:.3f}, with 1/d_k {mup:.3f} (predicted 1, 0, −1). Components of standard deviation 2 give {wide:.1f} d_k "
-    "instead of d_k. At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
+    sentence="The variance of q·k grows as d_k to the power {unscaled:.3f} (predicted: 1). With 1/√d_k the power is "
+    "{scaled:.3f} (0), with 1/d_k {mup:.3f} (−1). Components of standard deviation 2 give {wide:.1f} d_k instead of "
+    "d_k. At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
     "{xavier:.2f} with separate Xavier matrices. Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.1f} "
     "unscaled and {deep_scaled:.1f} with 1/√d_k; under a pre-norm it stays at {pre:.2f}.",
     numbers={
@@ -197,10 +197,9 @@ EXPERIMENT = Experiment(
         "deep_scaled": measured(BY_LAYER, norm="none", scaling="scaled", layer=LAYERS),
         "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
     },
-    lesson="Divide by √d_k where the components have unit variance and mean 0. The factor removes d_k and "
-    "nothing else: components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every "
-    "row. It alone does not make logits start with variance 1: the initialisation decides. And depth enters only where "
-    "nothing is normalised.",
+    lesson="Divide by √d_k if the components have unit variance and mean 0. The factor removes d_k and nothing else. "
+    "Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every row. With "
+    "what variance logits start, the initialisation decides. In this stack depth matters only without a norm.",
     charts=(
         Chart(
             title="The scale 1/√d_k keeps the variance at 1",
