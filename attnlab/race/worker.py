@@ -32,8 +32,8 @@ from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
-#: calls that a warm-up makes at least, unless they take so many seconds
-_CALLS, _LONG = 5, 0.05
+#: calls that a warm-up makes at least, unless they take so many seconds; and those that tell what lies between two
+_CALLS, _LONG, _BETWEEN = 5, 0.05, 2
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 #: as it was before any backend was imported
@@ -112,6 +112,8 @@ class Worker:
         """
         self.declines(workload)
         self._call = self._bound(workload, inputs_of(workload))
+        if workload.device != "cpu":  # a device's library plans or loads its kernel in the first call
+            self._call()
         least = self.warm(0.0)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least["seconds"], least["processor_s"])
@@ -196,7 +198,7 @@ class Worker:
     def warm(self, least_seconds: float) -> dict[str, float]:
         """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time.
 
-        ``between_s`` is what else a call of a turn takes: its inputs are changed, and what a device's clock leaves out.
+        ``between_s`` is what else a call of a turn takes.
         """
         library, call, started = _there(self._library), _there(self._call), _clock()
         least = {"seconds": math.inf, "processor_s": math.inf}
@@ -209,14 +211,15 @@ class Worker:
                 "seconds": min(least["seconds"], seconds),
                 "processor_s": min(least["processor_s"], taken),
             }
-        started = _clock()
+        return {**least, "between_s": min(self._timed(call, 1)[1] for _ in range(_BETWEEN))}
+
+    def _timed(self, call: Callable[[], Any], count: int) -> tuple[float, float]:
+        """Seconds of so many calls; and of the key's change before, and of what a device's clock leaves out."""
+        library, began = _there(self._library), _clock()
         self._change_a_key()
-        between = _clock() - started
-        if library.own_clock:
-            started = _clock()
-            timed = library.time_calls(call, 1)
-            between += _clock() - started - timed
-        return {**least, "between_s": between}
+        changed = _clock()
+        seconds = library.time_calls(call, count) * count
+        return seconds, (_clock() - began - seconds) if library.own_clock else changed - began
 
     def turn(self, calls: int, opening: bool) -> dict[str, float]:
         """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
@@ -238,14 +241,9 @@ class Worker:
             opened = _clock() - started
             before = {name: count() for name, count in system.COUNTERS.items()}
             seconds = between = 0.0
-            for _ in range(calls):
-                began = _clock()
-                self._change_a_key()
-                changed = _clock()
-                timed = library.time_calls(keeping, 1)
-                # a device's own clock leaves out what the host does around a call
-                between += (_clock() - began - timed) if library.own_clock else changed - began
-                seconds += timed
+            for count in (1,) * calls if self._changes else (calls,):
+                timed, other = self._timed(keeping, count)
+                seconds, between = seconds + timed, between + other
             grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
         finally:
             gc.enable()
