@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnlab.errors import Declined
-from attnlab.libraries.foreign_kernels import Made, positive_scale
+from attnlab.libraries.library import Made, positive_scale
 from attnlab.libraries.torch_operators_library import ExecuTorch
 from attnlab.workload.workload import Workload
 

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.foreign_kernels import positive_scale
-from attnlab.libraries.library import required
+from attnlab.libraries.library import positive_scale, required
 from attnlab.libraries.torch_attention import KEYWORDS, Limits, Sides, refusal, tensor_of
 from attnlab.workload.workload import Workload
 

@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.libraries.foreign_kernels import Made, Recipe
-from attnlab.libraries.library import required
+from attnlab.libraries.library import Made, Recipe, required
 from attnlab.libraries.runtimes_library import run_ggml
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.workload import GIVEN, Workload

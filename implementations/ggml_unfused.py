@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.foreign_kernels import Made, Recipe
-from attnlab.libraries.library import required
+from attnlab.libraries.library import Made, Recipe, required
 from attnlab.libraries.runtimes_library import run_ggml
 from attnlab.workload.workload import Workload
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnlab.libraries.foreign_kernels import positive_scale
+from attnlab.libraries.library import positive_scale
 from attnlab.libraries.torch_library import Keras
 
 keras = Keras.opened()

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.foreign_kernels import Made, Recipe, positive_scale
-from attnlab.libraries.library import required
+from attnlab.libraries.library import Made, Recipe, positive_scale, required
 from attnlab.libraries.runtimes_library import one_operator, packed, run_onnx, unpacked
 
 required("onnx", "onnxruntime", extra="onnxruntime")

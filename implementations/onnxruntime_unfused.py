@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.foreign_kernels import Made, Recipe
-from attnlab.libraries.library import required
+from attnlab.libraries.library import Made, Recipe, required
 from attnlab.libraries.runtimes_library import Node, graph, run_onnx
 from attnlab.workload.workload import Workload
 

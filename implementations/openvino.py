@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.foreign_kernels import Recipe, positive_scale
+from attnlab.libraries.library import Recipe, positive_scale
 from attnlab.libraries.runtimes_library import OpenVino, openvino_lacks, run_openvino
 
 ov = OpenVino.opened()

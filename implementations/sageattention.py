@@ -17,8 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attnlab.libraries.foreign_kernels import positive_scale
-from attnlab.libraries.library import required
+from attnlab.libraries.library import positive_scale, required
 from attnlab.libraries.torch_attention import Limits, dense_rows, refusal
 from attnlab.workload.workload import Workload
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from attnlab.libraries.foreign_kernels import Made
+from attnlab.libraries.library import Made
 from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_compiled import Compiled, require_compiler
 from attnlab.workload.mask_kinds import band

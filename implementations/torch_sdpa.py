@@ -13,7 +13,7 @@ because the CPU flash kernel would answer NaN to it under a causal mask.
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.libraries.foreign_kernels import positive_scale
+from attnlab.libraries.library import positive_scale
 
 LIBRARY = "torch"
 EMPTY_ROWS = {"cpu": "zeros"}

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from attnlab.backends.keywords import told
-from attnlab.libraries.foreign_kernels import Made, positive_scale
-from attnlab.libraries.library import required
+from attnlab.libraries.library import Made, positive_scale, required
 from attnlab.libraries.torch_attention import HALVES, KEYWORDS, Limits, Sides, dense_rows, refusal
 from attnlab.workload.workload import Workload
 

@@ -146,7 +146,7 @@ class Guest:
         """The operators that ran in one call; none where the library tells none."""
         if self._library.name != "torch":
             return []
-        from attnlab.libraries.torch_kernels_that_ran import recorded
+        from attnlab.libraries.torch_library import recorded
 
         with recorded("cpu") as record:
             self.call(order)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,9 +55,6 @@ class NumPy(Library):
     def shares_memory(self, one: Any, other: Any) -> bool:
         arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
         return arrays and np.shares_memory(one, other)
-
-    def concatenate(self, arrays: Sequence[Any], axis: int) -> Any:
-        return np.concatenate(list(arrays), axis=axis)
 
     def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
         return lambda array: array.take(places, axis=0)

@@ -21,8 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.foreign_kernels import Programs, Recipe
-from attnlab.libraries.library import Call
+from attnlab.libraries.library import Call, Programs, Recipe
 from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
 # -- ONNX Runtime --------------------------------------------------------------------------------------

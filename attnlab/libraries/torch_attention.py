@@ -25,7 +25,7 @@ import torch.backends.cuda
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attnlab.libraries.foreign_kernels import positive_scale
+from attnlab.libraries.library import positive_scale
 from attnlab.text import one_line
 from attnlab.workload.mask_kinds import Causal, band
 from attnlab.workload.masks import Mask

@@ -11,7 +11,7 @@ import pytest
 from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import open_library
-from attnlab.libraries.torch_kernels_that_ran import kernels_of
+from attnlab.libraries.torch_library import kernels_of
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.workload import Workload
 
