@@ -7,7 +7,7 @@ goes without: a packed projection, scaled_dot_product_attention, and a projectio
 result.
 
 Its mask is True where a key is *hidden*, the opposite of `scaled_dot_product_attention`; a query that sees no key
-comes out as NaN, and so is declined. It has no grouped heads, soft cap, sinks or rotary positions, and one scale.
+comes out as NaN, and so is declined. It has no grouped heads, soft cap or sinks, and one scale.
 
 Time: the four projections, 8·b·n·d_model² floating-point operations for self-attention, and 4·b·n_q·n_k·d_model of the
 core. Memory: on the CPU the fast path holds a score matrix, O(n_q·n_k); without it the output and arrays like it,

@@ -38,7 +38,6 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "head_dim": st.integers(1, 9),
         "value_dim": st.none() | st.integers(1, 9),
         "d_model": st.none(),
-        "rotary": st.just(False),
         "causal": st.sampled_from([False, "top_left", "bottom_right"]),
         "window": st.none() | st.tuples(side, side),
         "key_lengths": st.none() | st.tuples(*[st.integers(0, keys)] * batch),
@@ -56,7 +55,6 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
 def blocks(draw: st.DrawFn, longest: int = 9) -> Workload:
     """Any multi-head block that can be written down: any core, with a width that its heads need not divide."""
     core = draw(workloads(longest))
-    rotary = core.head_dim % 2 == 0 and draw(st.booleans())
     asked: dict[str, Any] = {"layout": "bhsd", "storage": "contiguous"}
     asked |= {"distribution": "normal", "direction": "forward"}
-    return core.with_(d_model=draw(st.integers(1, 9)), rotary=rotary, **asked)
+    return core.with_(d_model=draw(st.integers(1, 9)), **asked)

@@ -1,24 +1,23 @@
 """One implementation of attention: what it declines, and its calls, ready for a clock.
 
-A call is put together of keywords, `prepare`, stored keys and the block around it. What costs time and belongs to the
-work is within the call; all else is done before, once.
+A call consists of keywords, `prepare`, keys that are gathered (``storage=packed|paged``) and the block around it. What
+is part of the work happens within the call. Everything else happens once, before it.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.block import BlockCall, Core, Held
 from attnlab.backends.keywords import given, in_form, not_in_form, unsupported
-from attnlab.backends.storage import STORED, not_stored
 from attnlab.errors import Declined, Refusal
 from attnlab.libraries.library import Arrays, Call, Library, open_library
 from attnlab.workload.drawing import inputs_of
@@ -27,6 +26,9 @@ from attnlab.workload.workload import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT, Wo
 
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
+#: the keys of a page, and the random stream of a workload's seed by which pages are shuffled (`workload.drawing` has
+#: the other streams)
+PAGE, _SHUFFLE = 16, 9
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Backend:
 
     The fields are what a file may define (`attnlab.backends.discovery`). `options` are the keywords that `attend`
     takes, or `block` where it computes whole multi-head blocks; `settings` its own settings with the values they have;
-    `mask_form` in which of `keywords.FORMS` it is handed a mask, None for as its keywords say.
+    `mask_form` is the one of `keywords.FORMS` in which it is handed a mask, None where its keywords decide.
     """
 
     name: str
@@ -59,7 +61,7 @@ class Backend:
         return open_library(self.library, device)
 
     def zeros_empty_rows(self, device: str) -> bool:
-        """Whether a query that sees no key gets zeros from it, on `device`, without help."""
+        """Whether it gives zeros on `device` for a query that sees no key, without help."""
         said = self.empty_rows.get(device) if isinstance(self.empty_rows, Mapping) else self.empty_rows
         return said == "zeros"
 
@@ -76,7 +78,7 @@ class Backend:
             or library.declines(workload.dtype)
             or not_in_form(workload, self.mask_form, self.options)
             or unsupported(told, self.options)
-            or not_stored(workload, library)
+            or self._not_stored(workload, library)
             or self._not_this_direction(workload, library)
             or self._own_refusal(told.core if self.block is None else told)
         )
@@ -92,9 +94,17 @@ class Backend:
             return Refusal("d_model", reason)
         elif self.block is not None and projection is not None:
             return Refusal("d_model", "it computes the block in one piece; leave out projection")
-        elif self.block is not None and workload.rotary and "rotary" not in self.options:
-            return Refusal("rotary", "its block() takes no rotary positions")
         return None
+
+    def _not_stored(self, workload: Workload, library: Library) -> Refusal | None:
+        """Why keys and values cannot lie as the workload's `storage` says, or None."""
+        if workload.storage == CONTIGUOUS:
+            return None
+        if workload.backward:
+            reason = f"gradients are computed on contiguous keys and values only, not {workload.storage}"
+            return Refusal("storage", reason)
+        reason = f"attnlab's {library.name} library does not take rows by their numbers"
+        return None if hasattr(library, "taking") else Refusal("storage", reason)
 
     def _not_this_direction(self, workload: Workload, library: Library) -> Refusal | None:
         if LOG_SUM in workload.results and self.attend_with_log_sum is None:
@@ -110,7 +120,7 @@ class Backend:
         return None if known or workload.masked.empty_rows(workload.shape) is None else UNKNOWN_GRADIENTS
 
     def _own_refusal(self, workload: Workload) -> Refusal | None:
-        """By the file's own word; and a scale that it does not take."""
+        """What the file's own `declines` says. Also a scale that it does not take."""
         if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
             reason = "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
             return Refusal("scale", reason)
@@ -147,13 +157,13 @@ class Backend:
         upstream: Any = None,
         projection: str | None = None,
     ) -> Callable[[], Any]:
-        """As `bind`, on query, key and value (and the output's gradient) that are the library's already."""
+        """Like `bind`, on query, key and value (and the output's gradient) that are arrays of the library already."""
         return Calling(self, workload, inputs, self.open(workload.device)).call(arrays, upstream, projection)
 
     def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         """What a call of `bind` returned, by name, as NumPy arrays.
 
-        Raises ValueError where it is another library's array, or its shape or its dtype is not what the workload asks.
+        Raises ValueError for an array of another library, and for a shape or a dtype that was not asked for.
         """
         names, library = workload.results, self.open(workload.device)
         if LOG_SUM in names and not (isinstance(returned, tuple) and len(returned) == len(names)):
@@ -189,10 +199,10 @@ def _kind(cls: type) -> str:
 
 @dataclass(frozen=True)
 class Calling:
-    """One backend, asked for `workload` on `inputs`, whose arrays its `library` has.
+    """One backend, asked for `workload` on `inputs`, in arrays of its `library`.
 
-    Once a call is made, `held` are the arrays that it reads, as far as its answer changes with them in a known way, and
-    `again` makes the call anew where other numbers in them have to be prepared.
+    Once a call is made, `held` are the arrays that it reads and that may be filled with other numbers. `again` makes
+    the call anew where other numbers have to be prepared.
     """
 
     backend: Backend
@@ -203,44 +213,43 @@ class Calling:
     again: list[Callable[[], Call]] = field(default_factory=list)
 
     def call(self, arrays: Arrays | None = None, upstream: Any = None, projection: str | None = None) -> Call:
-        """A call without arguments, on query, key and value and the output's gradient, if they are there already."""
+        """A call without arguments. arrays, upstream : query, key and value and the output's gradient, if at hand."""
         if self.inputs.block is not None:
             return self._block_call(projection or PROJECTIONS[0])
         arrays = arrays or tuple(one for name in _NAMES for one in self._laid_out(name, self.inputs))
         names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
         for name, one in zip(names, arrays, strict=False):
-            if OUTPUT in self.workload.results:  # what a way back alone was made of stays
+            if (
+                OUTPUT in self.workload.results
+            ):  # a backward pass alone keeps the arrays that it was made from
                 self.held.append(((one,), partial(self._laid_out, name)))
         return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
 
     def function(self) -> Callable[..., Any]:
-        """The call as a function of query, key and value, the library's arrays; it prepares them in every call."""
+        """The call as a function of query, key and value, arrays of the library. It prepares them in every call."""
         attend, completed = self._attending(), self.library.completed
         if completed is None:
             return lambda *arrays: attend(*self._prepared(arrays))
         return lambda *arrays: completed(attend(*self._prepared(arrays)))
 
     def _laid_out(self, name: str, inputs: Inputs) -> Arrays:
-        """(batch, heads, length, dim) to the eye, in memory as the workload's `layout` says."""
+        """An array of shape (batch, heads, length, dim), in memory as the workload's `layout` says."""
         array, dtype = getattr(inputs, name), self.workload.dtype
         if self.workload.layout == "bhsd":
             return (self.library.from_numpy(array, dtype),)
         return (self.library.from_numpy(np.array(array.swapaxes(1, 2), order="C"), dtype).swapaxes(1, 2),)
 
     def _forward(self, arrays: Arrays) -> Call:
-        """`attend` on query, key and value; where keys are stored otherwise they are gathered within the call."""
+        """`attend` on query, key and value. Keys that are not stored contiguously are gathered within the call."""
         workload, attend = self.workload, self._attending()
-        if workload.storage == CONTIGUOUS:
-            return self._on_prepared(attend, arrays)
-        query, *of_keys = arrays
-        stored = STORED[workload.storage].lay(self.library, workload, *map(self.library.to_numpy, of_keys))
+        if workload.storage != CONTIGUOUS:
+            query, *of_keys = arrays
+            stored = store(self.library, workload, *map(self.library.to_numpy, of_keys))
+            laid = (lambda inputs: stored.laid(inputs.key), lambda inputs: stored.laid(inputs.value))
+            self.held.extend(zip(stored.arrays, laid, strict=True))
+            self._prepared((query, *stored.read()))  # what is compiled is compiled now
+            return self._completed(lambda: attend(*self._prepared((query, *stored.read()))))
 
-        laid = (lambda inputs: stored.laid(inputs.key), lambda inputs: stored.laid(inputs.value))
-        self.held.extend(zip(stored.arrays, laid, strict=True))
-        self._prepared((query, *stored.read()))  # what is compiled is compiled now
-        return self._completed(lambda: attend(*self._prepared((query, *stored.read()))))
-
-    def _on_prepared(self, attend: Callable[..., Any], arrays: Arrays) -> Call:
         def made() -> Call:
             return self._completed(partial(attend, *self._prepared(arrays)))
 
@@ -249,12 +258,12 @@ class Calling:
         return made()
 
     def _completed(self, call: Call) -> Call:
-        """A call that returns once its result is computed."""
+        """The same call, which returns only when its result is computed."""
         completed = self.library.completed
         return call if completed is None else lambda: completed(call())
 
     def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
-        """The gradients that are asked for, with the output where that is timed too."""
+        """A call that returns the gradients asked for, and the output where that is timed too."""
         workload, attend = self.workload, self._attending()
         if upstream is None:
             if self.inputs.output_gradient is None:
@@ -289,9 +298,9 @@ class Calling:
         return lambda: computed(x, memory)
 
     def _core(self, *arrays: Any) -> Core:
-        """`attend` for query, key and value of a block that lie as `arrays` do.
+        """`attend` for query, key and value of a block, laid out like `arrays`.
 
-        What it does with `prepare` is done now where that leaves the arrays as they are, else in every call.
+        `prepare` runs in every call, unless it returns these arrays unchanged.
         """
         inner = Calling(self.backend, self.workload.core, self.inputs, self.library)
         attend = inner._attending()
@@ -306,8 +315,8 @@ class Calling:
     def _attending(self) -> Callable[..., Any]:
         """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords.
 
-        With zeros, and -inf for ln Z, where a query sees no key. Raises Declined for gradients of such a query: by an
-        array of a caller's own, of which the workload knows nothing.
+        Where a query sees no key it returns zeros, and -inf for ln Z. Raises Declined for gradients of such a query: a
+        caller's own mask may have one that the workload does not know of.
         """
         backend, workload, library = self.backend, self.workload, self.library
         options = given(self.inputs, backend.options, library, workload.dtype, backend.mask_form)
@@ -332,3 +341,90 @@ class Calling:
             return library.fill(output, rows, 0.0), log_sum
 
         return filled
+
+
+# -- keys and values that do not lie in their order -----------------------------------------------------
+
+
+class Stored(NamedTuple):
+    """Keys and values of one workload, stored as its `storage` says, before the clock starts.
+
+    read : returns key and value, (batch, kv_heads, keys, dim), which every call pays for. arrays : those that hold the
+    keys, and those that hold the values. laid : makes such arrays from a NumPy array.
+    """
+
+    read: Callable[[], tuple[Any, Any]]
+    arrays: Sequence[Arrays]
+    laid: Callable[[NDArray[Any]], Arrays]
+
+
+class Way(NamedTuple):
+    """One way to store rows. laid : (batch, keys, kv_heads, dim) as it is stored. places : the numbers of the rows
+    that are taken. in_order : what was taken as (batch, keys, kv_heads, dim)."""
+
+    laid: Callable[[NDArray[Any]], NDArray[Any]]
+    places: NDArray[np.int64]
+    in_order: Callable[[Any], Any]
+
+
+def store(library: Library, workload: Workload, *of_keys: NDArray[Any]) -> Stored:
+    """Store key and value, (batch, kv_heads, keys, dim), in the library.
+
+    The numbers stay those of the question, so that answer, reference and budgets are those of contiguous arrays.
+    """
+    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
+    way = {"packed": _packed, "paged": _paged}[workload.storage](workload, lengths)
+
+    def laid(array: NDArray[Any]) -> Arrays:
+        return (library.from_numpy(way.laid(array.swapaxes(1, 2)), workload.dtype),)
+
+    (key,), (value,) = arrays = [laid(array) for array in of_keys]
+    take = library.taking(way.places)
+
+    def read() -> tuple[Any, Any]:
+        return way.in_order(take(key)).swapaxes(1, 2), way.in_order(take(value)).swapaxes(1, 2)
+
+    return Stored(read, arrays, laid)
+
+
+def _packed(workload: Workload, lengths: NDArray[np.int64]) -> Way:
+    """A jagged batch: the keys of all batch elements one after the other, without padding, (rows, kv_heads, dim).
+
+    Batch element b has the rows from offset b to offset b + 1, as in `flash_attn_varlen_func` of FlashAttention's
+    package. A last row of zeros stands for all padding.
+    """
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    there = np.arange(workload.keys) < lengths[:, None]
+    places = np.where(there, offsets[:-1, None] + np.arange(workload.keys), offsets[-1])
+
+    def laid(array: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([array[there], np.zeros((1, *array.shape[2:]), array.dtype)])
+
+    return Way(laid, places, lambda taken: taken)
+
+
+def _paged(workload: Workload, lengths: NDArray[np.int64]) -> Way:
+    """Pages of `PAGE` keys, (pages, PAGE, kv_heads, dim), shuffled in one pool for all batch elements.
+
+    The page table is (batch, pages of the longest). One page of zeros fills it where an element has fewer pages. After
+    the last key of an element its page holds zeros. As in PagedAttention (Kwon et al. 2023, section 4.1), with the
+    axes in the order that FlashInfer calls NHD.
+    """
+    most = -(-workload.keys // PAGE)
+    used = np.arange(most) * PAGE < lengths[:, None]
+    order = np.random.default_rng([workload.seed, _SHUFFLE]).permutation(int(used.sum()) + 1)
+    table = np.full((workload.batch, most), order[-1])
+    table[used] = order[:-1]
+
+    def laid(array: NDArray[Any]) -> NDArray[Any]:
+        there = np.arange(most * PAGE) < lengths[:, None]
+        whole = np.zeros((*there.shape, *array.shape[2:]), array.dtype)
+        whole[there] = array[there[:, : workload.keys]]
+        pool = np.zeros((order.size, PAGE, *array.shape[2:]), array.dtype)
+        pool[table[used]] = whole.reshape(workload.batch, most, *pool.shape[1:])[used]
+        return pool
+
+    def in_order(taken: Any) -> Any:
+        return taken.reshape(workload.batch, most * PAGE, *taken.shape[3:])[:, : workload.keys]
+
+    return Way(laid, table, in_order)

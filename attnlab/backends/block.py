@@ -1,14 +1,14 @@
 """A multi-head block around any core: projections, the core, the output projection, by the library's own operations.
 
-How x becomes query, key and value is the contender's choice:
+The contender chooses how x becomes query, key and value (``projection=``):
 
 ``fused``
-    one matrix product with all three matrices one above the other, whose result is cut in three views; for a block with
-    a memory one product for the query and one for keys and values.
+    one matrix product with all three matrices stacked. Its result is cut into three views. A block with a memory takes
+    one product for the query, and one for keys and values.
 ``loop``
     one small product for each head, with the rows of that head, and the results stacked: the slow way.
 
-Cutting the parameters up is preparation.
+The parameters are cut up before the clock starts.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Arrays, Call, Library
-from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Block, Inputs, angles, projected
+from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Block, Inputs
 
-#: query, key and value to the output of all heads, (batch, heads, length, dim) each
+#: from query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]
-#: arrays that a call reads where they lie, and what makes such of other inputs
+#: arrays that a call reads where they lie, and what makes such arrays from other inputs
 Held = tuple[Arrays, Callable[[Inputs], Arrays]]
 
 
 class BlockCall:
     """One block with its arrays in the library, ready to be called: returns y, (batch, queries, d_model).
 
-    `core` is made from the projected query, key and value, once: a backend may prepare itself for them. `held` are the
-    arrays that the call reads, and what makes them of other inputs. Raises ValueError for an unknown projection.
+    core : makes the core for the projected query, key and value, once: a backend may prepare itself for them. held :
+    the arrays that the call reads, and what makes them from other inputs. project : returns query, key and value,
+    (batch, heads, length, dim) each. Raises ValueError for an unknown projection.
     """
 
     def __init__(
@@ -54,19 +55,11 @@ class BlockCall:
         of_keys = block.kv_heads, source
         self._of = {"query": (block.heads, x), "key": of_keys, "value": of_keys}
         self._out = self._linear(lambda block: [block.parameters[name] for name in PARAMETERS[2:]])
-        self._turns = [self._rotation(one) for one in block.positions] if block.rotary else None
-        self._project = self._looped() if projection == "loop" else self._fused()
+        self.project = self._looped() if projection == "loop" else self._fused()
         self._core = core(*self.project())
 
     def __call__(self) -> Any:
         return self.output(self._core(*self.project()))
-
-    def project(self) -> tuple[Any, Any, Any]:
-        """Query, key and value, turned by their positions where they are: (batch, heads, length, dim) each."""
-        query, key, value = self._project()
-        if self._turns is not None:
-            query, key = (self._turned(*one) for one in zip((query, key), self._turns, strict=True))
-        return query, key, value
 
     def output(self, heads: Any) -> Any:
         """The heads side by side, projected: from (batch, heads, queries, value_dim) to (batch, queries, d_model)."""
@@ -75,7 +68,7 @@ class BlockCall:
 
     @property
     def parts(self) -> dict[str, Call]:
-        """The parts of the call as calls of their own, on what the parts before them left, for `race.instruments`."""
+        """The parts of the call, each as a call on what the parts before it returned, for `race.instruments`."""
         projected = self.project()
         heads = self._core(*projected)
         return {
@@ -85,17 +78,17 @@ class BlockCall:
         }
 
     def _fused(self) -> Call:
-        widths, products = dict(zip(self._of, projected(self._block), strict=True)), []
+        products = []
         for names in [[*self._of]] if self._block.memory is None else [["query"], ["key", "value"]]:
 
             def of(block: Block, names: Sequence[str] = tuple(names)) -> list[NDArray[Any]]:
                 pairs = [block.projections[name] for name in names]
                 return [np.concatenate(one) for one in zip(*pairs, strict=True)]
 
-            ends = np.cumsum([widths[name] for name in names])
+            ends = np.cumsum([len(self._block.projections[name][1]) for name in names])
             cuts = [
-                (slice(end - widths[name], end), self._of[name][0])
-                for name, end in zip(names, ends, strict=True)
+                (slice(start, end), self._of[name][0])
+                for name, start, end in zip(names, (0, *ends), ends, strict=False)
             ]
             products.append((self._linear(of), self._of[names[0]][1], cuts))
 
@@ -125,7 +118,7 @@ class BlockCall:
         return lambda tokens: library.linear(tokens, weight, bias)
 
     def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
-        """The library's arrays of what this is of a block, noted in `held`."""
+        """The library's arrays that `of` takes from a block. They are noted in `held`."""
 
         def made(block: Any) -> Arrays:
             arrays = map(np.ascontiguousarray, of(block))
@@ -134,14 +127,3 @@ class BlockCall:
         arrays = made(self._block)
         self.held.append((arrays, lambda inputs: made(inputs.block)))
         return arrays
-
-    def _rotation(self, positions: Any) -> list[Any]:
-        """Cosines and sines of these positions, rounded once to the block's number format."""
-        by = angles(positions, self._block.head_dim)
-        return [self._library.from_numpy(one, self._dtype) for one in (np.cos(by), np.sin(by))]
-
-    def _turned(self, array: Any, turn: Sequence[Any]) -> Any:
-        (cos, sin), half = turn, self._block.head_dim // 2
-        one, other = array[..., :half], array[..., half:]
-        turned = self._library.stacked([one * cos - other * sin, other * cos + one * sin], -2)
-        return turned.reshape(*array.shape)

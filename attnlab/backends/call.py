@@ -73,7 +73,6 @@ def block(
     kv_heads: int | None = None,
     head_dim: int | None = None,
     value_dim: int | None = None,
-    rotary: bool = False,
     projection: str | None = None,
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
@@ -88,14 +87,13 @@ def block(
     heads : of the query.
     memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
     kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
-    rotary : turn query and key by their positions.
     projection : how x is projected: "fused" or "loop" (`attnlab.backends.block`).
     device, folders, rest : as in `attend`.
 
     Raises as `attend` does, ValueError also for a state dict that does not fit.
     """
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
-    inputs = Inputs.around(Block.of(x, parameters, memory=memory, rotary=rotary, **sizes), **rest)
+    inputs = Inputs.around(Block.of(x, parameters, memory=memory, **sizes), **rest)
     return answer(name, inputs, device=device, folders=folders, projection=projection)[OUTPUT]
 
 

@@ -11,8 +11,8 @@ A file needs no import from attnlab. It holds
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for what computes a whole multi-head block: from its parameters, arrays of the library by the names of
     `attnlab.workload.inputs.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
-    and returns (batch, queries, d_model). ``rotary`` may be among its keywords. Around any ``attend`` attnlab makes the
-    block itself (`attnlab.backends.block`).
+    and returns (batch, queries, d_model). Around any ``attend`` attnlab makes the block itself
+    (`attnlab.backends.block`).
 ``declines(workload)``, optional
     None, or why it cannot do a workload: (field, reason), or the reason alone.
 ``prepare(workload, query, key, value)``, optional

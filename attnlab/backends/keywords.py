@@ -22,8 +22,6 @@
     numbers; softcap None without.
 ``sinks``
     an array of the library, (heads,); None without.
-``rotary``
-    of a whole block, True where query and key are turned by their positions (`attnlab.workload.inputs`).
 ``enable_gqa``
     True where key and value have fewer heads than the query, each for as many successive heads.
 
@@ -55,9 +53,9 @@ from attnlab.workload.workload import GIVEN, Workload
 _ARRAYS = ("mask", "visible", "attn_mask")
 #: kinds of masks that are fields of a workload
 _FIELDS = ("causal", "window", "key_lengths")
-_PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa", "rotary")
+_PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa")
 #: what stands for "not asked for", where that is not None
-_RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa", "rotary"), False)
+_RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa"), False)
 #: in which a mask may be handed over other than as said above
 FORMS = ARRAY, NO_MASK = "array", "none"
 
@@ -136,7 +134,6 @@ def given(
     if inputs.sinks is not None:
         found["sinks"] = library.from_numpy(inputs.sinks, dtype)
     plain = {"scale": inputs.scale, "softcap": inputs.softcap, "enable_gqa": inputs.group > 1}
-    plain["rotary"] = inputs.block is not None and inputs.block.rotary
     return found | {name: value for name, value in plain.items() if name in options}
 
 

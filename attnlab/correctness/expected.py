@@ -14,9 +14,6 @@ A block that stores the sum y₀ and adds the bias after that rounds again, by �
 most tokens: y₀ is a multiple of the last place of the sum, so that only the bias decides what is cut off. It does not
 average out over the keys.
 
-Rotary positions turn pairs, and the variances with them; cosine and sine are stored numbers, and so are the two
-products and their sum: (c u)²(2 a²cos² + 2 b²sin² + y²) more.
-
 How these errors pass through the core is simulated (Monte Carlo arithmetic, Parker 1997): the exact core answers 16
 times, with the inputs moved by random errors of these variances, those of σ₊² of the values alike for all keys. The
 core's own roundings add what `error_budget` says. Last, the output is y = o W_Oᵀ + b_O: Var y_m = Σ_c W_mc² Var o_c and
@@ -40,7 +37,7 @@ from attnlab.correctness.error_budget import SCORES, ErrorBudget, RoundedRows, R
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
-from attnlab.workload.inputs import Block, Inputs, angles
+from attnlab.workload.inputs import Block, Inputs
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
 #: above this predicted rms error of a score the budget, of first order in it, says nothing any more
@@ -213,7 +210,6 @@ def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Project
 
 def _projected(block: Block, index: NDArray[np.intp], rounded: Roundings) -> dict[str, Projected]:
     """Query (at these rows), key and value by name: (batch, heads, length, dim)."""
-    queries, keys = block.positions
     tokens = {"query": block.x[:, index], "key": block.source, "value": block.source}
     found = {}
     for name, (weight, bias) in block.projections.items():
@@ -221,23 +217,7 @@ def _projected(block: Block, index: NDArray[np.intp], rounded: Roundings) -> dic
         heads = block.heads if name == "query" else block.kv_heads
         parts = (one.reshape(*one.shape[:2], heads, -1).swapaxes(1, 2) for one in _linear(x, w, b, rounded))
         found[name] = Projected(*parts)
-    for name, positions in (("query", queries[index]), ("key", keys)) if block.rotary else ():
-        found[name] = _turned(found[name], angles(positions, block.head_dim), rounded)
     return found
-
-
-def _turned(one: Projected, by: Array, rounded: Roundings) -> Projected:
-    """Each pair of components turned, and what that rounds."""
-    cos, sin = np.cos(by), np.sin(by)
-
-    def pairs(x: Array, c: Array, s: Array, sign: float) -> Array:
-        first, second = np.split(x, 2, axis=-1)
-        return np.concatenate([first * c + sign * second * s, second * c + first * s], axis=-1)
-
-    value = pairs(one.value, cos, sin, -1.0)
-    squares = (one.value**2, one.variance, one.again)
-    products, variance, again = (pairs(each, cos**2, sin**2, 1.0) for each in squares)
-    return Projected(value, variance + rounded.stored_variance * (2 * products + value**2), again)
 
 
 def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: Array) -> Array:

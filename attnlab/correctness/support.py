@@ -43,7 +43,6 @@ _FEATURES: dict[str, Mapping[str, Any]] = {
     "cross-attention, fewer keys": {"keys": 20},
     "value_dim ≠ head_dim": {"value_dim": 32},
     BLOCK: {"d_model": 256},
-    "multi-head block, rotary": {"d_model": 256, "rotary": True},
     "causal, as many queries as keys": {"causal": "top_left"},
     "causal top-left, fewer queries": {"causal": "top_left", "queries": 20},
     "causal bottom-right, fewer queries": {"causal": "bottom_right", "queries": 20},
@@ -58,8 +57,6 @@ _FEATURES: dict[str, Mapping[str, Any]] = {
     "sinks": {"sinks": True},
     "scale": {"scale": 0.3},
     "layout bshd": {"layout": "bshd"},
-    "preallocated cache": {"storage": "preallocated", "queries": 1},
-    "grown cache": {"storage": "grown", "queries": 1},
     "packed keys": {"storage": "packed", "key_lengths": (20, 32)},
     "paged keys": {"storage": "paged", "queries": 1},
 }

@@ -23,7 +23,7 @@ import filelock
 import msgspec
 
 from attnlab.environment import fingerprint
-from attnlab.errors import NotStored, Unavailable
+from attnlab.errors import FieldError, NotStored, Unavailable
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 #: of the files, and the last version that reads the format before
 FORMAT, FORMER_VERSION = 2, "attnlab 0.3.1"
+#: fields of a workload that hold a name: another version of attnlab may know other names
+_NAMED = ("mask", "storage", "direction", "dtype", "device", "bias", "layout", "distribution", "causal")
 RUN_FILE, RESULTS, LOCK = "run.json", "results.jsonl", "run.lock"
 #: columns of `Run.frame` that say what answered
 _ANSWER = ("contender", "backend", "library", "outcome", "reason", "kernel", "computes_in")
@@ -158,6 +160,10 @@ def read_run(folder: Path | str) -> Run:
     try:
         record = msgspec.convert(data, Record)
     except (ValueError, TypeError) as fault:
+        if isinstance(fault.__cause__, FieldError) and fault.__cause__.field in _NAMED:
+            by = f"attnlab {data.get('environment', {}).get('attnlab', 'of another version')}"
+            said = one_line(str(fault.__cause__), 200)
+            raise ValueError(f"{file} was written by {by}, which reads it; here {said}") from None
         raise ValueError(f"{file} is damaged: {one_line(str(fault))}; restore it from a copy") from None
     found, faults, results = list[Result](), list[str](), file.with_name(RESULTS)
     try:

@@ -20,7 +20,7 @@ from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import carrier, round_to
 from attnlab.workload.workload import GIVEN, GRADIENTS, OUTPUT, Workload
 
-#: a random stream each: a change of one array leaves the others as they were. See `attnlab.backends.storage` for 9
+#: a random stream each: a change of one array leaves the others as they were. `attnlab.backends.backend` has 9
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 10, 11, (12, 13, 14, 15)
 #: numbers that are drawn at once: an array in the workload's format is then all that is held
 _DRAWN = 2**20

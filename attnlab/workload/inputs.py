@@ -14,10 +14,6 @@ A multi-head block around it projects x, and a memory m where it has one, else x
 
 (Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
 rows of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
-
-With rotary positions (Su et al. 2021, "RoFormer") component c < head_dim/2 of a query or key at position t, and
-component c + head_dim/2, are turned as a pair by the angle t · 10000^(−2c/head_dim): the pairing and the base of Llama
-2. Keys stand at 0, 1, ...; the last query stands where the last key does.
 """
 
 from __future__ import annotations
@@ -42,11 +38,10 @@ _FURTHER = ("bias", "sinks", "output_gradient")
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "loop")
-_BASE = 10000.0
 #: a scale is at most so large, and a soft cap larger than this: what is computed with their squares is finite
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
 #: what a block is beside its arrays
-WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim", "rotary")
+WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 
 
 @dataclass(frozen=True)
@@ -234,9 +229,7 @@ def shapes(of: Any, d_model: int) -> dict[str, tuple[int, ...]]:
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
 
-def derived(
-    sizes: Mapping[str, Any], rotary: Any = False, most: Mapping[str, int] = MappingProxyType({})
-) -> dict[str, int]:
+def derived(sizes: Mapping[str, Any], most: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
     """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
 
     Raises FieldError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
@@ -264,8 +257,6 @@ def derived(
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
         raise FieldError("kv_heads", f"must divide the {found['heads']} heads, got {found['kv_heads']}")
-    if rotary and found["head_dim"] % 2:
-        raise FieldError("head_dim", f"must be even for rotary positions, got {found['head_dim']}")
     return found
 
 
@@ -284,7 +275,6 @@ class Block:
     kv_heads: int
     head_dim: int
     value_dim: int
-    rotary: bool = False
 
     @classmethod
     def of(
@@ -293,7 +283,6 @@ class Block:
         parameters: Mapping[str, Any],
         *,
         memory: ArrayLike | None = None,
-        rotary: bool = False,
         **sizes: int | None,
     ) -> Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
@@ -311,11 +300,11 @@ class Block:
         if other is not None and (other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.size):
             wrong = f"must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}"
             raise FieldError("memory", wrong)
-        found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS[:4]), **sizes}, rotary)
+        found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS), **sizes})
         if not isinstance(parameters, Mapping):
             wrong = f"must be a state dict, got {type(parameters).__name__}; use module.state_dict()"
             raise FieldError("parameters", wrong)
-        block = cls(given, other, {}, **{name: found[name] for name in WIDTHS[:4]}, rotary=rotary)
+        block = cls(given, other, {}, **{name: found[name] for name in WIDTHS})
         wanted = shapes(block, d_model)
         odd = [f"no {name}" for name in wanted if parameters.get(name) is None]
         if odd := odd or sorted(set(parameters) - set(wanted)):
@@ -345,12 +334,6 @@ class Block:
         weight, bias = self.parameters["in_proj_weight"], self.parameters["in_proj_bias"]
         return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
 
-    @property
-    def positions(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of queries and of keys."""
-        queries, keys = self.x.shape[1], self.source.shape[1]
-        return np.arange(queries) + keys - queries, np.arange(keys)
-
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Query, key and value in their shapes, every number NaN and no memory taken: they are not projected yet."""
         nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
@@ -362,12 +345,6 @@ class Block:
         """All its arrays by name, those of a state dict under their names there."""
         found = {"x": self.x} if self.memory is None else {"x": self.x, "memory": self.memory}
         return {**found, **self.parameters}
-
-
-def angles(positions: NDArray[Any], head_dim: int) -> NDArray[np.float64]:
-    """The angles by which rotary positions turn pairs of components: (positions, head_dim/2), in radians."""
-    pairs = np.arange(head_dim // 2)
-    return np.asarray(positions[:, None] * _BASE ** (-2.0 * pairs / head_dim))
 
 
 # -- as plain data and arrays, for a process on the other side of a pipe ----------------------------

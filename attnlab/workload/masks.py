@@ -66,7 +66,8 @@ class Mask:
                 form = (
                     " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
                 )
-                raise FieldError("mask", f"is one or more of {forms()}, joined by &, got {one!r}{form}")
+                known_ = f"write one or more of {forms()}, joined by &"
+                raise FieldError("mask", f"has no kind {match[1] if match else one!r}; {known_}{form}")
             parts.append(
                 known.parse([piece.strip() for piece in (match[2] or "").split(",") if piece.strip()])
             )

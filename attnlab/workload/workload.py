@@ -25,8 +25,8 @@ from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
 from attnlab.workload.number_formats import DTYPES, ITEM_BYTES
 
 DEVICES = ("cpu", "cuda")
-#: how keys and values lie between calls; see `attnlab.backends.storage`
-STORAGES = ("contiguous", "preallocated", "grown", "packed", "paged")
+#: how keys and values lie between calls; see `store` in `attnlab.backends.backend`
+STORAGES = ("contiguous", "packed", "paged")
 CONTIGUOUS = STORAGES[0]
 #: the mask and the bias of a caller's own array, which have no text
 GIVEN = "given"
@@ -164,7 +164,6 @@ class Workload:
     d_model: int | None = declared(
         None, "Width of a multi-head block around the core. [default: the core alone]", most=2**20
     )
-    rotary: bool = declared(False, "Rotary positions of query and key, in a block.")
     dtype: str = declared(
         "float32", "Number format.", names=DTYPES, several="dtypes", always=True, group="What is measured"
     )
@@ -226,7 +225,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         written = vars(self)  # it is frozen once it is made
-        written.update(derived({name: written[name] for name in _SIZES}, self.rotary, _MOST))
+        written.update(derived({name: written[name] for name in _SIZES}, _MOST))
         shorter, longer = sorted((self.queries, self.keys))
         positions = self.batch * longer
         products = positions * self.heads * (self.head_dim + self.value_dim) * max(shorter, self.d_model or 1)
@@ -260,8 +259,6 @@ class Workload:
             raise FieldError(name, f"must be a whole number from 0 to {MOST_SEED}, got {value!r}")
         if name == "mask" and not isinstance(value, str):
             raise FieldError(name, f"must be the text of a mask, got {value!r}; attnlab.attend takes arrays")
-        if name == "rotary" and value and self.d_model is None:
-            raise FieldError(name, "positions belong to a multi-head block, got no d_model; give it too")
         if name in _OF_BLOCKS and value != default and self.d_model is not None:
             of = f"of a multi-head block (d_model {self.d_model}) must be {default}, got {value!r}"
             raise FieldError(name, f"{of}: {_OF_BLOCKS[name]}")
@@ -304,7 +301,6 @@ class Workload:
             head_dim=inputs.query.shape[-1],
             value_dim=inputs.value.shape[-1],
             d_model=None if inputs.block is None else inputs.block.d_model,
-            rotary=inputs.block is not None and inputs.block.rotary,
             dtype=inputs.dtype,
             bias="none" if inputs.bias is None else "alibi" if isinstance(inputs.bias, Alibi) else GIVEN,
             softcap=inputs.softcap,
@@ -327,7 +323,7 @@ class Workload:
     @property
     def core(self) -> Workload:
         """This workload, or of a block the attention between its projections."""
-        return self if self.d_model is None else self.with_(d_model=None, rotary=False, layout="bshd")
+        return self if self.d_model is None else self.with_(d_model=None, layout="bshd")
 
     def shape_of(self, name: str) -> tuple[int, ...]:
         """The shape of a named result."""
@@ -453,8 +449,12 @@ class Workload:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
         """The inverse of `to_dict`. Raises ValueError for an unknown field and for what a workload cannot be."""
-        return decode(data, cls, "the workload")
+        return decode(
+            {name: one for name, one in data.items() if (name, one) not in _GONE}, cls, "the workload"
+        )
 
 
+#: fields that workloads of earlier versions have, with the value that asks for nothing
+_GONE = (("rotary", False),)
 #: what sizes may be at most, by name
 _MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}

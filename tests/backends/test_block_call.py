@@ -20,13 +20,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "cross-attention": {"keys": 7},
     "grouped heads": {"kv_heads": 2},
     "heads that do not divide d_model": {"head_dim": 4, "value_dim": 4, "scale": None},
-    "rotary, causal": {"rotary": True, "causal": "top_left"},
-    "rotary, decoding": {"rotary": True, "queries": 1, "keys": 9},
+    "causal": {"causal": "top_left"},
+    "decoding": {"queries": 1, "keys": 9},
 }
 
 
 def written_out(problem: Inputs) -> np.ndarray:
-    """The block by the formula, a head, a query and a pair of components at a time, in float64."""
+    """The block by the formula, a head, a query and a component at a time, in float64."""
     block = problem.block
     assert block is not None
     projected = {}
@@ -35,13 +35,6 @@ def written_out(problem: Inputs) -> np.ndarray:
         heads = block.heads if name == "query" else block.kv_heads
         flat = np.einsum("bnm,om->bno", tokens, weight) + bias
         projected[name] = np.stack(np.split(flat, heads, axis=-1), axis=1)
-    if block.rotary:
-        half = block.head_dim // 2
-        for name, positions in zip(("query", "key"), block.positions, strict=True):
-            pairs = projected[name][..., :half] + 1j * projected[name][..., half:]
-            frequencies = [10000.0 ** (-c / half) for c in range(half)]
-            pairs = pairs * np.exp(1j * np.outer(positions, frequencies))
-            projected[name] = np.concatenate([pairs.real, pairs.imag], axis=-1)
     core = problem.with_(**projected, block=None)
     of_core = error_budget(core).output
     return (
@@ -112,7 +105,6 @@ def state(**changed: Any) -> dict[str, Any]:
         ({"heads": 3}, "d_model must be divisible by heads, got 8 and 3; take 2 heads, or give a head_dim"),
         ({"x": X[0]}, r"x must be a non-empty array of shape \(batch, queries, d_model\), got \(3, 8\)"),
         ({"memory": np.zeros((1, 5, 7), np.float32)}, r"memory must have shape \(1, keys, 8\) .* \(1, 5, 7\)"),
-        ({"rotary": True, "heads": 8}, "head_dim must be even for rotary positions, got 1"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str, Any], message: str) -> None:

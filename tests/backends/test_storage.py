@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import workloads
 
+from attnlab.backends.backend import PAGE, store
 from attnlab.backends.discovery import load
-from attnlab.backends.storage import PAGE
-from attnlab.backends.storage import STORED as KINDS
 from attnlab.libraries.library import open_library
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
@@ -38,7 +37,7 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
         return
     made = inputs_of(workload)
     key, value = made.key, made.value
-    stored = KINDS[workload.storage].lay(library, workload, key, value)
+    stored = store(library, workload, key, value)
     lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
     there = np.broadcast_to((np.arange(workload.keys) < lengths[:, None])[:, None, :, None], key.shape)
     for _ in range(2):

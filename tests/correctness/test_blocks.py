@@ -18,10 +18,8 @@ from attnlab.workload.workload import Workload
 
 CASES: dict[str, Workload] = {
     "memory": Workload(heads=6, queries=48, keys=80, d_model=384),
-    "grouped, rotary, causal": Workload(
-        heads=8, kv_heads=2, queries=64, keys=64, d_model=256, rotary=True, causal="top_left"
-    ),
-    "decoding": Workload(batch=3, heads=8, kv_heads=4, queries=1, keys=300, d_model=128, rotary=True),
+    "grouped, causal": Workload(heads=8, kv_heads=2, queries=64, keys=64, d_model=256, causal="top_left"),
+    "decoding": Workload(batch=3, heads=8, kv_heads=4, queries=1, keys=300, d_model=128),
     "padded": Workload(batch=2, heads=4, queries=30, keys=30, d_model=96, key_lengths=(30, 7)),
     "one head": Workload(heads=1, queries=40, keys=40, d_model=32),
 }
@@ -82,15 +80,6 @@ def zeroed(where: Any) -> Callable[[np.ndarray], np.ndarray]:
     return change
 
 
-class Late(Block):
-    """Its keys are one position off; if queries were too, no score would change."""
-
-    @property
-    def positions(self) -> Any:
-        queries, keys = super().positions
-        return queries, keys + 1
-
-
 #: what a faulty block does to its parameters
 FAULTS: dict[str, Callable[[Block], Block]] = {
     "a head dropped": parameter("out_proj.weight", zeroed(np.s_[:, -16:])),
@@ -100,14 +89,10 @@ FAULTS: dict[str, Callable[[Block], Block]] = {
     "no bias of the values": parameter("in_proj_bias", zeroed(np.s_[128:])),
     "W_O transposed": parameter("out_proj.weight", lambda w: np.ascontiguousarray(w.T)),
     "keys and values exchanged": parameter("in_proj_weight", lambda w: w[np.r_[:64, 128:192, 64:128]]),
-    "keys one position off": lambda block: Late(
-        **{name: getattr(block, name) for name in block.__dataclass_fields__}
-    ),
 }
 #: what a block is asked for, and what it answers instead, as fields of a workload
 IGNORED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"scale": 64**-0.5}),
-    ({"rotary": True}, {"rotary": False}),
     ({"kv_heads": 2, "causal": "top_left"}, {"kv_heads": 2, "causal": False}),
 ]
 FAULTY = Workload(heads=4, queries=20, keys=20, d_model=64)
@@ -124,7 +109,7 @@ def answered(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
 def test_a_wrong_block_is_caught(dtype: str) -> None:
     """Whatever it does to the parameters, and whatever part of the question it ignores or makes up."""
     for fault, change in FAULTS.items():
-        workload = FAULTY.with_(dtype=dtype, rotary=fault == "keys one position off")
+        workload = FAULTY.with_(dtype=dtype)
         inputs = inputs_of(workload)
         assert inputs.block is not None
         faulty = inputs.with_(block=change(inputs.block))

@@ -49,6 +49,7 @@ def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -
         (json.dumps({**good, "format": 99}), "later version"),
         (json.dumps({"format": 2}), "damaged"),
         (json.dumps({**good, "plan": {**good["plan"], "workloads": []}}), "damaged"),
+        (json.dumps(good).replace('"mask": ""', '"mask": "tree(3)"', 1), "which reads it; .* no kind 'tree'"),
     ):
         (tmp_path / RUN_FILE).write_text(text)
         with pytest.raises(ValueError, match=said) as refused:
