@@ -31,9 +31,8 @@ print(
 )
 
 # %% [markdown]
-# Every backend ran in three fresh processes, one at a time while the others were stopped. It was checked against
-# float64 before any clock started. All is one table, with medians of the turns that count, or of all where none does
-# (`table.reason` explains NaN):
+# Every backend ran in three visits, each with fresh processes and inputs. Only the one that was timed could run, and it
+# was checked against float64 first. The results are one table:
 
 # %%
 table = run.frame()
@@ -58,7 +57,7 @@ axes.set(
 axes.legend()
 
 # %% [markdown]
-# How sure is that? Every pair of processes that raced each other gives one ratio; the interval is over those pairs:
+# How sure is that? Each visit gives one ratio of times, and the interval is taken over the visits:
 
 # %%
 from attnlab.stats.verdicts import verdicts_against
@@ -67,15 +66,13 @@ for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]
     for name, found in verdicts_against(answers, "torch_eager").items():
         print(
-            f"n = {length}: {name} {found.kind}, {found.ratio:.2f} [{found.low:.2f}, {found.high:.2f}] of its time"
+            f"n = {length}: {name} is {found.kind}: speedup over torch_eager "
+            f"{1 / found.ratio:.2f} [{1 / found.high:.2f}, {1 / found.low:.2f}]"
         )
 
 # %% [markdown]
-# As fast, or as long, so many *times*: the whole interval lies beyond one percent. Equally fast: all of it lies within.
-# Undecided: neither. Three pairs make wide intervals, as the mean and its scatter are both learned from three figures.
-# A pair whose rounds other programs disturbed gives no ratio, and one pair no interval.
-#
-# All of it is in the folder `my-run`; `attnlab report my-run` makes the report.
+# `faster` and `slower`: the whole interval lies beyond one percent. `undecided`: it does not. Three visits make wide
+# intervals. The folder `my-run` holds everything, and `attnlab report my-run` makes the report. Its verdict:
 
 # %%
 from attnlab.report import verdict_text
@@ -83,5 +80,5 @@ from attnlab.report import verdict_text
 print(verdict_text(run))
 
 # %% [markdown]
-# [How to read a verdict](../verdicts.md) says what every word in there means. For a model that
-# you know, see [the questions page](../which-question.md).
+# [How to read a verdict](../verdicts.md) explains every word in it. For a model that you know, see
+# [the questions page](../which-question.md).
