@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Is my kernel right?
 #
-# Your attention looks like PyTorch's. How close must it be? This page derives what an honest error may be, and lets the
-# *gate*, attnlab's check of correctness, find three mistakes.
+# Your attention looks like PyTorch's. How close must it be? This page derives what an honest error may be, and lets
+# `attnlab check` find three mistakes.
 #
 # The **error** here is ‖out − truth‖ / ‖truth‖, the length of the difference over the length of the answer. The
 # **truth** is computed in float64 from the inputs as your kernel gets them.
@@ -27,10 +27,10 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# A number that is stored in a format is off by about 0.42 u of its size. u is the format's *unit roundoff*, 2⁻⁸ in
-# bfloat16. Carried through the softmax, these roundings predict the error. It depends on what is stored: only the
-# output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is
-# a power of two and rounds nothing. Any other scale rounds it twice.
+# A stored number is off by about 0.42 u of its size. The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried through the
+# softmax, these roundings predict the error. It depends on what is stored: only the output, the weights too, or the
+# scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is a power of two and rounds
+# nothing. Other scales round it twice.
 
 # %%
 from attnlab.lab.theory import classify, precision_classes
@@ -48,7 +48,7 @@ for backend in ("torch_eager", "torch_sdpa", "torch_sdpa_math"):
     print(f"{backend:16} measured error {found:.2e}: {classify(found, budgets)}")
 
 # %% [markdown]
-# At logits of order 1, as here, the error tells what each implementation rounds.
+# At logits of order 1, as here, the error shows what each implementation rounds.
 #
 # ## 2. A mistake that looks right
 #
@@ -84,8 +84,8 @@ print(
 
 # %% [markdown]
 # The tolerance of a usual half-precision test accepts this. The check asks some three hundred questions of different
-# shapes, sizes of logits, masks and layouts. It weighs the size *and the direction* of each error. One that lines up
-# with the derivative of the answer in the scale is a wrong scale.
+# shapes, logits, masks and layouts. It weighs the size *and the direction* of each error. An error along the
+# derivative of the answer in the scale is a wrong scale.
 
 # %%
 found = attnlab.check("wrong_scale", folders=[str(folder)], dtypes=["float32"])
@@ -94,9 +94,8 @@ print(found.passed, "|", found.reason)
 # %% [markdown]
 # ## 3. A mistake that only some inputs show
 #
-# A softmax that does not subtract the largest score is right for many inputs. It is wrong where an exponential
-# overflows, or a sum of them, or a sum of their products with values. It is also wrong where the largest exponential,
-# or its product with a value, is subnormal. A causal mask that is off by one is wrong at once.
+# A softmax that does not subtract the largest score is right for many inputs. It is wrong if an exponential or a sum
+# overflows, or if the largest exponential is subnormal. A causal mask that is off by one is wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(
@@ -110,7 +109,7 @@ for name in ("no_maximum", "sees_ahead"):
 # %% [markdown]
 # ## 4. And the right one
 #
-# It passes; `declined` counts questions on options that its signature does not name.
+# It passes. `declined` counts questions on options that its signature does not name.
 
 # %%
 found = attnlab.check("right_one", folders=[str(folder)], dtypes=["float32"])

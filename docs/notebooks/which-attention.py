@@ -65,9 +65,9 @@ from attnlab.stats.verdicts import verdicts_against
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]
     for name, found in verdicts_against(answers, "torch_eager").items():
+        interval = f"[{1 / found.high:.2f}, {1 / found.low:.2f}]" if found.low else ""
         print(
-            f"n = {length}: {name} is {found.kind}: speedup over torch_eager "
-            f"{1 / found.ratio:.2f} [{1 / found.high:.2f}, {1 / found.low:.2f}]"
+            f"n = {length}: {name} is {found.kind}, speedup over torch_eager {1 / found.ratio:.2f} {interval}"
         )
 
 # %% [markdown]
