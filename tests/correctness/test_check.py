@@ -35,6 +35,14 @@ def attend_with_log_sum(query, key, value, *, causal, scale):
 """
 
 
+#: so that a check is short
+SMALL_ALONE = """
+def declines(workload):
+    large = workload.direction == "forward" and workload.queries * workload.keys > 700
+    return "large ones take long" if large else None
+"""
+
+
 def held(
     folder: Path, *, scale: str = "scale", extra: str = "pass", more: str = "", **options: Any
 ) -> Checked:
@@ -81,10 +89,10 @@ def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any]
 def test_a_wrong_number_format_hides_no_other(tmp_path: Path) -> None:
     """A line for each, also where the process ends in one of them."""
     ended = "if query.dtype == np.float32: os._exit(3)"
-    found = held(tmp_path, extra=ended, dtypes=("float32", "float16"))
+    found = held(tmp_path, extra=ended, dtypes=("float32", "float16"), more=SMALL_ALONE)
     half, single = found.formats["float16"], found.formats["float32"]
     assert (found.passed, half.passed, single.passed) == (False, True, False)
-    assert found.reason == single.reason and half.reason is None and half.asked > 50
+    assert found.reason == single.reason and half.reason is None and half.asked > 10
     assert [(dtype, word) for dtype, word, _ in found.lines] == [("float32", "WRONG"), ("float16", "right")]
 
 
@@ -150,7 +158,7 @@ def attend(query, key, value, *, causal, scale):
 @pytest.mark.parametrize(("leaf", "told"), [("x", "query gradient: "), ("x.detach()", None)])
 def test_a_backward_pass_is_judged_and_none_is_no_fault(tmp_path: Path, leaf: str, told: str | None) -> None:
     """It left out the scale. A kernel for inference is right without gradients; the reason is told."""
-    (tmp_path / "mine.py").write_text(BACKWARD.format(leaf=leaf))
+    (tmp_path / "mine.py").write_text(BACKWARD.format(leaf=leaf) + SMALL_ALONE)
     found = check("mine", [str(tmp_path)], dtypes=("float16",), keep=True)
     assert found.passed is (told is None), found.reason
     if told:
