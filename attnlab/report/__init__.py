@@ -16,7 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
 from attnlab.report.answer import answer, machine
 from attnlab.report.experiments_page import chapter_of
-from attnlab.report.frames import Frames, comparison, differences, grids, records
+from attnlab.report.frames import Frames, comparison, differences, evenly, grids, records
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
@@ -37,6 +37,8 @@ __all__ = [
 __all__ += ["verdict_text", "write"]
 
 REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
+#: lengths in the table of all contenders
+MOST_LENGTHS = 6
 #: tables of groups of workloads on one page
 MOST_GROUPS = 4
 #: entries of an environment that the report shows: those that change a time
@@ -82,6 +84,7 @@ def report_texts(
     left_out = frames.left_out
     by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
     missing = left_out[(left_out.outcome == Outcome.UNAVAILABLE) & by_itself]
+    fastest = dict(zip(frames.by_length.n, frames.by_length.best_seconds, strict=True))
     values = {
         **answer(frames),
         "run": run,
@@ -93,7 +96,7 @@ def report_texts(
             (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
         ],
         "unseen": run.environment.get("not_seen_here") or [],
-        "command": run.command.replace("```", "'''"),
+        "command": run.command,
         "grids": grids(frames.winners),
         "most_groups": MOST_GROUPS,
         "contenders": frames.contenders,
@@ -105,6 +108,8 @@ def report_texts(
         "control_worst": None if control.empty else float((control.speedup - 1).abs().max()),
         "between": None if control.empty else float(control.between_processes.median()),
         "growth": frames.growth,
+        "by_length": frames.by_length,
+        "fastest": {n: fastest[n] for n in evenly(sorted(fastest), MOST_LENGTHS)},
         "pictures": pictures,
         "findings": findings,
     }

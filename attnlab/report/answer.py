@@ -81,6 +81,7 @@ def choice_of(chosen: Choice | None) -> dict[str, Any] | None:
         "known": bool(kinds & {Sure.DECIDED, Sure.CLOSE, Sure.TIE}),
         "won": len(won),
         "lead": (min(leads), max(leads)) if leads else None,
+        "runners_up": list(dict.fromkeys(one.won.ahead.over for one in won if one.won.ahead)),
         "close": len(close),
         "close_to": close_to,
         "tied": len(tied),

@@ -56,6 +56,23 @@ class Frames:
         return _frame(map(_winner, self.analysis.won), _WINNER)
 
     @cached_property
+    def by_length(self) -> pd.DataFrame:
+        """The results of the first group at its greatest head count that have a time, the fastest contender first.
+
+        `times` is how many times slower than the fastest a contender is, 1 for itself. `unsure` where that has no
+        interval: it is then a ratio of medians.
+        """
+        timed = self.results[self.results.seconds.notna()]
+        found = timed[timed.group == timed.group.iloc[0]] if len(timed) else timed
+        found = found[found.heads == found.heads.max()].sort_values(["n", "seconds"], ascending=[False, True])
+        winner = found.workload.map(dict(zip(self.winners.workload, self.winners.contender, strict=True)))
+        its = found[found.contender == winner]
+        best = found.n.map(dict(zip(its.n, its.seconds, strict=True)))
+        unsure = found.behind.isna() & ~found["first"].map(bool)
+        times = found.behind.fillna((found.seconds / best).where(unsure, 1.0))
+        return found.assign(best_seconds=best, times=times, unsure=unsure)
+
+    @cached_property
     def crossovers(self) -> pd.DataFrame:
         """A row for each change of places: below `n` the contender `below` is faster, and `above` above it."""
         rows = (

@@ -11,8 +11,10 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from attnlab.race.visit import ROUNDS
 from attnlab.report.frames import Frames, records
 from attnlab.report.render import fill
+from attnlab.workload.result import Outcome
 
 if TYPE_CHECKING:
     import altair as alt
@@ -29,7 +31,18 @@ QUANTITIES = {
     "share_of_matmul": "share of the best matrix product",
     "error": "relative error",
 }
-_SPEEDUP = ("speedup", "speedup_low", "speedup_high")
+#: what is told under the mouse, and in which of d3's formats
+_SPEEDUP = {
+    "speedup": ("speedup", ".3r"),
+    "speedup_low": ("its interval from", ".3r"),
+    "speedup_high": ("to", ".3r"),
+}
+_TOLD = {
+    "seconds": ("time (s)", ".3s"),
+    **_SPEEDUP,
+    "peak_bytes": ("peak memory (B)", ".3s"),
+    "error": ("relative error", ".2e"),
+}
 
 
 def page(frames: Frames, verdict: str) -> str:
@@ -38,6 +51,7 @@ def page(frames: Frames, verdict: str) -> str:
     from markupsafe import Markup
 
     results = frames.results.sort_values("seconds", key=lambda one: one.isna(), kind="stable")
+    results, absent = (results[(results.outcome == Outcome.UNAVAILABLE) == its] for its in (False, True))
     every = max(1, -(-len(frames.rounds) // MOST_ROUNDS))
     joined = frames.winners["first"].map(", ".join)
     data = {
@@ -56,6 +70,7 @@ def page(frames: Frames, verdict: str) -> str:
         rows=list(results[:MOST_ROWS].itertuples()),
         grouped=results.group.nunique() > 1,
         left_out=max(0, len(results) - MOST_ROWS),
+        absent=absent.contender.nunique(),
         every=every,
     )
 
@@ -103,8 +118,14 @@ def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
 
     here, size = "datum.group == group && datum.heads == heads", " && datum.n == n"
     log: dict[str, Any] = {"type": "log", "base": 10, "nice": False, "padding": 12}
-    told = [f"{name}:N" for name in ("contender", "heads", "n", "kernel", "computes_in", "verdict")]
-    told += [f"{name}:Q" for name in ("seconds", *_SPEEDUP, "peak_bytes", "error")]
+    told, of_cell = (
+        [f"{name}:N" for name in names]
+        + [alt.Tooltip(f"{name}:Q", title=title, format=form) for name, (title, form) in figures.items()]
+        for names, figures in (
+            (("contender", "heads", "n", "kernel", "verdict"), _TOLD),
+            (("first", "sure", "runner_up", "workload"), _SPEEDUP),
+        )
+    )
     results, winners, rounds = (
         alt.Chart(alt.NamedData(name), width=430) for name in ("results", "winners", "rounds")
     )
@@ -123,7 +144,7 @@ def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
             tooltip=told,
         )
     )
-    title = "Speedup over the baseline at the chosen size, with 95 % interval"
+    title = "Speedup over the baseline at the chosen size, where it has a 95 % interval"
     at_size = results.properties(title=title).transform_filter(here + size)
     at_size = at_size.encode(alt.Y("contender:N", sort=None, title=None), colour)
     low, middle = (alt.X(f"{name}:Q", scale=log, title="speedup") for name in ("speedup_low", "speedup"))
@@ -133,14 +154,16 @@ def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
     cells = cells.transform_filter("datum.group == group")
     cells = cells.encode(alt.X("heads:O", axis={"labelAngle": 0}), alt.Y("n:O"))
     decided = alt.condition("datum.sure == 'decided'", alt.value(0.85), alt.value(0.3))
-    of_cell = ["first:N", "sure:N", "runner_up:N", *(f"{name}:Q" for name in _SPEEDUP), "workload:N"]
     boxes = cells.mark_rect(stroke="white").encode(colour, opacity=decided, tooltip=of_cell)
     boxes += cells.mark_text(fontSize=10).encode(alt.Text("contender:N"))
-    title = "Rounds at the chosen size; crosses were disturbed and do not count"
+    title = "Each round, by visit, at the chosen size; crosses were disturbed and do not count"
     raw = rounds.properties(title=title, height=320).transform_filter(here + size)
+    raw = raw.transform_calculate(
+        place=f"datum.visit + datum.round % {ROUNDS} / 20"
+    )  # side by side in a visit
     marks = {"domain": [False, True], "range": ["circle", "cross"]}
     raw = raw.mark_point().encode(
-        alt.X("round:Q"),
+        alt.X("place:Q", title="visit", axis={"tickMinStep": 1}),
         alt.Y("seconds:Q", scale=log, axis={"format": "~s"}),
         colour,
         alt.Shape("disturbed:N", scale=marks, legend=None),

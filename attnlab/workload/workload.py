@@ -158,7 +158,7 @@ class Workload:
     queries: int = declared(512, "Queries. [default: the length]", brief="", **_LENGTH)
     keys: int = declared(512, "Keys. [default: the length]", brief="", **_LENGTH)
     head_dim: int = declared(
-        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="", most=2**16
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="d{}", most=2**16
     )
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", brief="", most=2**16)
     d_model: int | None = declared(
