@@ -63,7 +63,7 @@ class Frames:
         interval: it is then a ratio of medians.
         """
         timed = self.results[self.results.seconds.notna()]
-        found = timed[timed.group == timed.group.iloc[0]] if len(timed) else timed
+        found: pd.DataFrame = timed[timed.group == timed.group.iloc[0]] if len(timed) else timed
         found = found[found.heads == found.heads.max()].sort_values(["n", "seconds"], ascending=[False, True])
         winner = found.workload.map(dict(zip(self.winners.workload, self.winners.contender, strict=True)))
         its = found[found.contender == winner]
