@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.libraries.jax_library import Jax
+from attnlab.libraries.library import positive_scale
 
 jax = Jax.opened()
 
@@ -79,6 +80,7 @@ def attend(
     query (batch, heads, n_q, d), key and value (batch, kv_heads, n_k, d), mask and bias of four axes, broadcastable to
     (batch, heads, n_q, n_k).
     """
+    query, scale = positive_scale(query, scale)  # cuDNN answers NaN for another (JAX 0.11, H100)
     lengths = None if key_lengths is None else np.array(key_lengths, np.int32)
     return _attention(query, key, value, mask, bias, lengths, scale, causal=causal)
 

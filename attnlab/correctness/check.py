@@ -386,6 +386,8 @@ def _examined(
         except Failed as fault:
             if fault.kind == "declined":
                 raise Declined(str(fault)) from None
+            if fault.kind == "raised" and device != "cpu":
+                held.end()  # a kernel that failed on a device leaves it useless to its process
             if fault.kind in ("wrong", "raised", "memory"):
                 raise Misbehaved(str(fault)) from None
             raise Failed(fault.kind, f"{question.text}: {fault}", fault.tail) from None

@@ -128,7 +128,7 @@ class Question:
         """Dtype, name and the whole condition, for a message."""
         own = (f"{name}={self.fields[name]}" for name, usual in _DRAWN.items() if self.fields[name] != usual)
         of = {BACKWARD: "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
-        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload().label, *own])})"
+        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload().named('device'), *own])})"
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:

@@ -414,12 +414,17 @@ class Workload:
     @property
     def label(self) -> str:
         """A short name that tells workloads apart: ``b1 h8 n512 d64 float32 cpu``."""
+        return self.named()
+
+    def named(self, *without: str) -> str:
+        """The label, without the fields of these names."""
         heads = f"h{self.heads}" + (f"/{self.kv_heads}" if self.kv_heads != self.heads else "")
         length = f"n{self.queries}" if self.queries == self.keys else f"n{self.queries}x{self.keys}"
         dim = f"d{self.head_dim}" if self.value_dim == self.head_dim else f"d{self.head_dim}v{self.value_dim}"
         scale = "" if self.scale == 1 / math.sqrt(self.head_dim) else f"scale={self.scale:g}"
         written = {"heads": heads, "queries": length, "head_dim": dim, "scale": scale}
-        parts = (written.get(one.name, in_label(one, getattr(self, one.name))) for one in fields(self))
+        named = [one for one in fields(self) if one.name not in without]
+        parts = (written.get(one.name, in_label(one, getattr(self, one.name))) for one in named)
         return " ".join(filter(None, parts))
 
     def options(self) -> list[str]:

@@ -91,7 +91,7 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
     device: Any, length: int
 ) -> None:
     """Within 1 %, once the workspaces of the matrix products are there."""
-    workload = HALF.with_(queries=length, keys=length, heads=8, dtype="float32")
+    workload = HALF.with_(queries=length, keys=length, dtype="float32")
     call = on_cuda("torch_eager", workload)
     call()
     analytic = 2 * workload.score_bytes + workload.output_bytes
