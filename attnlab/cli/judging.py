@@ -71,7 +71,8 @@ def judge(
         raise ValueError("judge expects Python files with candidates, got none; name them, or --watch DIR")
     if watch is not None and not watch.is_dir():
         raise ValueError(f"--watch expects a folder, got {watch}; make it first")
-    workload, _, _ = options.read_workload(given)
+    # without options a reference in KernelBench's form says the shape
+    workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
     shown = progress(quiet=quiet or jsonl == "-")
@@ -82,9 +83,9 @@ def judge(
             records.append(record)
             bar.detail(f"{record.name}: {record.status}")
             if watch is not None and jsonl != "-":
-                show(fill("judge.md.j2", records=[record], workload=workload, reference=reference))
+                show(fill("judge.md.j2", records=[record], asked=one.asked, reference=reference))
     if watch is None and jsonl != "-":
-        show(fill("judge.md.j2", records=records, workload=workload, reference=reference))
+        show(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
     return int(any(record.status == "refused" for record in records))
 
 

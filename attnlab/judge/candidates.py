@@ -5,7 +5,9 @@
 ``function``
     one public function of q, k and v, which may take the keywords of attnlab's contract.
 ``model``
-    KernelBench's form: a class ``ModelNew``, made without arguments, whose ``forward`` takes q, k and v.
+    KernelBench's form: a class ``ModelNew``, whose ``forward`` takes q, k and v, or what the reference asks for.
+``reference``
+    KernelBench's question: a class ``Model``, and functions ``get_inputs`` and ``get_init_inputs``. It is no candidate.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from attnlab.backends.discovery import bound_in, library_of, require
 from attnlab.libraries.library import libraries
 
+REFERENCE = "reference"
 #: bytes of a file, at most
 MOST_BYTES = 2**20
 _QKV = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
@@ -82,7 +85,8 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
     bound, imported = bound_in(tree.body), _imported(tree)
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
-    model = any(isinstance(one, ast.ClassDef) and one.name == "ModelNew" for one in tree.body)
+    classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
+    model, question = "ModelNew" in classes, {"get_inputs", "get_init_inputs"} <= bound.keys()
     if "triton" in imported:
         raise ValueError(
             f"{file}: expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
@@ -95,6 +99,10 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
         return "backend", "attend", bound["LIBRARY"]
     if model:
         return "model", "ModelNew", "torch"
+    if "Model" in classes:
+        if not question:
+            raise ValueError(f"{file}: expected get_inputs and get_init_inputs beside Model, got Model alone")
+        return REFERENCE, "Model", "torch"
     if not functions:
         raise ValueError(f"{file}: {_FORMS}; got none of them")
     if len(functions) > 1 and "attend" not in functions:

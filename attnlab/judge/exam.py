@@ -18,7 +18,9 @@ from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
 from attnlab.judge.inside import Order
-from attnlab.judge.visits import NORMAL, ODD, Caught, Seat, Visits
+from attnlab.judge.problems import NORMAL, ODD
+from attnlab.judge.record import Caught, Seat
+from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs, pack
@@ -42,8 +44,11 @@ class Exam:
         for kinds in ([NORMAL], [*ODD, NORMAL]):
             self._visits.turn(seat, kinds)
         self._visits.turn(seat, [NORMAL], strict=True)
-        asked = sum(self._beside(seat, other) for other in beside(self._visits.workload))
-        dtype = self._visits.workload.dtype
+        workload = self._visits.problem.loading.workload
+        if workload is None or self._visits.problem.fixed:
+            return 0
+        asked = sum(self._beside(seat, other) for other in beside(workload))
+        dtype = workload.dtype
 
         def ask(question: Question) -> Answers:
             # PyTorch's own kernels answer NaN to a negative scale, which nobody asks for

@@ -16,6 +16,7 @@ import resource
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,10 +70,11 @@ class Order(msgspec.Struct, omit_defaults=True):
     """What a visit's process is told; `op` names a method of `Guest`, or is "end".
 
     slots : query, key, value and output of each call. places : the candidate's text, or the arrays of a question and
-    last its output. form, entry, library : the candidate. plain : what `unpack` takes.
+    last its output. form, entry, library : the candidate. plain : what `unpack` takes. dtype : of a module's inputs.
+    init : a module's constructor arguments. seed : of its parameters.
     """
 
-    op: Literal["load", "call", "ask", "profile", "end"]
+    op: Literal["load", "call", "ask", "profile", "describe", "end"]
     slots: list[list[Place]] = []
     places: list[Place] = []
     workload: Workload | None = None
@@ -80,6 +82,9 @@ class Order(msgspec.Struct, omit_defaults=True):
     entry: str = ""
     library: str = ""
     plain: dict[str, Any] = {}
+    dtype: str = ""
+    init: list[Any] = []
+    seed: int = 0
 
 
 class Reply(msgspec.Struct):
@@ -87,7 +92,7 @@ class Reply(msgspec.Struct):
 
     kind: Literal["done", "declined", "wrong", "raised", "memory", "unavailable", "crashed"]
     text: str = ""
-    names: list[str] = []
+    plain: dict[str, Any] = {}
 
 
 DONE = msgspec.msgpack.encode(Reply("done"))
@@ -107,32 +112,48 @@ class Guest:
 
     def load(self, order: Order) -> None:
         """Load the candidate and get its call ready."""
-        assert order.workload is not None
-        workload = self._workload = order.workload
-        if order.form != "known":
-            _FILE.parent.mkdir(exist_ok=True)
-            _FILE.write_bytes(self.array(order.places[0]).tobytes())
+        self._dtype, workload = order.dtype, order.workload
         if order.form in ("known", "backend"):
             of_file = order.form == "backend"
+            if of_file:
+                self._write(order)
             self._backend = load(_FILE.stem if of_file else order.entry, [_FILE.parent] if of_file else [])
         else:
-            module = _imported(_FILE)
+            module = self._imported(order)
             attend, declines = getattr(module, order.entry), getattr(module, "declines", None)
-            attend = attend() if order.form == "model" else attend
+            if order.form == "model":
+                torch: Any = importlib.import_module("torch")
+                torch.set_grad_enabled(False)
+                torch.manual_seed(order.seed)
+                attend = attend(*order.init)
+                attend = attend.double() if order.dtype == "float64" else attend
             options = options_of(order.entry, attend, 3) if order.form == "function" else frozenset[str]()
             self._backend = Backend(order.entry, order.library, attend, options=options, own_reason=declines)
+        self._library = self._backend.open("cpu")
+        if workload is None:
+            self._call: Callable[..., Array] = lambda *arrays: self._of_module(self._backend.attend(*arrays))
+            return
         self._backend.require(workload)
-        self._library = self._backend.open(workload.device)
         query, key, value = (np.broadcast_to(np.float32(0), workload.shape_of(one)) for one in GRADIENTS)
         asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
         inputs = Inputs(query, key, value, workload.dtype, workload.scale, **asked)
-        self._call = Calling(self._backend, workload, inputs, self._library).function()
+        attending = Calling(self._backend, workload, inputs, self._library).function()
+        self._call = lambda *arrays: self._backend.named(workload, attending(*arrays))[OUTPUT]
 
     def call(self, order: Order) -> None:
         """Answer from every slot."""
         for *inputs, output in order.slots:
-            found = self._call(*map(self._taken, inputs))
-            self._written(output, self._backend.named(self._workload, found)[OUTPUT])
+            self._written(output, self._call(*map(self._taken, inputs)))
+
+    def describe(self, order: Order) -> dict[str, Any]:
+        """What KernelBench's functions of a reference say, computed without numbers."""
+        module, torch = self._imported(order), importlib.import_module("torch")
+        with torch.device("meta"):
+            init, inputs = list(module.get_init_inputs()), list(module.get_inputs())
+            output = module.Model(*init)(*inputs)
+        dtypes = [str(one.dtype).partition(".")[2] for one in (*inputs, output)]
+        shapes = [list(one.shape) for one in inputs]
+        return {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
 
     def ask(self, order: Order) -> None:
         """Answer a question of another shape."""
@@ -142,19 +163,19 @@ class Guest:
         found = self._backend.bind(order.workload, inputs)()
         self._written(output, self._backend.named(order.workload, found)[OUTPUT])
 
-    def profile(self, order: Order) -> list[str]:
+    def profile(self, order: Order) -> dict[str, Any]:
         """The operators that ran in one call; none where the library tells none."""
         if self._library.name != "torch":
-            return []
+            return {}
         from attnlab.libraries.torch_library import recorded
 
         with recorded("cpu") as record:
             self.call(order)
-        return sorted({str(event.key) for event in record.key_averages()})[:500]
+        return {"ran": sorted({str(event.key) for event in record.key_averages()})[:500]}
 
     def _taken(self, place: Place) -> Any:
         """The library's array: PyTorch and NumPy compute where it lies, other libraries take a copy."""
-        dtype, name = self._workload.dtype, self._library.name
+        dtype, name = self._dtype, self._library.name
         if name not in ("torch", "numpy"):
             return self._library.from_numpy(self.array(place).view(FORMATS[dtype]), dtype)
         if place not in self._views:
@@ -166,22 +187,34 @@ class Guest:
                 self._views[place] = array.view(FORMATS[dtype])
         return self._views[place]
 
+    def _of_module(self, found: Any) -> Array:
+        """As an array. Raises Misbehaved for what may compute when it is read, after the clock has stopped."""
+        torch = self._library.module
+        if type(found) is not torch.Tensor or found.dtype is not getattr(torch, self._dtype):
+            raise Misbehaved(f"it returned a {type(found).__name__}, expected a Tensor of {self._dtype}")
+        array: Array = found.numpy()
+        return array
+
+    def _write(self, order: Order) -> None:
+        _FILE.parent.mkdir(exist_ok=True)
+        _FILE.write_bytes(self.array(order.places[0]).tobytes())
+
+    def _imported(self, order: Order) -> Any:
+        self._write(order)
+        spec = importlib.util.spec_from_file_location(_FILE.stem, _FILE)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[_FILE.stem] = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except (Exception, SystemExit) as fault:
+            raise Misbehaved(f"it fails on import: {type(fault).__name__}: {fault}") from None
+        return module
+
     def _written(self, place: Place, found: Array) -> None:
         target = self.array(place)
         if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact
             found = found.astype(FORMATS["bfloat16"])
         target[...] = np.ascontiguousarray(found).view(target.dtype)
-
-
-def _imported(file: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as fault:
-        raise Misbehaved(f"it fails on import: {type(fault).__name__}: {fault}") from None
-    return module
 
 
 def _told(fault: Exception) -> Reply:
@@ -198,8 +231,8 @@ def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
     while data and (order := decoder.decode(data)).op != "end":
         reply = DONE
         try:
-            if names := getattr(guest, order.op)(order):
-                reply = msgspec.msgpack.encode(Reply("done", names=names))
+            if plain := getattr(guest, order.op)(order):
+                reply = msgspec.msgpack.encode(Reply("done", plain=plain))
         except Exception as fault:
             reply = msgspec.msgpack.encode(_told(fault))
         channel.send(reply)

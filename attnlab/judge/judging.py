@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ import msgspec
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.exam import Exam
 from attnlab.judge.inside import Limits
-from attnlab.judge.record import Record, escaped
+from attnlab.judge.problems import pose
+from attnlab.judge.record import Caught, Record, Seat, escaped
 from attnlab.judge.sandbox import Sandbox, command
-from attnlab.judge.score import held_against, score
-from attnlab.judge.visits import Caught, Seat, Visits
+from attnlab.judge.visits import Visits
+from attnlab.processes import Failed
 from attnlab.workload.workload import Workload
 
-#: candidates whose sandboxes start side by side, and those that race in one visit
-_SIDE_BY_SIDE, _IN_A_VISIT = 6, 4
+#: candidates whose sandboxes start side by side, those that wait for the next call, and those that race in one visit
+_SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
 #: of the short visit and of all others: rounds; the last few, and the visits in which they are measured again
 _SHORT, _ROUNDS, FINALISTS, _VISITS = 3, 6, 3, 5
 #: a candidate whose speedup is below this, by its interval, leaves after the short visit
@@ -38,8 +39,9 @@ LOAD_SECONDS = 60.0
 class Judge:
     """Judges candidates against one reference on one workload; use as a context manager.
 
-    reference : a backend that comes with attnlab, or a file in one of the forms. among : candidates that the best is
-    chosen from, where that is more than are judged at once. forbid : functions that a candidate may not call, as
+    reference : a backend that comes with attnlab, or a file in one of the forms; one in KernelBench's form has its own
+    shape, and `workload` is left out. among : candidates that the best is chosen from, where that is more than are
+    judged at once. forbid : functions that a candidate may not call, as
     ``torch.nn.functional.scaled_dot_product_attention``. trust : without a sandbox. load_seconds : for loading.
 
     Raises ValueError for a workload that is not judged and a reference that is none; Unavailable where no sandbox can
@@ -58,15 +60,19 @@ class Judge:
         load_seconds: float = LOAD_SECONDS,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.workload, self._among, self._forbid = judged(workload or Workload()), among, tuple(forbid)
+        self._workload, self._among, self._forbid = workload, among, tuple(forbid)
         self._trust, self._limits, self._load_seconds, self._tell = trust, limits, load_seconds, on_event
         is_file = reference.endswith(".py") or "/" in reference
         self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
         command(trust)
-        self._visits, self._number = Visits(self.workload), 0
-        self._exam = Exam(self._visits)
+        self._waiting, self._number = list[Sandbox](), 0
 
     def __enter__(self) -> Judge:
+        self._problem, self._candidate = pose(
+            self._candidate, self._workload, trust=self._trust, seconds=self._load_seconds
+        )
+        self._visits = Visits(self._problem)
+        self._exam = Exam(self._visits)
         self._reference = self._seat(self._candidate)
         self._reference.attempt(self._visits.measure_empty, self._reference)
         self._reference.attempt(self._examine, self._reference)
@@ -74,7 +80,14 @@ class Judge:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reference.sandbox.close()
+        self._problem.close()
+        for box in (self._reference.sandbox, *self._waiting):
+            box.close()
+
+    @property
+    def asked(self) -> str:
+        """What is asked of all, for a person."""
+        return self._problem.label
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
@@ -82,6 +95,7 @@ class Judge:
         for path in dict.fromkeys(map(str, paths)):
             try:
                 one = read_candidate(path)
+                self._problem.admit(one)
             except ValueError as refused:
                 yield self._record(path, status="refused", reason=str(refused))
                 continue
@@ -100,23 +114,27 @@ class Judge:
 
     def _all(self, candidates: Sequence[Candidate], racing: list[Seat]) -> Iterator[Seat]:
         """Each seat when its record is complete; those that race are in `racing`."""
-        among, waiting = max(len(candidates), self._among or 1), iter(candidates)
+        among, waiting = max(len(candidates), self._among or 1), list(candidates)
 
         def leave(seats: Sequence[Seat], first: int, among: int) -> Iterator[Seat]:
             for seat in list(seats):
                 racing.remove(seat)
                 if seat.racing:
-                    score(self._reference, seat, range(first, self._number), among)
+                    seat.score(self._reference, range(first, self._number), among)
                 yield seat
 
-        while batch := [self._seat(one) for one in islice(waiting, _SIDE_BY_SIDE)]:
+        while waiting:
+            batch = [self._seat(one) for one in waiting[:_SIDE_BY_SIDE]]
+            del waiting[:_SIDE_BY_SIDE]
             racing += batch
+            self._keep(min(_SIDE_BY_SIDE, max(_WAITING, len(waiting))))
             for seat in batch:
                 self._tell(f"examining {seat.record.name}")
                 seat.attempt(self._examine, seat)
-            for seat in batch:
-                if seat.racing:
-                    self._visit([seat], _SHORT)
+                if not seat.racing:
+                    yield from leave([seat], 0, among)
+            for seat in [one for one in batch if one.racing]:
+                self._visit([seat], _SHORT)
                 if not seat.racing or self._ratio(seat, among)[1] > 1 / _SLOW:
                     yield from leave([seat], 0, among)
         while len(racing) > FINALISTS:
@@ -136,14 +154,19 @@ class Judge:
         self._visits.open(seat, self._load_seconds)
         seat.record.questions = self._exam.take(seat)
         seat.record.correct = True
-        forbid = self._forbid if seat is not self._reference else ()
-        if forbid and (called := forbidden(self._visits.profile(seat), forbid)):
+        if seat is self._reference:
+            if self._problem.fixed and not any(map(_multiplies, self._visits.profile(seat))):
+                raise Caught("expected attention, got a Model that multiplies no batch of matrices")
+        elif self._forbid and (called := forbidden(self._visits.profile(seat), self._forbid)):
             raise Caught(f"it called {called}")
         seat.sandbox.end_visit()
 
     def _visit(self, seats: Sequence[Seat], rounds: int) -> None:
         from threadpoolctl import threadpool_limits
 
+        for box in self._waiting:  # nothing is imported while a clock runs
+            with suppress(Failed):
+                box.ready()
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
             self._visits.visit([self._reference, *seats], self._number, rounds, self._load_seconds)
@@ -158,17 +181,29 @@ class Judge:
 
     def _ratio(self, seat: Seat, among: int) -> tuple[float, float]:
         """Its time over the reference's, by all visits, and the lower end of that."""
-        found = held_against(self._reference, seat, range(self._number), among) if seat.racing else None
+        found = seat.against(self._reference, range(self._number), among) if seat.racing else None
         return (found.ratio, found.low) if found else (math.inf, math.inf)
 
     def _seat(self, candidate: Candidate) -> Seat:
-        needed = 4 * self.workload.score_bytes + 8 * (self.workload.input_bytes + self.workload.output_bytes)
-        limits = self._limits or Limits(data=max(Limits().data, needed))
-        box = Sandbox(candidate.library, self._visits.shared_bytes, limits=limits, trust=self._trust)
+        """In a sandbox that waited for it, or in a new one."""
+        box = next((one for one in self._waiting if one.library == candidate.library and one.alive), None)
+        if box is None:
+            box = self._box(candidate.library)
+        else:
+            self._waiting.remove(box)
         return Seat(candidate, box, self._record(candidate.name, digest=candidate.digest))
 
+    def _keep(self, count: int) -> None:
+        """Let so many sandboxes import the reference's library, for the next candidates."""
+        while len(self._waiting) < count:
+            self._waiting.append(self._box(self._candidate.library))
+
+    def _box(self, library: str) -> Sandbox:
+        limits = self._limits or Limits(data=max(Limits().data, self._problem.needed_bytes))
+        return Sandbox(library, self._visits.shared_bytes, limits=limits, trust=self._trust)
+
     def _record(self, name: str, **known: Any) -> Record:
-        common: dict[str, Any] = {"reference": self._candidate.name, "workload": self.workload.to_dict()}
+        common: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}
         common |= {
             "sandbox": not self._trust,
             "empty_seconds": self._visits.empty_seconds,
@@ -188,18 +223,9 @@ def judge(
         yield from one.judge(paths)
 
 
-def judged(workload: Workload) -> Workload:
-    """The workload itself. Raises ValueError for one that is not judged."""
-    plain = Workload(queries=workload.queries, keys=workload.keys)
-    for name in ("d_model", "device", "bias", "sinks", "storage", "direction", "distribution", "layout"):
-        if getattr(workload, name) != getattr(plain, name):
-            raise ValueError(
-                f"the judge takes {name} {getattr(plain, name)} alone, got {getattr(workload, name)}; "
-                "attnlab compare takes the others"
-            )
-    if workload.mask == "given":
-        raise ValueError("the judge takes a mask that has a name, got an array; name one")
-    return workload
+def _multiplies(ran: str) -> bool:
+    """Whether an operator may be that of queries with keys."""
+    return "bmm" in ran or "attention" in ran
 
 
 def forbidden(ran: Sequence[str], names: Sequence[str]) -> str:

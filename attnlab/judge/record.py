@@ -1,23 +1,44 @@
-"""What is told of a candidate: one record, plain data with a JSON schema."""
+"""What is known of one candidate while it is judged (`Seat`), and what is told of it (`Record`), its score included.
+
+The reward is log2 of the lower end of the speedup's interval, so that chance cannot win it. All records of one call are
+wrong with a probability of 1 % together: half of that is shared among all candidates, half among those that were
+measured again, on visits that nobody chose them by (Bonferroni). So the best of a hundred copies of the reference is
+not rewarded.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
 
+from attnlab.judge.candidates import Candidate
+from attnlab.judge.sandbox import Sandbox
+from attnlab.processes import Failed
+from attnlab.stats.verdicts import Verdict, compare
+from attnlab.workload.result import Measurement
+
 Status = Literal["judged", "wrong", "caught", "failed", "refused"]
+#: two-sided, of all candidates together: a lower end is too high half as often
+ALPHA = 0.01
+LOWEST = -1.0
+#: a round of visit v has the number v · this + its place
+ROUNDS = 1000
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """What is known of one candidate; times in seconds, None for what was not measured.
+    """What is told of one candidate; times in seconds, None for what was not measured.
 
     status : "judged"; "wrong" (an answer before the clock); "caught" (a timed answer, or a forbidden call); "failed"
     (crash, hang, memory); "refused" (no candidate). budget : the largest share of the error budget that an answer took.
     precision : where it rounds. speedup : over the reference, with the ends of its interval. verdict : "faster",
     "slower", "equivalent" or "undecided". among : candidates that the interval allows for having chosen from.
-    measured_again : whether the interval rests on visits after the last selection. output : what the candidate printed,
-    its own words, control characters escaped.
+    measured_again : whether the interval rests on visits after the last selection. empty_seconds : of a call that
+    computes nothing, which is in all times. output : what the candidate printed, its own words, control characters
+    escaped.
     """
 
     name: str
@@ -57,3 +78,71 @@ def escaped(text: str) -> str:
     return "".join(
         one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text
     )
+
+
+class Caught(Exception):
+    """A candidate's answer is not what its inputs ask for, or it did what nobody asked; the message is the evidence."""
+
+
+@dataclass
+class Seat:
+    """One candidate in its sandbox, and what its visits found.
+
+    seconds : of a call, as it was first seen. turns : by round, seconds of a call.
+    """
+
+    candidate: Candidate
+    sandbox: Sandbox
+    record: Record
+    seconds: float = 0.0
+    turns: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def racing(self) -> bool:
+        """Whether nothing has ended its race."""
+        return self.record.status == "judged"
+
+    def attempt(self, step: Callable[..., object], *given: Any) -> None:
+        """Take a step; what goes wrong ends its race."""
+        if not self.racing:
+            return
+        try:
+            step(*given)
+        except (Caught, Failed) as fault:
+            found, wrong = self.record, isinstance(fault, Caught)
+            found.status = "failed" if not wrong else "caught" if found.correct else "wrong"
+            found.reason = escaped(str(fault))
+            found.violations += [found.reason] if found.status == "caught" else []
+            found.correct = False
+            self.sandbox.close()
+
+    def latency(self, visits: Sequence[int]) -> Measurement | None:
+        """The turns of these visits."""
+        kept = [(number, seconds) for number, seconds in self.turns if number // ROUNDS in visits]
+        if not kept:
+            return None
+        rounds, samples = zip(*kept, strict=True)
+        numbers = tuple(one // ROUNDS for one in rounds)
+        return Measurement("latency", "s", samples, {"round": rounds, "visit": numbers})
+
+    def against(self, reference: Seat, visits: Sequence[int], among: int) -> Verdict | None:
+        """Its times compared with the reference's over these visits; None where they share none."""
+        mine, theirs = self.latency(visits), reference.latency(visits)
+        if mine is None or theirs is None or mine.by_round.keys().isdisjoint(theirs.by_round):
+            return None
+        return compare(theirs, mine, comparisons=among, alpha=ALPHA)
+
+    def score(self, reference: Seat, visits: Sequence[int], among: int) -> None:
+        """Put into its record what these visits tell of the speed, and the reward."""
+        record, found = self.record, self.against(reference, visits, among)
+        mine, theirs = self.latency(visits), reference.latency(visits)
+        record.among = among
+        if found is None or mine is None or theirs is None:
+            record.status, record.reason = "failed", "no visit of it could be compared with the reference"
+            return
+        record.seconds, record.reference_seconds = mine.median, theirs.median
+        record.visits, record.speedup = found.visits, 1 / found.ratio
+        record.verdict, record.reward = "undecided", LOWEST
+        if found.low > 0:
+            record.low, record.high, record.verdict = 1 / found.high, 1 / found.low, str(found.kind)
+            record.reward = max(LOWEST, math.log2(record.low))

@@ -45,6 +45,12 @@ MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what y
 Array = NDArray[Any]
 
 
+def part(place: Place, at: int) -> Place:
+    """Where the part of an array lies that has this index along its first axis."""
+    dtype, (_, *shape), start = place
+    return dtype, tuple(shape), start + at * int(np.prod(shape)) * np.dtype(dtype).itemsize
+
+
 def _readable() -> list[str]:
     """What a sandbox may read of this machine beside /usr: the interpreter, its packages and attnlab."""
     packages = [one for one in sys.path if "site-packages" in one or "dist-packages" in one]
@@ -103,7 +109,7 @@ class Sandbox:
     """
 
     def __init__(self, library: str, size: int, *, limits: Limits | None = None, trust: bool = False) -> None:
-        self.limits, self.output = limits or Limits(), b""
+        self.limits, self.library, self.output = limits or Limits(), library, b""
         shared = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
         os.ftruncate(shared, size)
         # without these a candidate could cut the memory off, and the judge would die reading it
@@ -112,7 +118,8 @@ class Sandbox:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         read, write = os.pipe()
         self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
-        self._stopped: list[int] = []
+        self._family: list[int] = []
+        self._is_stopped = False
         words = [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
         variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": write, "stderr": write}
@@ -145,6 +152,15 @@ class Sandbox:
         self._used = end
         return np.frombuffer(self.memory, dtype, count, start).reshape(shape), (dtype, shape, start)
 
+    def placed(self, source: str) -> Place:
+        """Where a candidate's text lies, and nothing else. Raises Failed."""
+        self.ready()
+        self.clear()
+        text = source.encode()
+        array, place = self.lay("|u1", (max(1, len(text)),))
+        array[: len(text)] = np.frombuffer(text, np.uint8)
+        return place
+
     # -- orders
 
     def ready(self) -> None:
@@ -155,13 +171,11 @@ class Sandbox:
             self.stop()
 
     def ask(self, order: Order, seconds: float) -> Reply:
-        """Let it run until it has replied. Raises Failed for any reply but "done"."""
+        """Let it run until it has replied, and on. Raises Failed for any reply but "done"."""
         self.ready()
         self.go_on()
         self.send(order)
-        reply = self.checked(self.receive(seconds))
-        self.stop()
-        return reply
+        return self.checked(self.receive(seconds))
 
     def end_visit(self) -> None:
         """End the process of the visit; the next order starts another."""
@@ -249,28 +263,28 @@ class Sandbox:
 
     def go_on(self) -> None:
         """Let all its processes run."""
-        for number in self._stopped:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGCONT)
-        self._stopped = []
+        if self._is_stopped:
+            self._signal(signal.SIGCONT)
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Stop all its processes and return when no thread of them runs: a stopped process starts no other.
 
         Raises Failed, and ends it, where that cannot be done.
         """
-        until, before = time.monotonic() + _STOPPING_SECONDS, list[int]()
-        while self.alive:
+        until = time.monotonic() + _STOPPING_SECONDS
+        while self.alive and not self._is_stopped:
+            self._signal(signal.SIGSTOP)
             family = sorted(system.started_by(self._process.pid))
-            for number in family:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(number, signal.SIGSTOP)
-            if family == before and not any(map(_runs, family)):
-                self._stopped = family
-                return
-            before = family
+            self._is_stopped = family == self._family and not any(map(_runs, family))
+            self._family = family
             if time.monotonic() > until:
                 raise self._ended("processes", "its processes could not be stopped")
+
+    def _signal(self, what: signal.Signals) -> None:
+        for number in self._family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(number, what)
 
     def close(self) -> None:
         """End all its processes and give up its memory, as soon as nothing refers to an array of it."""
@@ -278,9 +292,8 @@ class Sandbox:
             return
         self.alive = False
         family = system.started_by(self._process.pid)
-        for number in (self._process.pid, *family):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
+        self._family = [self._process.pid, *family]
+        self._signal(signal.SIGKILL)
         self._process.wait()
         until = time.monotonic() + _STOPPING_SECONDS
         while any(map(_runs, family)) and time.monotonic() < until:  # their memory may still be there
@@ -297,8 +310,8 @@ class Sandbox:
 def _runs(number: int) -> bool:
     """Whether a thread of it is neither stopped nor gone, as proc(5) has it."""
     with contextlib.suppress(OSError, IndexError):
-        stats = [(one / "stat").read_text() for one in Path(f"/proc/{number}/task").iterdir()]
-        return any(one.rpartition(")")[2].split()[0] not in "TtZX" for one in stats)
+        tasks = Path(f"/proc/{number}/task").iterdir()
+        return any((one / "stat").read_text().rpartition(")")[2].split()[0] not in "TtZX" for one in tasks)
     return False
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnlab.judge.candidates import MOST_BYTES, known_candidate, read_candidate
-from attnlab.judge.judging import forbidden, judged
+from attnlab.judge.judging import forbidden
+from attnlab.judge.problems import judged
 from attnlab.judge.record import escaped
 from attnlab.workload.workload import Workload
 

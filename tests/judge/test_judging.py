@@ -57,6 +57,8 @@ FILES = {
     "exits": ("import os\ndef attend(q, k, v): os._exit(0)\n", "failed"),
     "no candidate": ("x = 1\n", "refused"),
 }
+#: sandboxes that a judge keeps: the reference's, and two that wait for candidates
+OWN = 3
 #: the text of a file that no sandbox may read
 SECRET = "nobody may read this"
 
@@ -80,7 +82,6 @@ def verdicts(judge: Judge, folder: Path, sources: dict[str, str]) -> dict[str, R
 @needs_bubblewrap
 def test_every_candidate_gets_its_record(judge: Judge, tmp_path: Path) -> None:
     """The honest one among those that are wrong, that cheat and that break."""
-    before = psutil.Process().children()
     found = verdicts(judge, tmp_path, {name: source for name, (source, _) in FILES.items()})
     assert {name: one.status for name, one in found.items()} == {
         name: what for name, (_, what) in FILES.items()
@@ -90,7 +91,7 @@ def test_every_candidate_gets_its_record(judge: Judge, tmp_path: Path) -> None:
     honest = found["honest"]
     assert honest.correct and honest.speedup and honest.questions > 20 and honest.budget is not None
     assert honest.reward >= -1 and honest.precision == "full precision inside" and honest.sandbox
-    assert psutil.Process().children() == before, "processes are left"
+    assert len(psutil.Process().children()) <= OWN, "processes are left"
 
 
 @needs_bubblewrap
@@ -146,10 +147,9 @@ _try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pyt
     ids=["forks", "memory", "disk", "crash", "no message", "kills its family"],
 )
 def test_what_breaks_a_sandbox_costs_one_candidate(source: str, judge: Judge, tmp_path: Path) -> None:
-    before = psutil.Process().children()
     record = verdicts(judge, tmp_path, {"x": source + FILES["zeros"][0]})["x"]
     assert record.status in ("failed", "wrong") and record.reward == 0 and record.reason
-    assert psutil.Process().children() == before, "processes are left"
+    assert len(psutil.Process().children()) <= OWN, "processes are left"
 
 
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,7 @@ import msgspec
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.record import Record, schema
-from attnlab.judge.score import LOWEST, score
-from attnlab.judge.visits import Seat
+from attnlab.judge.record import LOWEST, Record, Seat, schema
 
 VISITS, ROUNDS = 5, 6
 
@@ -29,7 +27,7 @@ def seat(rng: np.random.Generator, seconds: float) -> Seat:
 
 def rewarded(rng: np.random.Generator, seconds: float, among: int) -> Record:
     copy = seat(rng, seconds)
-    score(seat(rng, 1.0), copy, range(VISITS), among)
+    copy.score(seat(rng, 1.0), range(VISITS), among)
     return copy.record
 
 
