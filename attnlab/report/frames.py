@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: the outcome of a measurement that is not believed: above the machine's ceiling, or disturbed in every round
 NOT_BELIEVED = "not believed"
-NO_ROUND = "other programs used the cores in every round"
+NO_ROUND = "every round was disturbed: by other programs, or two clocks differed"
 #: head counts and lengths of one table or figure that a person reads
 MOST_HEADS, MOST_LENGTHS = 6, 10
 
