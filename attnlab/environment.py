@@ -1,9 +1,8 @@
-"""Where a run took place: what may change its figures and this machine tells, and what the machine was found to do.
+"""The machine and software of a run: `environment` reads them; resume, ``diff`` and the report compare them.
 
-What was found is remembered in the user's cache folder, so that a second run need not ask again. An answer holds for
-its question on the machine as it was: since it was booted, with its cores, settings and installed packages, and
-attnlab's own text. Where any of these is another, and after a month, it is asked again; and where the file of answers
-is not there, damaged, or not to be written. `ATTNLAB_CACHE` names another folder for it.
+`recalled` and `remember` keep what was measured of the machine itself (its ceilings) in the user's cache folder, so
+that a second run need not measure it again. An answer is used for a month, and only while nothing changes that could
+change it: boot, cores, settings, installed packages, attnlab's own source. `ATTNLAB_CACHE` names another folder.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -28,8 +27,8 @@ import psutil
 from attnlab.system import hidden
 from attnlab.text import one_line, read_text
 
-#: environment variables that are recorded: they change what the libraries do. All others may hold a secret or a name;
-#: of families of them only those whose last word says what is set: no token, no cache folder
+#: environment variables that are recorded, because they change what the libraries do. All others may hold a secret or
+#: a person's name. Of a family, those whose names contain a word of `_NEVER` are left out
 _FAMILIES = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
@@ -39,18 +38,18 @@ _SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSE
 _NEVER = (
     "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
 )  # fmt: skip
-#: what must be as it was for a run to go on: entries of `environment`
+#: entries of `environment` that must be unchanged for a run to be resumed
 CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
     "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
-#: what makes two machines two: entries of `environment` that stay where other software is installed
+#: entries of `environment` that tell machines apart: they do not change when software is installed
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
-#: of `CONDITIONS`, those that tell software, of which two versions may be held side by side
+#: those of `CONDITIONS` that are software: two versions of it may be compared
 SOFTWARE = ("libc", "python", "attnlab")
-#: a variable that is another in each process where it is not set: no condition that two runs could share
+#: a variable that Python draws anew for each process unless it is set: two runs never share it
 _DRAWN = "PYTHONHASHSEED"
-#: of the processor's features, those that decide how fast a product of matrices can be
+#: the processor features that decide how fast a product of matrices can be
 _FEATURES = ("avx", "amx", "fma", "asimd", "sve")
 _SYS_CPU = Path("/sys/devices/system/cpu")
 _GPUS = Path("/proc/driver/nvidia/gpus")
@@ -91,17 +90,17 @@ def environment() -> dict[str, Any]:
 
 @functools.cache
 def _processor() -> dict[str, Any]:
-    """The processor's name and features. Finding them takes a second, so they are kept."""
+    """The processor's name and features. Finding them takes a second."""
     import cpuinfo
 
     return dict(cpuinfo.get_cpu_info())
 
 
 def fingerprint(environment: Mapping[str, Any]) -> str:
-    """A name for the machine: its processor in lower case, and eight digits of a digest of its parts.
+    """A name for the machine: its processor in lower case, and eight digits of a digest.
 
-    From processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and huge pages;
-    machines alike in all of it have one name. What an earlier version did not record counts as none.
+    The digest covers processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and
+    huge pages: machines alike in all of it share a name. What an earlier version did not record counts as none.
     """
     facts = {name: environment.get(name) or None for name in _MACHINE}
     facts["usable"] = len(environment.get("affinity") or ())
@@ -112,17 +111,13 @@ def fingerprint(environment: Mapping[str, Any]) -> str:
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises ValueError, naming what differs, where `now` is another machine or other software than `before`.
+    """Raises ValueError, naming what differs, if `now` is another machine or has other software than `before`.
 
     Entries that `before` lacks are not compared.
     """
     found = differing(before, now, CONDITIONS)
     was, is_ = (
-        {
-            f"the versions of {name}": facts["versions"]
-            for name, facts in told.items()
-            if facts.get("versions")
-        }
+        {f"the versions of {name}": one["versions"] for name, one in told.items() if one.get("versions")}
         for told in (before.get("contenders", {}), now.get("contenders", {}))
     )
     found |= differing(was, is_, [name for name in was if name in is_])
@@ -134,7 +129,7 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def differing(
     before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """The entries among `names` that differ between two environments, each as it was and is, as text.
+    """The entries among `names` that differ between two environments: each as it was and as it is, in text.
 
     Entries that `before` lacks are not compared.
     """
@@ -149,7 +144,7 @@ def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def versions(environment: Mapping[str, Any]) -> dict[str, str]:
-    """What of the software may change figures: the interpreter, attnlab, libraries of contenders, variables."""
+    """The software that may change figures: interpreter, attnlab, libraries of the contenders, variables."""
     told = {name: _shown(environment[name]) for name in SOFTWARE if environment.get(name)}
     for facts in environment.get("contenders", {}).values():
         told |= {name: _shown(one) for name, one in (facts.get("versions") or {}).items()}
@@ -176,50 +171,41 @@ def read(file: Path) -> str | None:
         return None
 
 
+# -- what is remembered of the machine -----------------------------------------------------------------
+
 T = TypeVar("T")
-_LONGEST = timedelta(days=30)
-_MOST_BYTES = 2**25
+_LONGEST, _MOST_BYTES = timedelta(days=30), 2**20
 _BOOT, _DRIVER = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/driver/nvidia/version")
-#: by question, when it was answered, and dataclasses as plain data
-_Answers = dict[str, tuple[Annotated[datetime, msgspec.Meta(tz=True)], list[dict[str, Any]]]]
 
 
-class Remembered:
-    """Answers of earlier runs. With `afresh` they are not used, and new ones are still kept."""
+def recalled(question: Mapping[str, Any], kind: type[T]) -> T | None:
+    """The answer that was kept for this question, a `kind` whose field `remembered` says when; None if there is none.
 
-    def __init__(self, *, afresh: bool) -> None:
-        self._file = cache_folder() / "remembered.json"
-        self._afresh, self._here = afresh, circumstances()
+    Also None if it is over a month old, cannot be read, or the machine has changed since.
+    """
+    file = _kept(question)
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        when = datetime.fromtimestamp(file.stat().st_mtime, UTC)
+        found = msgspec.json.decode(read_text(file, _MOST_BYTES), type=dict[str, Any])
+        if datetime.now(UTC) - when < _LONGEST:
+            return msgspec.convert({**found, "remembered": f"{when:%Y-%m-%d %H:%M} UTC"}, kind)
+    return None
 
-    def recall(self, question: Mapping[str, Any], kind: type[T]) -> list[T] | None:
-        """What was found, dataclasses of `kind` whose field `remembered` says when; None where it is to be asked."""
-        key, answers = self._key(question), {} if self._afresh else self._answers()
-        if key not in answers:
-            return None
-        when, found = answers[key]
-        since = {"remembered": f"{when:%Y-%m-%d %H:%M} UTC"}
-        with contextlib.suppress(msgspec.ValidationError):
-            return [msgspec.convert({**one, **since}, kind) for one in found]
-        return None
 
-    def keep(self, question: Mapping[str, Any], found: Sequence[Any]) -> None:
-        """Remember what was found now, dataclasses."""
-        fresh = self._file.with_suffix(f".{os.getpid()}")
-        answers = {**self._answers(), self._key(question): (datetime.now(UTC), found)}
-        with contextlib.suppress(OSError):
-            fresh.parent.mkdir(parents=True, exist_ok=True)
-            fresh.write_bytes(msgspec.json.encode(answers))
-            fresh.replace(self._file)
+def remember(question: Mapping[str, Any], found: Any) -> None:
+    """Keep an answer, a dataclass, for `recalled`. Nothing happens if the cache folder cannot be written."""
+    file = _kept(question)
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_suffix(f".{os.getpid()}")
+        fresh.write_bytes(msgspec.json.encode(found))
+        fresh.replace(file)
 
-    def _answers(self) -> _Answers:
-        try:
-            found = msgspec.json.decode(read_text(self._file, _MOST_BYTES), type=_Answers)
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
-            return {}
-        return {key: one for key, one in found.items() if datetime.now(UTC) - one[0] < _LONGEST}
 
-    def _key(self, question: Mapping[str, Any]) -> str:
-        return hashlib.sha256(json.dumps([question, self._here], sort_keys=True).encode()).hexdigest()
+def _kept(question: Mapping[str, Any]) -> Path:
+    """The file of an answer: its name is a digest of the question, the machine and the software."""
+    asked = json.dumps([question, circumstances()], sort_keys=True)
+    return cache_folder() / "remembered" / f"{hashlib.sha256(asked.encode()).hexdigest()[:24]}.json"
 
 
 def cache_folder() -> Path:
@@ -229,7 +215,7 @@ def cache_folder() -> Path:
 
 
 def circumstances() -> dict[str, Any]:
-    """All of the machine and its software that may change an answer."""
+    """The machine and its software, as far as they may change an answer."""
     here, own = environment(), sorted(Path(__file__).parent.rglob("*.py"))
     return {name: here[name] for name in CONDITIONS} | {
         "booted": read(_BOOT) or f"{platform.node()} {psutil.boot_time():.0f}",

@@ -1,8 +1,8 @@
 """`fastest`: PyTorch's ``scaled_dot_product_attention``, each call answered by the backend that a run found fastest.
 
-A call goes to another backend than PyTorch's own only where the run says that it is decidedly faster and right: at the
-nearest measured workload of the same kind, in the state of the process in which it was measured. Everything else goes
-to PyTorch's own function, and `Fastest.explain` says why.
+A call goes to another backend only if the run shows that it is right and clearly faster than PyTorch's own function at
+the nearest measured workload of the same kind, and if this process is in the state in which it was measured. All other
+calls go to PyTorch's own function, and `Fastest.explain` says why.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from attnlab.workload.workload import Workload
 
 #: the backend that is PyTorch's own function
 OWN = "torch_sdpa"
-#: calls that are remembered; decoding has a new length at every step
+#: calls whose choice is kept; decoding has a new length at every step
 _REMEMBERED = 8192
-#: entries of a run's environment that must be as they were
+#: entries of a run's environment that must be the same here
 _MACHINE = ("cpu", "cpu_features", "cores")
 _AXES = 4
-#: queries, keys, and heads of all batch elements: they may differ from what was measured by a factor
+#: queries, keys, and batch × heads: they may differ from the measured ones by a factor
 _Sizes = tuple[int, int, int]
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -51,9 +51,9 @@ class Choice:
 
     backend : its name; "torch_sdpa" is PyTorch's own function.
     why : the reason in one sentence.
-    workload : the nearest measured workload; None where none is of the call's kind or near enough.
-    distance : the factor, 1 or more, of the size that differs most from that workload.
-    verdict : the backend's time as a ratio to that of PyTorch's own there; None where PyTorch's own answers.
+    workload : the nearest measured workload; None if none is of the call's kind or near enough.
+    distance : the factor, 1 or more, by which the most different size differs from that workload.
+    verdict : the backend against PyTorch's own function there; None if PyTorch's own answers.
     left_out : backends that were faster there and may not answer, with the reason.
     """
 
@@ -78,10 +78,8 @@ class Fastest:
                 alike = self._measured.setdefault(_kind_of(result.workload), {})
                 alike.setdefault(_sizes_of(result.workload), []).append(result)
         if not self._measured:
-            raise ValueError(
-                f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention; measure forward or "
-                "training, with torch_sdpa among the backends"
-            )
+            holds = f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention"
+            raise ValueError(f"{holds}; measure forward or training, with torch_sdpa among the backends")
         self._threads = _threads_of(run)
         self._elsewhere = None if elsewhere else _measured_elsewhere(run)
         if self._elsewhere:
@@ -117,13 +115,13 @@ class Fastest:
         )
 
     def explain(self, *call: Any, **named: Any) -> Choice:
-        """Which backend answers the call with these arguments, and why; nothing is computed."""
+        """Which backend would answer a call with these arguments, and why. Nothing is computed."""
         given = inspect.signature(self).bind(*call, **named)
         given.apply_defaults()
         return self._find(*given.arguments.values())[0]
 
     def _find(self, *asked: Any) -> tuple[Choice, _Attend | None]:
-        """The choice for a call, and the function that answers it; remembered by all that decides it."""
+        """The choice for a call, and the function that answers it. Kept for equal calls."""
         reason = self._elsewhere or _unmeasured(asked[:4], self._threads)
         if reason:
             return Choice(OWN, reason), None
@@ -140,7 +138,7 @@ class Fastest:
         return self._remembered[question]
 
     def _choose(self, *asked: Any) -> tuple[Choice, _Attend | None]:
-        """As `_find`, worked out anew. Raises ValueError for a call outside what was measured."""
+        """Like `_find`, without the kept choices. Raises ValueError for a call outside what was measured."""
         call = _asked(asked[:3], *asked[4:])
         results, distance = self._nearest(call)
         by_name, workload = {one.contender: one for one in results}, results[0].workload
@@ -161,7 +159,7 @@ class Fastest:
         return Choice(OWN, why, workload, distance, None, left_out), None
 
     def _nearest(self, call: Workload) -> tuple[list[Result], float]:
-        """The results of the nearest measured workload, and its distance. Raises ValueError where it is too far."""
+        """The results of the nearest measured workload, and its distance. Raises ValueError if it is too far."""
 
         def apart(other: _Sizes) -> list[float]:
             pairs = zip(_sizes_of(call), other, strict=True)
@@ -173,9 +171,9 @@ class Fastest:
         nearest = min(measured, key=apart)
         distance = apart(nearest)[0]
         if distance > self._factor:
+            label, far = measured[nearest][0].workload.label, f"differ by a factor of up to {distance:.3g}"
             raise ValueError(
-                f"its sizes differ by a factor of up to {distance:.3g} from the nearest measured workload, "
-                f"{measured[nearest][0].workload.label}, and {self._factor:g} is allowed"
+                f"its sizes {far} from the nearest measured workload, {label}, and {self._factor:g} is allowed"
             )
         return measured[nearest], distance
 
@@ -200,7 +198,7 @@ class Fastest:
 def _loaded(
     name: str, backend: str, library: str | None, folders: tuple[str, ...], compiled: bool
 ) -> Backend | str:
-    """The `backend` of the contender `name`, in this process, or why it may answer no call at all."""
+    """The `backend` of the contender `name` in this process, or why it may answer no call at all."""
     if library not in (None, "torch"):
         return f"it computes on arrays of {library}, not on tensors"
     try:
@@ -220,39 +218,39 @@ def fastest(
 ) -> Fastest:
     """A function like ``scaled_dot_product_attention`` that sends each call to the fastest measured backend.
 
-    run : a run, or its folder. A call goes to the backend that is right and decidedly faster than PyTorch's own at the
+    run : a run, or its folder. A call goes to the backend that is right and clearly faster than PyTorch's own at the
     nearest measured workload of the same device, dtype, mask (none or causal), head dimensions, grouping of heads and
-    direction: forward, or training where gradients may be asked for.
+    direction (training if gradients may be asked for, else forward).
 
-    PyTorch's own function answers all other calls: attn_mask, dropout, a size beyond `factor` times the nearest one
-    that was measured, autocast, torch.compile, torch.func, deterministic algorithms, other threads, and what the run
-    did not race against ``torch_sdpa``. The function's `explain`, with the same arguments, says which it is.
+    PyTorch's own function answers all other calls: attn_mask, dropout, a size beyond `factor` times the nearest
+    measured one, autocast, torch.compile, torch.func, deterministic algorithms, another number of threads, and
+    everything that the run did not race against ``torch_sdpa``. `explain`, with the same arguments, says which it is.
 
     factor : how far, 1 or more, queries, keys, and batch × heads may each be from the nearest measured workload.
-    compiled : use backends too that compile for seconds at every new shape.
-    elsewhere : use the run although it was measured on another processor or PyTorch; without it there is a warning, and
-    every call goes to PyTorch's own.
+    compiled : also use backends that compile for seconds at every new shape.
+    elsewhere : use the run although it was measured on another processor or PyTorch. Without it there is a warning, and
+    every call goes to PyTorch's own function.
 
-    A backend that forces one of PyTorch's kernels sets a state of the whole process during its call, as
+    A backend that forces one of PyTorch's kernels changes a state of the whole process during its call, as
     ``sdpa_kernel`` does: do not call from several threads at once.
 
-    Raises ValueError for a folder without a run, a run in which no such call was measured, and a factor below 1.
+    Raises ValueError for a folder without a run, for a run without such a call, and for a factor below 1.
     """
     found = run if isinstance(run, Run) else read_run(run)
     return Fastest(found, factor=factor, compiled=compiled, elsewhere=elsewhere)
 
 
 def _kind_of(one: Workload) -> Workload:
-    """What must be equal to what was measured: all but the sizes, the scale and how inputs lie and are drawn.
+    """What must be the same as measured: everything except sizes, scale, and how inputs lie and are drawn.
 
-    One query is a kind of its own. With as many queries as keys both alignments of a causal mask are one.
+    A single query is a kind of its own. With as many queries as keys both alignments of a causal mask are the same.
     """
     aligned = {"causal": "top_left"} if one.causal and one.queries == one.keys else {}
     drawn = {"scale": 1.0, "distribution": "normal", "seed": 0, "layout": "bhsd"}
     sizes = {"batch": 1, "heads": one.heads // one.kv_heads, "kv_heads": 1, "queries": min(2, one.queries)}
     try:
         return one.with_(**sizes, keys=2, **drawn, **aligned)
-    except ValueError:  # a mask of those sizes alone, which no call asks for
+    except ValueError:  # its mask does not fit these sizes: no call asks for it
         return one
 
 
@@ -263,7 +261,7 @@ def _sizes_of(one: Workload) -> _Sizes:
 def _asked(
     arrays: Sequence[Tensor], dropout: float, causal: bool, scale: float | None, gqa: bool
 ) -> Workload:
-    """The workload of a call. Raises ValueError for a call that none asks."""
+    """The workload of a call. Raises ValueError if no workload is like it."""
     if any(one.ndim != _AXES or 0 in one.shape or one.stride(-1) != 1 for one in arrays):
         raise ValueError("only arrays of four axes were measured, none of them empty, the last contiguous")
     (batch, heads, queries, dim), of_key, of_value = (tuple(one.shape) for one in arrays)
@@ -294,7 +292,7 @@ def _asked(
 
 
 def _function(backend: Backend, workload: Workload) -> _Attend:
-    """A function of (query, key, value) that `backend` answers with."""
+    """The function of (query, key, value) by which `backend` answers."""
     grouped = workload.heads != workload.kv_heads
     asked = {"scale": workload.scale, "causal": bool(workload.causal), "enable_gqa": grouped}
     taken = {name: value for name, value in asked.items() if name in backend.options}
@@ -302,9 +300,9 @@ def _function(backend: Backend, workload: Workload) -> _Attend:
 
 
 def _unmeasured(tensors: Sequence[Tensor | None], threads: int | None) -> str | None:
-    """Why the run does not hold for such tensors or in the state of this process, or None.
+    """Why the run says nothing about such tensors or about this process in its state, or None.
 
-    threads : with which it was measured. Takes about two microseconds.
+    threads : with which it was measured. This takes about two microseconds.
     """
     if tensors[3] is not None:
         return "attn_mask was not measured"
@@ -322,7 +320,7 @@ def _unmeasured(tensors: Sequence[Tensor | None], threads: int | None) -> str | 
 
 
 def _measured_elsewhere(run: Run) -> str | None:
-    """Why what `run` measured need not hold on this machine, or None; what the run does not tell is not compared."""
+    """Why the figures of `run` may not hold on this machine, or None. What the run does not tell is not compared."""
     now = environment()
     different = [name for name in _MACHINE if run.environment.get(name) not in (None, now[name])]
     if different:
@@ -336,7 +334,7 @@ def _measured_elsewhere(run: Run) -> str | None:
 
 
 def _threads_of(run: Run) -> int | None:
-    """The threads with which PyTorch's own was measured, where the run tells."""
+    """The number of threads with which PyTorch's own function was measured, if the run tells."""
     facts = run.environment.get("contenders", {}).get(OWN, {})
     counts = [pool.get("num_threads") for pool in facts.get("pools", ()) if pool.get("user_api") == "openmp"]
     return max((count for count in counts if isinstance(count, int)), default=None)

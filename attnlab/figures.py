@@ -1,7 +1,7 @@
-"""One look for every figure: colours, panels, axes, titles, points, legends, labels, and how it is saved.
+"""One look for every figure: colours, panels, axes, titles, labels, styles of contenders, and how it is saved.
 
-Object-oriented Matplotlib without global state, on white ground so that a figure reads in light and in dark pages.
-Matplotlib loads when a figure is asked for, never with this module.
+Object-oriented Matplotlib without global state. The ground is white, so that a figure can be read in light and in dark
+pages. Matplotlib loads when a figure is asked for, not with this module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-#: after Okabe and Ito 2008, told apart with impaired colour vision; darkened so that words in them read on white
+#: after Okabe and Ito 2008, who chose them for impaired colour vision; darkened so that words in them read on white
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#1F5FBF", "#D55E00", "#00855A", "#B0408E", "#0093A8", "#C1121F"
 BROWN, BLACK, GREY, GRID = "#7A4A1E", "#222222", "#6E6E6E", "#E2E2E2"
 #: in the order in which curves take them
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BROWN, BLACK)
-#: standard errors to either end of a bar: a measured value that agrees with its prediction lies within so many
+#: half the length of an error bar, in standard errors: a value within it agrees with its prediction
 STANDARD_ERRORS = 5.0
-#: of letters, in points; ticks and notes are a little smaller
+#: size of letters in points; ticks and notes are a little smaller
 SIZE = 11.0
 _DPI = 130
 
@@ -62,7 +62,7 @@ def new_figure(
 
 
 def entitle(axes: Axes, title: str, x: str = "", y: str = "") -> None:
-    """The message of a panel above it, and what its axes are."""
+    """The message of a panel as its title, and the names of its axes."""
     axes.set_title(title, loc="left", fontsize=SIZE, fontweight="bold", color=BLACK)
     axes.set_xlabel(x, fontsize=SIZE)
     axes.set_ylabel(y, fontsize=SIZE)
@@ -70,15 +70,14 @@ def entitle(axes: Axes, title: str, x: str = "", y: str = "") -> None:
 
 def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **options: Any) -> None:
     """A label at a point in data coordinates, on a pale ground so that lines under it do not disturb."""
-    style = {"fontsize": SIZE - 1.5, "color": colour, "zorder": 6, **options}
-    axes.text(
-        x, y, text, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}, **style
-    )
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}
+    style = {"fontsize": SIZE - 1.5, "color": colour, "zorder": 6, "bbox": ground, **options}
+    axes.text(x, y, text, **style)
 
 
 def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
     """A logarithmic x axis with a tick at each of `values`, thinned to `most`, written as plain numbers."""
-    values = values if len(values) > 1 else (1.0, 2.0)  # nothing was measured: an empty panel, still drawn
+    values = values if len(values) > 1 else (1.0, 2.0)  # an empty panel is drawn too
     axes.set_xscale("log", base=2)
     step = max(1, -(-len(values) // most))
     shown = list(values)[::-1][::step][::-1]
@@ -87,7 +86,7 @@ def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
 
 
 def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) -> None:
-    """A logarithmic y axis whose ticks are `written` in units a person reads, as ``1 ms``."""
+    """A logarithmic y axis whose ticks are `written` with their units, such as ``1 ms``."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     def tick(value: float, _: object) -> str:
@@ -101,12 +100,12 @@ def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) ->
 
 
 def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """A name right of the panel for each curve that ends at (x, y): (x, y, name, colour). Scales are set before.
+    """A name right of the panel for each curve that ends at (x, y): (x, y, name, colour). Set the scales before.
 
-    Names are moved apart until none covers another, the lowest first; a thin line joins each to its curve.
+    Names are moved apart until none covers another, from the lowest up. A thin line joins each name to its curve.
     """
     to_panel = axes.transData + axes.transAxes.inverted()
-    # a line of letters, as a part of the panel
+    # the height of a line of letters, as a fraction of the panel
     gap = 1.25 * (SIZE - 2) / (0.78 * 72 * axes.figure.bbox.height / _DPI)
     order = sorted(ends, key=lambda one: one[1])
     places = [float(to_panel.transform(one[:2])[1]) for one in order]
@@ -126,16 +125,8 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
             "shrinkB": 3,
         }
         options: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
-        text = axes.annotate(
-            name, (x, y), (1.06, place), color=colour, fontsize=SIZE - 2, arrowprops=line, **options
-        )
-        text.set_parse_math(False)
-
-
-def mixed(colour: str, part: float) -> str:
-    """So much of `colour` (``#RRGGBB``) on white."""
-    channels = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(255 - part * (255 - one)):02X}" for one in channels)
+        options |= {"color": colour, "fontsize": SIZE - 2, "arrowprops": line, "parse_math": False}
+        axes.annotate(name, (x, y), (1.06, place), **options)
 
 
 def ink(ground: str) -> str:
@@ -147,7 +138,7 @@ def ink(ground: str) -> str:
 
 
 def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
-    """A curve through exact points, for the eye: monotone cubic in ln x between them (Fritsch and Carlson 1980)."""
+    """A smooth curve through exact points: monotone cubic in ln x between them (Fritsch and Carlson 1980)."""
     import numpy as np
     from scipy.interpolate import PchipInterpolator
 
@@ -156,13 +147,13 @@ def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Write `figure` as PNG to `file`, the same at every drawing of it; return its path."""
+    """Write `figure` as PNG to `file` and return its path. Equal figures give equal files."""
     from PIL import Image
 
     file.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=_DPI, format="png", metadata={"Software": None})
-    # 64 colours are a third of the size
+    # with 64 colours a file is a third as large
     Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, optimize=True)
     return file
 
@@ -182,10 +173,9 @@ class Style:
 
 
 def styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style for each of `names`, by its place: no two alike among the first forty."""
-    return {
-        name: Style(
-            CYCLE[at % len(CYCLE)], MARKERS[at % len(MARKERS)], DASHES[at // len(CYCLE) % len(DASHES)]
-        )
-        for at, name in enumerate(dict.fromkeys(names))
-    }
+    """A style for each of `names`, by its place: the first forty all differ."""
+    found = {}
+    for at, name in enumerate(dict.fromkeys(names)):
+        dashes = DASHES[at // len(CYCLE) % len(DASHES)]
+        found[name] = Style(CYCLE[at % len(CYCLE)], MARKERS[at % len(MARKERS)], dashes)
+    return found

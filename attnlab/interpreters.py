@@ -1,7 +1,7 @@
-"""Python interpreters other than this one: looked at, made from requirements, and given this attnlab's own code.
+"""Other Python interpreters (``python=``, ``with=``): look at one, or make an environment from requirements.
 
-A worker that runs in another interpreter has the libraries of that environment and the measuring code of *this*
-attnlab, so that both sides of a race are measured alike.
+A worker in another interpreter has the libraries of that environment and the measuring code of *this* attnlab, so that
+both sides of a race are measured in the same way.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from attnlab.environment import cache_folder
 from attnlab.errors import Unavailable
 from attnlab.processes import Interpreter, without_own
 from attnlab.text import bytes_text, one_line
 
-#: the first version and the one after the last that attnlab's workers run in
+#: the first Python version that attnlab's workers run in, and the one after the last
 VERSIONS = ((3, 11), (3, 15))
-#: what a worker imports beside the standard library and the library that it measures, by the package's name
+#: the packages that a worker imports beside the library that it measures
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
-#: seconds that an interpreter has to say what it is
+#: seconds in which an interpreter must say what it is
 _PATIENCE = 60.0
-#: bytes that are left on a disk that is as good as full
+#: a disk with fewer free bytes counts as full
 _LITTLE = 2**26
 _LOOK = (
     "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
@@ -43,8 +44,8 @@ _PACKAGES = "import sys; print(*(one for one in sys.path if one.endswith('-packa
 def interpreter(path: str) -> Interpreter:
     """The interpreter at `path`, or of the virtual environment there, with this attnlab's own code.
 
-    Raises Unavailable, in one line, for what is no interpreter, cannot run here, is of another version than attnlab
-    knows, or lacks a package that a worker needs.
+    Raises Unavailable for a file that is no interpreter or cannot run here, for a Python version that attnlab does not
+    support, and for an interpreter that lacks a package that a worker needs.
     """
     executable = Path.cwd() / Path(path).expanduser()  # a link stays one: it names the environment
     if (executable / "bin" / "python").exists():
@@ -76,10 +77,10 @@ def _require(executable: str) -> None:
 
 
 def environment_of(requirements: Sequence[str], base: str = sys.executable) -> Interpreter:
-    """An environment in which these `requirements` are installed over the packages of `base`; made if it is not there.
+    """An environment in which these `requirements` are installed over the packages of `base`.
 
-    It is kept in the cache folder, whole or not at all, and made by venv and pip; where packages come from is pip's to
-    know. Raises Unavailable, with its last line, where it fails.
+    It is made by venv and pip when it is first asked for, and kept in the cache folder. pip's own settings say where
+    packages come from. Raises Unavailable, with pip's last line, if that fails.
     """
     home = cache_folder() / "environments"
     said = json.dumps([sorted(requirements), base, sys.version, NEEDED])
@@ -94,26 +95,24 @@ def _install(requirements: Sequence[str], base: str, folder: Path) -> None:
     """Make a virtual environment in `folder`: the requirements, and all other packages of `base` below them."""
     _run([base, "-m", "venv", "--without-pip", str(folder)])
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "below.pth").write_text(_run([base, "-c", _PACKAGES]))  # a file of such lines: see `site`
-    # pip leaves alone what is there already below, so that only what is asked for differs
+    (packages / "below.pth").write_text(_run([base, "-c", _PACKAGES]))  # adds folders to sys.path: see `site`
+    # pip keeps the packages that are there already, so that only the requirements differ
     here = ["--python", str(folder / "bin" / "python")]
     _run([base, "-m", "pip", *here, "install", "-q", *requirements])
 
 
 def _ran(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """A command that has ended. Raises Unavailable where it cannot run, or not within so many seconds."""
-    own, alone = without_own(os.environ), subprocess.DEVNULL
+    """A command that has ended. Raises Unavailable if it cannot run, or does not end within `seconds`."""
+    how: dict[str, Any] = {"env": without_own(os.environ), "stdin": subprocess.DEVNULL, "errors": "replace"}
     try:
-        return subprocess.run(
-            command, env=own, stdin=alone, capture_output=True, text=True, errors="replace", timeout=seconds
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, **how)
     except (OSError, subprocess.TimeoutExpired) as fault:
         why = fault.strerror if isinstance(fault, OSError) else f"no answer within {seconds:.0f} s"
         raise Unavailable(f"{command[0]} cannot run here: {why}") from None
 
 
 def _run(command: Sequence[str]) -> str:
-    """What the command prints. Raises Unavailable, with the last line that it says of what is wrong."""
+    """What the command prints. Raises Unavailable with the last line of its errors if it fails."""
     done = _ran(command)
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -124,37 +123,33 @@ def _run(command: Sequence[str]) -> str:
 
 
 def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a new folder, which then becomes `folder`: nothing of it is there where that fails.
+    """Let `make` fill a new folder, which then becomes `folder`. Nothing is left of it if that fails.
 
-    Raises Unavailable where the disk does not take it.
+    Raises Unavailable if the disk does not take it.
     """
+    hint = "make room, or set ATTNLAB_CACHE"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(".making-*"):
-            if not Path("/proc", left.name.split("-")[1]).exists() and Path("/proc").exists():
-                shutil.rmtree(left, ignore_errors=True)  # the process that made it was killed
-        fresh = Path(tempfile.mkdtemp(prefix=f".making-{os.getpid()}-", dir=folder.parent))
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
+            fresh = Path(place, "whole")
+            fresh.mkdir()
+            make(fresh)
+            fresh.rename(folder)
     except OSError as fault:
-        raise Unavailable(f"{folder.parent} cannot be written: {fault.strerror}; set ATTNLAB_CACHE") from None
-    try:
-        make(fresh)
-        fresh.rename(folder)
-    except OSError as fault:
-        if not folder.exists():  # or another process has made it in between
-            raise Unavailable(f"{folder} could not be made: {fault.strerror or fault}") from None
+        if not folder.exists():  # or another process has made it in the meantime
+            raise Unavailable(f"{folder} cannot be made: {fault.strerror or fault}; {hint}") from None
     except Unavailable as fault:
-        room = shutil.disk_usage(fresh).free
+        room = shutil.disk_usage(folder.parent).free
         if room > _LITTLE:
             raise
-        said = f"the disk of {folder.parent} has {bytes_text(room)} left: make room, or set ATTNLAB_CACHE"
-        raise Unavailable(f"{said}. {fault}") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        raise Unavailable(
+            f"the disk of {folder.parent} has {bytes_text(room)} left: {hint}. {fault}"
+        ) from None
 
 
 @functools.cache
 def own_code() -> Path:
-    """A folder in which another interpreter finds this attnlab, and nothing else that is installed beside it."""
+    """A folder in which another interpreter finds this attnlab and no other package."""
     import attnlab
 
     homes: Iterable[Path] = map(Path, attnlab.__path__)

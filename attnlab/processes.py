@@ -1,9 +1,7 @@
-"""Processes of this program: our own functions called in a child, and messages to and from children.
+"""Child processes: `Process` starts one and asks it; `serve` answers in the child; `Channel` carries the messages.
 
-`call` runs one function of ours in a fresh interpreter and returns its answer. A `Process` is a child that is kept and
-asked again and again (`serve` is its side). Requests and answers are msgspec's MessagePack with NumPy arrays in it:
-nothing is unpickled. A crash, a hang or an answer that is none is one exception, `Failed`, whose message is a reason in
-one line.
+Requests and answers are msgspec's MessagePack with NumPy arrays in it: nothing is unpickled. A crash, a hang or a
+malformed answer is one exception, `Failed`, whose message is a reason in one line.
 """
 
 from __future__ import annotations
@@ -32,20 +30,20 @@ from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.system import die_with_parent, started_by, wait_until_stopped
 
 T = TypeVar("T")
-#: variables that would bring this interpreter's packages, or its versions of them, into another one
+#: environment variables that would bring this interpreter's packages into another interpreter
 _OWN = ("PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
 #: before each message: its length in bytes, big-endian
 _LENGTH = struct.Struct(">Q")
-#: a message that claims to be longer is none; the code of an array within a message
+#: a longer message is refused; the code of an array within a message
 _MOST_BYTES, _ARRAY = 2**36, 1
-#: a process that has closed its channel has so many seconds to end by itself
+#: seconds in which a process that has closed its channel may end by itself
 _ENDING_SECONDS = 2.0
-#: what a signal that ended a process tells
+#: what a signal that ended a process usually means
 _CAUSES = {
     "SIGKILL": " (the system does this when memory runs out)",
     "SIGILL": " (an instruction that this processor does not have: the build is for another)",
 }
-#: the kind of failure that an exception of the child's is
+#: the kind of failure of each exception in the child
 _KINDS: dict[type[Exception], str] = {
     Declined: "declined", Unavailable: "unavailable", Misbehaved: "wrong", MemoryError: "memory",
 }  # fmt: skip
@@ -54,8 +52,8 @@ _KINDS: dict[type[Exception], str] = {
 class Failed(Exception):
     """There is no answer; the message says why, in one line.
 
-    kind : what the child said ("declined", "unavailable", "wrong", "memory", "raised"), or what became of it
-    ("crashed", "timed_out"). tail : the last lines that it printed, where it crashed.
+    kind : what the child said ("declined", "unavailable", "wrong", "memory", "raised"), or what happened to it
+    ("crashed", "timed_out"). tail : the last lines that it printed, if it crashed.
     """
 
     def __init__(self, kind: str, message: str, tail: str = "") -> None:
@@ -64,14 +62,14 @@ class Failed(Exception):
 
 
 class Closed(Failed):
-    """The other side of a channel is gone, or sent bytes that are no message."""
+    """The other side of a channel has ended, or sent bytes that are no message."""
 
     def __init__(self, message: str = "the other process is gone") -> None:
         super().__init__("crashed", message)
 
 
 class Late(Failed):
-    """No complete message came, or was taken, before the deadline."""
+    """No complete message arrived, or could be sent, before the deadline."""
 
     def __init__(self) -> None:
         super().__init__("timed_out", "no answer in time")
@@ -86,7 +84,7 @@ def encode(message: Any) -> bytes:
 
 
 def decode(data: bytes | bytearray, kind: Any = Any) -> Any:
-    """The inverse of `encode`; lists for tuples where `kind` does not say otherwise. Raises msgspec.MsgspecError."""
+    """The inverse of `encode`; tuples become lists unless `kind` says otherwise. Raises msgspec.MsgspecError."""
     return msgspec.msgpack.decode(data, type=kind, ext_hook=_array, dec_hook=lambda _, found: found)
 
 
@@ -106,14 +104,14 @@ def _packed(value: Any) -> Any:
 
 
 def _array(code: int, data: memoryview) -> Any:
-    """An array of its own: what is received may be written into."""
+    """A copy, so that the receiver may write into it."""
     head, _, rest = bytes(data).partition(b"\n")
     dtype, shape = json.loads(head)
     return np.frombuffer(bytearray(rest), dtype).reshape(shape)
 
 
 class Channel:
-    """Messages over one socket. A deadline is a `time.monotonic` instant, None for never."""
+    """Messages over one socket. A deadline is a time of `time.monotonic`, None for no deadline."""
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
@@ -139,10 +137,6 @@ class Channel:
         except (msgspec.MsgspecError, ValueError, TypeError):
             raise Closed("it sent a message that is none") from None
 
-    def close(self) -> None:
-        """The other side finds it `Closed`."""
-        self.socket.close()
-
     def _read(self, length: int, deadline: float | None) -> bytearray:
         data = bytearray()
         while len(data) < length:
@@ -160,7 +154,7 @@ class Channel:
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until then, a moment at least: 0 would mean not to wait for what is there."""
+    """Seconds until the deadline, never 0: a timeout of 0 would not even read what has arrived."""
     return None if deadline is None else max(1e-4, deadline - time.monotonic())
 
 
@@ -169,19 +163,19 @@ def _left(deadline: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python: that of this process where `executable` is None. It searches `paths` for modules before all others."""
+    """A Python interpreter, this process's own if `executable` is None. It searches `paths` for modules first."""
 
     executable: str | None = None
     paths: tuple[str, ...] = ()
 
     def command(self, code: str) -> list[str]:
-        """The command that runs `code`, and takes further words as arguments. It does not search its folder."""
+        """The command that runs `code`; arguments may follow. It does not search the working folder for modules."""
         first = f"import sys; sys.path[:] = [*{[*self.paths]!r}, *filter(None, sys.path)]; "
         return [self.executable or sys.executable, "-c", first + code]
 
 
 def without_own(variables: Mapping[str, str]) -> dict[str, str]:
-    """These environment variables for another interpreter: without those that are meant for this one."""
+    """These environment variables without those that are meant for this interpreter only."""
     return {name: value for name, value in variables.items() if name not in _OWN}
 
 
@@ -191,9 +185,8 @@ def without_own(variables: Mapping[str, str]) -> dict[str, str]:
 class Process:
     """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
 
-    It has a group of processes of its own: Ctrl-C in a terminal does not reach it, and what it starts is stopped and
-    ended with it. What it prints goes to a log; a failure quotes its last lines. Raises OSError where no process can be
-    started.
+    It has its own process group: Ctrl-C in a terminal does not reach it, and what it starts is stopped and ended with
+    it. What it prints goes to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
     """
 
     number: int
@@ -238,25 +231,25 @@ class Process:
         return one
 
     def ask(self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any) -> Any:
-        """What the method `op` of the child's object returns, an `answer`. Raises Failed.
+        """What the method `op` of the child's object returns, of the type `answer`. Raises Failed.
 
-        A child that crashes, or gives no answer within so many seconds, is ended.
+        A child that crashes, or gives no answer within `seconds`, is ended.
         """
         return self.begin(op, seconds=seconds, answer=answer, **arguments)()
 
     def begin(
         self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any
     ) -> Callable[[], Any]:
-        """Begin a request. The child works from now on; a call of what is returned waits for the answer."""
+        """Begin a request and return a function that waits for the answer. The child works meanwhile."""
         if not self.alive:
             raise Failed("crashed", "its process has ended before")
         deadline = None if seconds is None else time.monotonic() + seconds
-        with contextlib.suppress(Closed):  # how it ended is told with the answer
+        with contextlib.suppress(Closed):  # the wait for the answer says how it ended
             self.channel.send([op, arguments], deadline)
         return functools.partial(self.wait, op, deadline, answer)
 
     def wait(self, op: str, deadline: float | None, answer: Any) -> Any:
-        """The answer to the request `op` that was begun, an `answer`. Raises Failed."""
+        """The answer to the request `op` that was begun, of the type `answer`. Raises Failed."""
         try:
             kind, told = self.channel.receive(deadline, tuple[str, msgspec.Raw])
             if kind != "answer":
@@ -296,7 +289,7 @@ class Process:
             os.killpg(self.number, number)
 
     def stop(self) -> None:
-        """Stop it and its group. Returns when all its threads are stopped, which a signal alone does not wait for."""
+        """Stop it and its group. Returns when all its threads have stopped; sending a signal does not wait for that."""
         self.signal(signal.SIGSTOP)
         wait_until_stopped(self.number)
 
@@ -305,7 +298,7 @@ class Process:
         self.signal(signal.SIGCONT)
 
     def ended(self, seconds: float = 0.0) -> int | None:
-        """Its exit status, negative for a signal; None where it has not ended within so many seconds."""
+        """Its exit status, negative for a signal; None if it has not ended within `seconds`."""
         until = time.monotonic() + seconds
         while self._status is None:
             if self._popen is not None:
@@ -323,7 +316,7 @@ class Process:
         return self._status
 
     def end(self) -> None:
-        """End it, whatever it does, with what it has started in its group."""
+        """End it and all processes that it has started."""
         if not self.alive:
             return
         self.alive = False
@@ -333,17 +326,17 @@ class Process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(number, signal.SIGKILL)
         self.ended(_ENDING_SECONDS)
-        self.channel.close()
+        self.channel.socket.close()
         self._log.close()
 
 
 def serve(
     channel: Channel, holder: object, refused: Callable[[Exception], tuple[str, str]] | None = None
 ) -> None:
-    """In the child: answer requests by the methods of `holder` until the channel closes.
+    """In the child: answer requests by calling the methods of `holder`, until the channel closes.
 
-    Their type hints say what the arguments become.
-    refused : the kind and the text of a failure, as of `Failed`; by default by the type of the exception.
+    Arguments are converted to the methods' type hints. refused : gives the kind and the text of a failure, for
+    `Failed`; by default `refusal`.
     """
     with contextlib.suppress(Closed):
         while True:
@@ -366,47 +359,11 @@ def refusal(fault: Exception) -> tuple[str, str]:
     return kind, text if kind != "raised" and text else f"raised {name}: {text}"
 
 
-# -- one call ----------------------------------------------------------------------------------------
-
-
-class _Calls:
-    """What the child of a `call` holds."""
-
-    def call(self, target: str, request: Any) -> Any:
-        function = _function(target)
-        hints = typing.get_type_hints(function)
-        kind = next((hint for name, hint in hints.items() if name != "return"), Any)
-        return function(convert(request, kind))
-
-
-def call(target: str, request: Any, *, answer: Any = Any, seconds: float | None = None, **how: Any) -> Any:
-    """What `target`, "module:function", returns for `request`, an `answer`, in a process of its own that then ends.
-
-    The function takes one argument, whose type hint says what the request becomes there. Both are plain data,
-    dataclasses and NumPy arrays. how : as of a `Process`. Raises Failed, also after so many seconds.
-    """
-    process = Process("attnlab.processes:calls", **how)
-    try:
-        return process.ask("call", seconds=seconds, answer=answer, target=target, request=request)
-    finally:
-        process.end()
-
-
-def calls(channel: Channel) -> None:
-    """In the child of a `call`."""
-    serve(channel, _Calls())
-
-
-def _function(target: str) -> Callable[[Any], Any]:
-    module, _, name = target.partition(":")
-    found: Callable[[Any], Any] = getattr(importlib.import_module(module), name)
-    return found
-
-
 def main() -> None:
-    """In the child of a `Process`: call its target. What the child starts does not hold its channel open."""
+    """In the child of a `Process`: call its target. What the child starts does not keep its channel open."""
     die_with_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)
     os.register_at_fork(after_in_child=end.close)
-    _function(sys.argv[2])(Channel(end))
+    module, _, name = sys.argv[2].partition(":")
+    getattr(importlib.import_module(module), name)(Channel(end))

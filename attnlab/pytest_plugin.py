@@ -6,20 +6,19 @@ Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
     runs once for every contender × length × heads × dtype that the options ask for (``--backends``, ``--lengths``,
     ``--heads``, ``--dtypes``); every other field of a workload has an option too (``pytest --help``);
 ``interleaved``
-    calls ``interleaved(contender, workload)``: the contenders that are selected (by ``-k``, node id or marker) and the
-    baseline are raced once for each workload, in processes of their own. This contender's samples go into
-    pytest-benchmark's table and files. It returns the `Result`. A contender without a speed skips or fails the test,
-    with the reason. Under ``--benchmark-disable`` it starts no process: it calls the backend once, checks the answer
-    and returns None;
+    calls ``interleaved(contender, workload)``: the selected contenders (by ``-k``, node id or marker) and the baseline
+    are raced once for each workload, in processes of their own. This contender's samples go into pytest-benchmark's
+    table and files. It returns the `Result`. A contender without a speed skips or fails the test, with the reason.
+    Under ``--benchmark-disable`` it starts no process: it calls the backend once, checks the answer and returns None;
 ``answered``
     calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
 ``peak``
-    calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, of which `peak_bytes` counts;
+    calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, whose `peak_bytes` is measured;
 ``checked``
     calls ``checked(contender)``: every question of ``attnlab check``, in a process of its own; it returns the
     `Checked`, or fails with the question that was answered wrong.
 
-``--benchmark-max-time`` is how long a race may take, times its contenders.
+A race may take ``--benchmark-max-time`` for each of its contenders.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ import pytest
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
 from attnlab.correctness import weighing
+from attnlab.correctness.answering import Probe
 from attnlab.correctness.check import Checked, check
-from attnlab.errors import Declined, Unavailable
+from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.race import admission
 from attnlab.race.admission import Limits
 from attnlab.race.compare import Comparison
@@ -56,19 +56,23 @@ Answered = Callable[[str, Workload], Accuracy]
 Measured = Callable[[str, Workload], Result]
 Examined = Callable[[str], Checked]
 
-#: small enough that all suites end within about a minute on two cores
+#: small enough for all suites to end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
-#: two visits at least, each of so many rounds: pytest-benchmark gets 20 samples of each contender or more
+#: visits, and rounds of each: pytest-benchmark gets 30 samples of each contender
 _VISITS, _ROUNDS = 3, 10
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
+#: what an exception of a backend means that is called in this process
+_ENDS: dict[type[Exception], Outcome] = {
+    Declined: Outcome.DECLINED, Unavailable: Outcome.UNAVAILABLE, Misbehaved: Outcome.WRONG,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Settings:
     """The options, checked. `said` is what they say of workloads, by `Choice.name`.
 
-    contenders : by name, in the order they were given. formats : the number formats in which accuracy is judged, all
-    unless the user chose. part : that of a preset, where one is named.
+    contenders : by name, in the order given. formats : the number formats in which accuracy is judged, all unless the
+    user chose. part : that of the preset, if one is named.
     """
 
     contenders: Mapping[str, Contender]
@@ -91,7 +95,7 @@ class Settings:
         said = read_options({one.name: option(one.option) for one in choices(grid=True)}, grid=True)
         preset, names = option("--preset"), option("--backends")
         part = None if preset is None else only_part(preset)
-        if part is not None:  # everything else the part knows itself
+        if part is not None:  # the part itself says everything else
             said = {name: part.said[name] for name in _DEFAULTS if name in part.said} | said
         defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
         said |= read_options(defaults, grid=True)
@@ -127,20 +131,15 @@ class Races:
         self._once: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
         self._contenders = [settings.contenders[name] for name in names]
-        self._seconds = seconds
         self._conductor: Conductor | None = None
-
-    @property
-    def limits(self) -> Limits:
-        """As ``--benchmark-max-time`` sets them."""
-        race = self._seconds * len(self._contenders)
-        return Limits(
+        #: as ``--benchmark-max-time`` sets them
+        self.limits = Limits(
             visits=_VISITS,
             most_visits=_VISITS,
-            workload_seconds=max(race, 5.0),
+            workload_seconds=max(seconds * len(names), 5.0),
             rounds=_ROUNDS,
             visit_seconds=600.0,  # slow contenders have as many
-            call_seconds=max(1.0, self._seconds),
+            call_seconds=max(1.0, seconds),
         )
 
     def race(self, workload: Workload) -> Mapping[str, Result]:
@@ -166,43 +165,34 @@ class Races:
         return Comparison(workload, baseline, results, verdicts_against(results, baseline), _VISITS)
 
     def answer(self, name: str, workload: Workload) -> Accuracy | Result:
-        """How exact the answer is, or a result that says why there is none or a wrong one."""
+        """How exact the answer is, or a result that says why there is none or a wrong one.
+
+        Without processes the backend is called once in this one. Only its own settings apply then.
+        """
         if self.enabled:
             result = self.once(workload)[name]
             return result.accuracy if result.outcome is Outcome.MEASURED and result.accuracy else result
-        try:
-            return self._answer_here(name, workload)
-        except (Unavailable, Declined) as fault:
-            outcome = Outcome.DECLINED if isinstance(fault, Declined) else Outcome.UNAVAILABLE
-            return Result(name, workload, outcome, str(fault))
-        except Exception as fault:
-            return Result(name, workload, Outcome.CRASHED, f"raised {type(fault).__name__}: {fault}")
-
-    def _answer_here(self, name: str, workload: Workload) -> Accuracy | Result:
-        """Call the backend once, in this process; of its settings only the backend's own apply here."""
         one = self.settings.contenders[name]
         try:
             backend = load(one.backend, self.settings.folders, dict(one.settings))
             backend.require(workload)
-        except ValueError as fault:
-            raise Unavailable(str(fault)) from None
-        library, limit = backend.open(workload.device), self.limits.call_seconds
+            library = backend.open(workload.device)
 
-        def seconds_of(smaller: Workload) -> float:
-            call = backend.bind(smaller)  # the first call of all carries the library's own start
-            return min(library.time_calls(call, 1) for _ in range(2))
+            def seconds_of(smaller: Workload) -> float:
+                call = backend.bind(smaller)  # the library's own start is part of the first call
+                return min(library.time_calls(call, 1) for _ in range(2))
 
-        if said := admission.too_long(workload, seconds_of, limit):
-            return Result(name, workload, Outcome.OVER_BUDGET, said)
-        rows = weighing.sampled_rows(workload, np.random.default_rng())
-        inputs = inputs_of(workload, rows)
-        returned = backend.bind(workload, inputs)()
-        try:
-            named = backend.named(workload, returned)
-            judged = weighing.judge(workload, inputs, rows, named, backend.computes_in)
-        except ValueError as fault:
-            return Result(name, workload, Outcome.WRONG, str(fault))
-        return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)
+            if said := admission.too_long(workload, seconds_of, self.limits.call_seconds):
+                return Result(name, workload, Outcome.OVER_BUDGET, said)
+            rows = weighing.sampled_rows(workload, np.random.default_rng())
+            inputs = inputs_of(workload, rows)
+            answers = Probe(backend).answer(inputs, workload)
+            judged = weighing.judge(workload, inputs, rows, answers, backend.computes_in)
+            return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)
+        except Exception as fault:
+            kind = _ENDS.get(type(fault), Outcome.CRASHED)
+            said = f"raised {type(fault).__name__}: {fault}" if kind is Outcome.CRASHED else str(fault)
+            return Result(name, workload, kind, said)
 
     def close(self) -> None:
         """End all processes."""
@@ -228,14 +218,14 @@ class ReplayClock:
     """Gives pytest-benchmark samples that were taken elsewhere, through its own interface, bit for bit.
 
     pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
-    shows 0 until its `replay`, which stands for the function, sets it to the next sample, and 0 again once it was read.
+    shows 0. Its `replay` is the function: it sets the timer to the next sample until it is read once.
     """
 
     #: how pytest-benchmark names this timer in its reports
     __name__ = "attnlab.interleaved"
 
     def __init__(self) -> None:
-        #: the samples still to be replayed, in seconds, one for each round
+        #: the samples to be replayed, in seconds, one for each round
         self.samples: Iterator[float] = iter(())
         self._shown = 0.0
 
@@ -249,9 +239,9 @@ class ReplayClock:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the options. Everything is read as text, so that `Settings.of` words every complaint."""
-    # argparse takes a word that begins with a dash for an option
-    group = parser.getgroup("attnlab", "attention; a value that begins with a dash as in --window=-1,0")
+    """Register the options. All values are text: `Settings.of` reads them, so that its messages are used."""
+    # argparse reads a word that begins with a dash as an option
+    group = parser.getgroup("attnlab", "attention; write a value that begins with a dash as in --window=-1,0")
     own = {
         "--backends": ("LIST", "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"),
         "--preset": ("NAME/PHASE", "the shapes of a known model, one part of a preset: llama3-8b/decode"),
@@ -300,7 +290,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test that replays samples a clock of its own, beside what its own benchmark mark says."""
+    """Give every test that replays samples its own clock, in addition to its own benchmark mark."""
     for item in items:
         if "interleaved" in getattr(item, "fixturenames", ()):
             mark = item.get_closest_marker("benchmark")
@@ -409,8 +399,8 @@ def interleaved(
                 return measure(contender, workload)
             answered(contender, workload)
         except pytest.fail.Exception as failure:
-            # pytest-benchmark warns of a fixture that was not used, and this one is used up by failing:
-            # the mark of an error keeps it out of every report
+            # pytest-benchmark warns of a fixture that was not used; this one fails in use, and the mark of an error
+            # keeps it out of every report
             benchmark.has_error = True
             benchmark.pedantic(_raise, args=(failure,))
         benchmark.pedantic(clock.replay)
@@ -420,17 +410,15 @@ def interleaved(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The verdicts, which pytest-benchmark's table has no column for."""
+    """Print the verdicts: pytest-benchmark's table has no column for them."""
     races = config.stash.get(_RACES, None)
     if races is None or not races.raced or config.getoption("--benchmark-quiet"):
         return
     baseline, line = races.settings.baseline, terminalreporter.write_line
     terminalreporter.section(f"attention: time of a call, as a ratio to {baseline}")
     if config.getoption("--benchmark-compare"):
-        warning = (
-            "--benchmark-compare compares times of different races, which proves nothing; use attnlab gate."
-        )
-        line(warning, yellow=True)
+        proves = "compares times of different races, which proves nothing; use attnlab gate."
+        line(f"--benchmark-compare {proves}", yellow=True)
     for workload, results in races.raced.items():
         line(workload.label)
         verdicts = races.compared(workload).verdicts

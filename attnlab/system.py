@@ -1,13 +1,12 @@
-"""What the operating system does for the measuring: stopping processes, counting, limits. Linux first.
+"""The operating system: stop processes, count what disturbs this one, limit its memory, read what is free.
 
-Whatever a system lacks is done otherwise or left out, here and nowhere else: macOS has no ``/proc`` and tells less.
+Linux first. What another system lacks is done differently or left out, here and nowhere else: macOS has no ``/proc``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import math
 import os
 import resource
@@ -20,33 +19,31 @@ from pathlib import Path
 
 import psutil
 
-#: of what is free, this part may be taken by a process that is confined
+#: the part of the free memory that a confined process may take
 _SHARE = 0.9
-#: no file that a worker writes grows beyond this; memory traces take some 10 MB
+#: the largest file that a confined process may write; memory traces take some 10 MB
 _FILE_BYTES = 2**31
-#: a process that does not come to rest when it is stopped is waited for so long
+#: seconds that a process has to come to rest when it is stopped
 _STOPPING_SECONDS = 2.0
 _STATUS = Path("/proc/self/status")
 _TASKS = Path("/proc/self/task")
 _PRESSURE = Path("/proc/pressure/cpu")
-#: which control group this process is in, and where the groups are shown
+#: the control group of this process, and the folder of all groups
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM and a terminal that is closed raise KeyboardInterrupt within, as Ctrl-C does.
+    """Within, SIGTERM and a closed terminal raise KeyboardInterrupt, as Ctrl-C does.
 
-    Only the main thread receives signals: elsewhere nothing changes.
+    Only the main thread receives signals: in other threads nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
     handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
     # a process that was told to ignore a signal (nohup) goes on ignoring it
     before = {one: handler for one, handler in handlers.items() if handler is not signal.SIG_IGN}
+    if threading.current_thread() is not threading.main_thread():
+        before = {}
     try:
         for one in before:
             signal.signal(one, signal.default_int_handler)
@@ -60,12 +57,12 @@ def terminable() -> Iterator[None]:
 
 
 def wait_until_stopped(number: int) -> None:
-    """Return when a child is stopped with what it has started in its group, or has ended; its status stays to be read.
+    """Return when a child and the processes of its group have stopped or ended. Their exit status can still be read.
 
-    A child is stopped when all of its threads are.
+    A process has stopped when all of its threads have.
     """
     polled = started_by(number)
-    if hasattr(os, "waitid"):  # waits without polling (20 µs), for own children alone
+    if hasattr(os, "waitid"):  # waits without polling (20 µs), but only for own children
         os.waitid(os.P_PID, number, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     else:
         polled = [number, *polled]
@@ -78,9 +75,9 @@ def wait_until_stopped(number: int) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """The numbers of the processes that a process has started, and of theirs; Linux, else none.
+    """The numbers of the processes that a process has started, and that those have started. Linux, else none.
 
-    As proc(5) tells under ``children``: a look at all processes of the machine would take a thousand times as long.
+    From ``children`` of proc(5): to look at all processes of the machine would take a thousand times as long.
     """
     found: list[int] = []
     with contextlib.suppress(OSError):  # another system, or it has ended
@@ -90,7 +87,7 @@ def started_by(number: int) -> list[int]:
 
 
 def cores() -> int:
-    """The cores on which this process may run; all of the machine where the system does not tell."""
+    """The number of cores on which this process may run; all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -98,15 +95,15 @@ def cores() -> int:
 
 
 def processor_seconds() -> float:
-    """Of this process, all its threads together, and of those that it has waited for."""
+    """Processor seconds of this process, over all its threads, and of its children that have ended."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def run_delay_seconds() -> float:
-    """Seconds that threads of this process and its children have waited for a core so far, summed; nan if unknown.
+    """Seconds that threads of this process and its children have waited for a core, summed; nan if unknown.
 
-    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that has
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel with
     these figures switched off shows zeros, also for the time that a thread ran.
     """
     folders = (_TASKS, *(Path(f"/proc/{number}/task") for number in started_by(os.getpid())))
@@ -123,8 +120,8 @@ def run_delay_seconds() -> float:
     return total / 1e9 if seen else math.nan
 
 
-#: counts of this process that grow: what each call adds is noted beside its time (nan: not told). Pages that it got
-#: without reading a disk, how often it was made to leave a core, and how long its threads waited for one
+#: counters of this process (nan: unknown): pages that it got without reading a disk, how often it had to leave a core,
+#: and how long its threads waited for one. What each call adds is noted beside its time
 COUNTERS: Mapping[str, Callable[[], float]] = {
     "minor_faults": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt),
     "involuntary_switches": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
@@ -133,7 +130,7 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 
 
 def pressure_seconds() -> float:
-    """Seconds in which any task of the system waited for a core, since it started; nan if unknown."""
+    """Seconds since the system started in which any task waited for a core; nan if unknown."""
     try:
         return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
     except (OSError, ValueError, IndexError):
@@ -141,7 +138,7 @@ def pressure_seconds() -> float:
 
 
 def hidden() -> list[str]:
-    """What this system does not tell, in words. Each is a disturbance that would not be seen."""
+    """What this system does not tell, in words: each is a disturbance that would go unnoticed."""
     found = {
         "run delay of threads (no schedstat)": run_delay_seconds(),
         "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
@@ -153,26 +150,26 @@ def hidden() -> list[str]:
 
 
 def die_with_parent() -> None:
-    """End this process when its parent ends (Linux). A stopped worker would otherwise stay."""
+    """End this process when its parent ends (Linux). A stopped worker would otherwise remain."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def adopt_orphans(on: bool = True) -> bool:
-    """Let grandchildren whose parent ends become children of this process (Linux, prctl(2)); whether it can."""
+    """Let grandchildren whose parent ends become children of this process (Linux, prctl(2)). Returns whether it can."""
     pr_set_child_subreaper = 36
     return sys.platform == "linux" and not ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(on))
 
 
 def confine(device: str = "cpu") -> bool:
-    """Let this process take no more than what is free now, beyond what it holds; whether that could be done.
+    """Limit this process to the memory that is free now, beyond what it holds. Returns whether that was possible.
 
-    A file that it writes without end, as a backend does that prints in a loop, ends it (SIGXFSZ) and not the disk.
-    So that a wrong prediction ends a worker and not the machine: without it one that took 40 GiB on a machine of 23
-    stalled everything for a minute. The system counts private writable memory (Linux: RLIMIT_DATA, since 4.7) and
-    refuses what goes beyond: an array library raises then, and what cannot raise aborts. A process that computes on a
-    GPU maps far more than it takes, and is not confined.
+    If a prediction of memory is wrong, it ends a worker and not the machine: without the limit, a worker that took
+    40 GiB on a machine of 23 stalled everything for a minute. The system counts private writable memory (Linux:
+    RLIMIT_DATA, since 4.7) and refuses more: an array library raises then, and what cannot raise aborts. A process that
+    computes on a GPU maps far more memory than it takes, and is not confined. Files are limited too: a backend that
+    prints in an endless loop is ended (SIGXFSZ) before the disk is full.
     """
     _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
     if device != "cpu":
@@ -180,13 +177,13 @@ def confine(device: str = "cpu") -> bool:
     try:
         lines = _STATUS.read_text().splitlines()
     except OSError:
-        return False  # the prediction alone stands between a worker and the machine
+        return False  # only the prediction protects the machine then
     held = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData")), None)
     return held is not None and _limit(resource.RLIMIT_DATA, held + int(_SHARE * free_bytes()))
 
 
 def _limit(kind: int, most: int | None) -> bool:
-    """Set a limit of this process, None for no limit, as far as it is allowed to. Returns whether it was set."""
+    """Set a limit of this process, None for no limit, as far as the hard limit allows. Returns whether it was set."""
     infinite = resource.RLIM_INFINITY
     try:
         _, hard = resource.getrlimit(kind)
@@ -208,59 +205,22 @@ def free_bytes() -> int:
 
 
 def _rooms() -> Iterator[int]:
-    """Bytes left of each limit that holds for this process: its group's, and those of the groups around it.
+    """Bytes left below each limit of the control groups (version 2) that this process is in, from the inside out.
 
-    Files that were read and can be dropped count as free. Version 2 of the groups has one tree, version 1 one
-    for memory (https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/memory.html). In a container a
-    group may be shown as the root, whatever its name.
+    Files that were read and can be dropped count as free. In a container the group may be shown as the root, whatever
+    its name (https://docs.kernel.org/admin-guide/cgroup-v2.html).
     """
     try:
         lines = _MEMBERSHIP.read_text(encoding="utf-8").splitlines()
     except OSError:
         return  # no control groups here
-    for line in lines:
-        _, kinds, name = line.split(":", 2)
-        if not kinds:
-            root, files = _GROUPS, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in kinds.split(","):
-            root = _GROUPS / "memory"
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        own = root / name.strip("/")
-        for folder in (own, *own.parents):
-            # a group without a limit says "max"; one that is not shown has no files
-            with contextlib.suppress(OSError, ValueError):
-                limit, used = (int((folder / file).read_text(encoding="utf-8")) for file in files[:2])
-                yield limit - used + _counted(folder / "memory.stat", files[2])
-            if folder == root:
-                break
-
-
-def _counted(file: Path, name: str) -> int:
-    """The number behind `name` in a file of names and numbers, 0 where it is not told."""
-    try:
-        found = dict(line.split() for line in file.read_text(encoding="utf-8").splitlines())
-        return int(found.get(name, 0))
-    except (OSError, ValueError):
-        return 0
-
-
-@contextlib.contextmanager
-def without_garbage_collection(*, last: bool = False) -> Iterator[None]:
-    """As a context or around a function: Python does not look for objects that only refer to each other.
-
-    last : the process ends after it, so that what is there by then is not looked through at all.
-
-    A run goes when it is done with, as nothing in it refers back; to look through its millions of parts again and again
-    takes a sixth of the time of a large one.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if last:
-            gc.freeze()
-        if enabled:
-            gc.enable()
+    own = _GROUPS / next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
+    for folder in (own, *own.parents):
+        # a group without a limit says "max"; the root, and a group that is not shown, have no such files
+        with contextlib.suppress(OSError, ValueError):
+            limit, used = (int((folder / f"memory.{one}").read_text()) for one in ("max", "current"))
+            told = folder / "memory.stat"
+            counts = dict(line.split() for line in told.read_text().splitlines()) if told.exists() else {}
+            yield limit - used + int(counts.get("inactive_file", 0))
+        if folder == _GROUPS:
+            break

@@ -1,8 +1,8 @@
-"""How numbers are written, text from outside made safe to show, and plain data made into dataclasses.
+"""Text: numbers with their units, foreign text made safe to show, names that a person writes, and data read strictly.
 
-What a backend raises, a library prints or a file holds is data. It may carry terminal escapes, characters that turn the
-direction of writing, thousands of letters, or the path of a home folder. It is shown in one line, bounded, without
-control characters and without that path.
+What a backend raises, a library prints or a file holds may contain terminal escapes, characters that reverse the
+direction of writing, thousands of letters, or the path of a home folder. `one_line` shows it in one line, shortened,
+without control characters and without that path.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-#: letters of a reason; the longest of our own are some 300; and of a line that a `repr` shows
-MOST, _SHOWN = 400, 150
+#: letters of a reason; the longest of our own have some 300
+MOST = 400
 #: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?", re.DOTALL)
-#: categories of Unicode that have no shape of their own: controls, formats (they turn the direction), surrogates
+#: categories of Unicode without a shape of their own: controls, formats (they reverse the direction), surrogates
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
 #: units and what one of them is, largest first
 _BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -30,9 +30,9 @@ _RATES = (("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
 def read_text(file: Path, most: int) -> str:
-    """The UTF-8 text of a file that holds at most `most` bytes; no more than that is read.
+    """The UTF-8 text of a file of at most `most` bytes; no more is read.
 
-    Raises ValueError for a longer one and for what is no UTF-8, OSError for one that cannot be read.
+    Raises ValueError for a longer file and for text that is not UTF-8, OSError for a file that cannot be read.
     """
     with file.open("rb") as handle:
         data = handle.read(most + 1)
@@ -42,9 +42,9 @@ def read_text(file: Path, most: int) -> str:
 
 
 def one_line(text: str, most: int = MOST) -> str:
-    """`text` in one line of at most about `most` letters, printable throughout; what is cut is counted."""
+    """`text` in one line of at most about `most` printable letters. If it is cut, the rest is counted."""
     shown = text[: 64 * most]
-    if not shown.isprintable():  # few are not, and looking at every letter takes long
+    if not shown.isprintable():  # most are, and looking at every letter takes long
         shown = _ESCAPES.sub("", shown)
         spaced = (" " if one.isspace() else one for one in shown)
         shown = "".join(one for one in spaced if unicodedata.category(one) not in _HIDDEN)
@@ -55,18 +55,11 @@ def one_line(text: str, most: int = MOST) -> str:
 
 
 def without_home(text: str) -> str:
-    """`text` with the home folder's path as ``~``: it holds a person's name, and figures do not depend on it."""
+    """`text` with ``~`` for the path of the home folder, which contains a person's name."""
     if os.sep not in text:
         return text
     home = str(Path.home()).rstrip("/\\")
     return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
-
-
-def first_lines(lines: Sequence[str], most: int = 10) -> str:
-    """The `lines` for a `repr`: at most so many. The last one then gives the number of lines left out."""
-    if len(lines) > most:
-        lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} more"]
-    return "\n".join(one_line(one, _SHOWN) for one in lines)
 
 
 def number_text(value: float, digits: int = 3) -> str:
@@ -98,7 +91,7 @@ def flops_text(rate: float) -> str:
 
 
 def quantity_text(value: float, unit: str) -> str:
-    """A value of any base unit; of s and B as above, of 1 the number alone."""
+    """A value in any base unit: s and B as above, the number alone for 1."""
     if unit in ("s", "B"):
         return seconds_text(value) if unit == "s" else bytes_text(value)
     return number_text(value) if unit == "1" else f"{number_text(value)} {unit}"
@@ -130,19 +123,19 @@ def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
 
 # -- what a person writes
 
-#: what seconds, hours and numbers of things may be at most: longer than anybody waits, within what clocks can wait
+#: the most seconds, hours or things: longer than anybody waits, and within what clocks can wait
 LARGEST = 10**6
 
 
 def within(name: str, value: float, most: int = LARGEST) -> float:
-    """`value`, where it is above 0 and at most `most`. Raises ValueError otherwise."""
+    """`value` if it is above 0 and at most `most`. Raises ValueError otherwise."""
     if not 0 < value <= most:  # nor nan
         raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value}")
     return value
 
 
 def split_names(text: str) -> list[str]:
-    """Names between commas, those inside brackets aside: ``a,b[threads=1,X=2]`` is two names.
+    """The names between commas; commas inside brackets do not count: ``a,b[threads=1,X=2]`` is two names.
 
     Raises ValueError for an empty name.
     """
@@ -153,23 +146,23 @@ def split_names(text: str) -> list[str]:
 
 
 T = TypeVar("T")
-#: names less alike than this (`difflib.SequenceMatcher.ratio`) are no slips of one another: two letters that changed
-#: places in a name of five are this alike, names that only begin with the same ``torch_`` are less
+#: names must be this similar (`difflib.SequenceMatcher.ratio`) to be a typing mistake: as similar as a name of five
+#: letters with two of them exchanged. Names that only share ``torch_`` are less similar
 _ALIKE = 0.8
-#: letters of a part of a name that tell which is meant
+#: letters of a part of a name that are enough to find it
 _TELLING = 3
 
 
 def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_only: bool = True) -> T:
-    """`data` as a `kind`, a dataclass; what is in it already as a dataclass stays as it is.
+    """`data` as a `kind`, a dataclass. Dataclasses within `data` stay as they are.
 
-    Not `strict`, numbers may be written as text, as "nan" and "inf" have to be in JSON. Not `known_only`, keys that
-    there is no field for are passed over.
+    If not `strict`, numbers may be written as text, as "nan" and "inf" must be in JSON. If not `known_only`, unknown
+    keys are skipped.
 
-    Raises ValueError, beginning with `where`, for an unknown key, which near names are suggested for, a missing one,
-    a value of a wrong type, and what the dataclass itself refuses.
+    Raises ValueError, beginning with `where`, for an unknown key (similar names are suggested), a missing key, a value
+    of a wrong type, and whatever the dataclass itself refuses.
     """
-    import msgspec  # the list of commands does without it
+    import msgspec  # the list of commands does not need it
 
     if known_only:
         _refuse_unknown(data, kind, where)
@@ -180,7 +173,7 @@ def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_o
 
 
 def _refuse_unknown(data: Any, kind: Any, where: str) -> None:
-    """Raises ValueError for a key without a field, which msgspec skips."""
+    """Raises ValueError for a key without a field: msgspec skips such keys."""
     if not (is_dataclass(kind) and isinstance(data, Mapping)):
         return
     known = get_type_hints(kind)
@@ -191,7 +184,7 @@ def _refuse_unknown(data: Any, kind: Any, where: str) -> None:
 
 
 def finite(value: Any, *, named: bool = True) -> Any:
-    """Plain data as JSON has it, without NaN and infinity: `named` they become "nan" and "inf", otherwise None."""
+    """Plain data as JSON has it. NaN and infinity become "nan" and "inf" if `named`, else None."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value) if named else None
     if isinstance(value, Mapping):
@@ -200,9 +193,9 @@ def finite(value: Any, *, named: bool = True) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """``did you mean A or B?``, where `name` is likely a slip of one of the `known`, or a part of it.
+    """``did you mean A or B?`` if `name` is similar to some of the `known`, or a part of them: at most three.
 
-    Three at most, the likest first. Where there is none: `otherwise`, or all that there are.
+    If there is none: `otherwise`, or the list of all.
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=_ALIKE)

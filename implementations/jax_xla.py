@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.libraries.jax_library import Jax
+from attnlab.libraries.jax_and_mlx_library import Jax
 
 jax = Jax.opened()
 

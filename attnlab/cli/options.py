@@ -14,7 +14,7 @@ import click
 
 from attnlab.text import LARGEST, one_line, split_names, without_home
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
-from attnlab.workload.workload import DEVICES, Workload, declaration
+from attnlab.workload.workload import DEVICES, Workload, declaration, option
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 #: names, or what finds them
@@ -132,7 +132,7 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
         for choice in reversed(choices(grid=grid)):
             command = click.option(
                 choice.option,
-                *choice.also,
+                *(option(name) for name in (declaration(choice.fields[0]).also,) if name),
                 choice.name,
                 metavar=choice.metavar,
                 shell_complete=completing(declaration(choice.fields[0]).names, several=True),

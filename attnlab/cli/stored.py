@@ -9,14 +9,12 @@ from pathlib import Path
 import click
 
 from attnlab.cli import options
-from attnlab.system import without_garbage_collection
 from attnlab.text import finite, one_line
 
 
 @click.command(cls=options.Command)
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @options.out(help="Where to write (default: RUN_DIR).")
-@without_garbage_collection(last=True)
 def report(folder: Path, out: Path | None) -> int:
     """Write the report of a stored run again.
 
@@ -41,7 +39,6 @@ def report(folder: Path, out: Path | None) -> int:
     help="Text, Markdown, or Bencher's metric format.",
 )
 @options.as_json
-@without_garbage_collection(last=True)
 def show(folder: Path, form: str, as_json: bool) -> int:
     """Print the verdict and the table of a stored run.
 
@@ -93,7 +90,6 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 @click.argument("second", metavar="RUN", type=options.PATH)
 @click.option("--anyway", is_flag=True, help="Show runs of different conditions too, without verdicts.")
 @options.as_json
-@without_garbage_collection(last=True)
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     """Show two stored runs side by side.
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from attnlab.backends.contender import Contender
-from attnlab.environment import Remembered
+from attnlab.environment import recalled, remember
 from attnlab.libraries.library import Library, is_there, libraries, open_library, products
-from attnlab.processes import Failed, call
+from attnlab.processes import Channel, Failed, Process, serve
 from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling
 
@@ -32,13 +32,15 @@ _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
 _SECONDS, _GAPS = 120.0, 0.5
 
 
-def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling | None:
+def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling | None:
     """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a process of its own.
 
-    Or what is `remembered`. What was measured while no other program took much of the machine is remembered.
+    An earlier answer is used unless it is asked `afresh`. An answer is kept for later if no other program took much of
+    the machine.
     """
     question = {"asked": "ceiling", "device": device, "dtype": dtype}
-    for known in remembered.recall(question, Ceiling) or ():
+    known = None if afresh else recalled(question, Ceiling)
+    if known is not None:
         return known
     found: dict[str, dict[str, float] | None] = {}
     watch, failed = Watch(), False
@@ -46,26 +48,31 @@ def measure_ceiling(device: str, dtype: str, remembered: Remembered) -> Ceiling 
         if not all(map(is_there, libraries()[library].modules)):
             continue  # a library that is not here sets no ceiling
         environment = Contender(library, library).environment(os.environ)
+        process = Process("attnlab.race.ceilings:serve_measure", environment=environment)
+        asked: dict[str, Any] = {"name": library, "device": device, "dtype": dtype}
         try:
-            found[library] = call(
-                "attnlab.race.ceilings:of_library",
-                (library, device, dtype),
-                answer=dict[str, float] | None,
-                environment=environment,
-                seconds=_SECONDS,
-            )
+            rates = dict[str, float] | None
+            found[library] = process.ask("of_library", seconds=_SECONDS, answer=rates, **asked)
         except Failed as fault:
             failed = failed or fault.kind != "unavailable"
+        finally:
+            process.end()
     highest = best(device, dtype, found)
     if highest is not None and not failed and watch.others() < _GAPS:
-        remembered.keep(question, [highest])
+        remember(question, highest)
     return highest
 
 
-def of_library(asked: tuple[str, str, str]) -> dict[str, float] | None:
-    """`measure`, of the library, the device and the number format of these names."""
-    library, device, dtype = asked
-    return measure(open_library(library, device), dtype)
+class _Child:
+    """What the process of a library holds."""
+
+    def of_library(self, name: str, device: str, dtype: str) -> dict[str, float] | None:
+        return measure(open_library(name, device), dtype)
+
+
+def serve_measure(channel: Channel) -> None:
+    """In that process."""
+    serve(channel, _Child())
 
 
 def measure(library: Library, dtype: str) -> dict[str, float] | None:

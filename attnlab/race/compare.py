@@ -16,7 +16,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.sittings import Combined, Record
 from attnlab.stats.verdicts import Verdict, verdicts_against
 from attnlab.system import hidden
-from attnlab.text import first_lines, interval_text, ratio_text, suggestion, within
+from attnlab.text import interval_text, one_line, ratio_text, suggestion, within
 from attnlab.workload.grid import choices, workloads
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
@@ -66,7 +66,9 @@ class Comparison:
             if verdict := self.verdicts.get(one.contender):
                 span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
                 lines[-1] += f"; {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
-        return first_lines(lines)
+        if len(lines) > 10:
+            lines = [*lines[:9], f"... and {len(lines) - 9} more"]
+        return "\n".join(one_line(one, 150) for one in lines)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data for other programs; a figure that does not exist is None."""

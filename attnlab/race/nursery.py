@@ -103,7 +103,7 @@ def _born(guardian: int, own: int, log: int) -> None:
         if os.getppid() == guardian:  # else it has gone meanwhile
             channel = Channel(socket.socket(fileno=own))
             channel.socket.set_inheritable(False)
-            os.register_at_fork(after_in_child=channel.close)
+            os.register_at_fork(after_in_child=channel.socket.close)
             channel.send(os.getpid())
             module, _, name = WORK.partition(":")
             getattr(importlib.import_module(module), name)(channel)

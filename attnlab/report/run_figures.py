@@ -195,11 +195,12 @@ def _map(axes: Axes, grid: Grid, styles: dict[str, Any]) -> None:
             continue
         x, y, edge = grid.heads.index(heads), grid.lengths.index(n), _EDGES[row.sure]
         colour = styles[row.contender].colour
-        ground = colour if edge == "-" else figures.mixed(colour, _PALE)
+        ground = (colour, 1.0 if edge == "-" else _PALE)
+        shown = figures.ink(colour) if edge == "-" else figures.BLACK
         line: dict[str, Any] = {"edgecolor": figures.BLACK, "linestyle": edge}
         axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=ground, **line))
         told = speedup(row.speedup, row.speedup_low, row.speedup_high) if row.runner_up else "alone"
         for text, above, weight in ((row.contender, -0.17, "bold"), (told, 0.2, "normal")):
             fitting = min(figures.SIZE - 1.5, _CELL[0] * 72 / 0.66 / max(1, len(text)))
-            ink: dict[str, Any] = {"color": figures.ink(ground), "fontsize": fitting, "fontweight": weight}
+            ink: dict[str, Any] = {"color": shown, "fontsize": fitting, "fontweight": weight}
             axes.text(x, y + above, text, **ink, **look)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
-from attnlab.environment import Remembered, environment, unchanged
+from attnlab.environment import environment, unchanged
 from attnlab.errors import NotStored, Unavailable
 from attnlab.race.ceilings import measure_ceiling
 from attnlab.race.conductor import Conductor
@@ -192,8 +192,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
             formats = {(one.device, one.dtype) for one in plan.workloads}
             formats |= {(one.workload.device, one.computes_in) for one in record.results if one.computes_in}
             known = {(one.device, one.dtype) for one in record.ceilings}
-            remembered = Remembered(afresh=plan.afresh)
-            found_now = [measure_ceiling(*one, remembered) for one in sorted(formats - known)]
+            found_now = (measure_ceiling(*one, afresh=plan.afresh) for one in sorted(formats - known))
             record.ceilings += filter(None, found_now)
         record.save()
 

@@ -1,18 +1,16 @@
-"""Where query, key and value come from: standard normal, shapes that break implementations, a file of a model's.
+"""Where query, key and value come from: how they are drawn (``DISTRIBUTIONS``), or a file that a model's inputs fill.
 
-A distribution turns three standard normal arrays into query, key and value. Value keeps zero mean: with a value mean
-of 1 a wrong scale hardly moves the output. A distribution that is one more row of the table is known to options, plan
-files and reports.
+A distribution turns three standard normal arrays into query, key and value. The value keeps zero mean: with a mean of
+1 a wrong scale would hardly move the output. One more row of the table is known to options, plan files and reports.
 
-Inputs that a model computed lie by layers in one safetensors file, which is named as a distribution is:
-``qkv.safetensors/layer3@1f3a9c02b7d4e655``, the layer and the digest of the whole file (64 bits of its SHA-256, in
-hexadecimal digits) behind its path. Both may be left out when it is typed. A workload always has the digest, so that
-equal workloads have equal inputs, and a file that changed since is refused.
+The inputs of a model lie in one safetensors file, layer by layer. A workload names one as a distribution,
+``qkv.safetensors/layer3@1f3a9c02b7d4e655``: the path, the layer, and the digest of the whole file (the first 64 bits of
+its SHA-256). Layer and digest may be left out on the command line. A workload always has the digest: equal workloads
+have equal inputs, and a file that has changed is refused.
 
-Tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key``, ``LAYER.value`` (batch, kv_heads, keys,
-dim), and where there are such ``LAYER.mask`` (booleans), ``LAYER.bias``, ``LAYER.sinks``; without ``LAYER.`` in a file
-of a single layer. Scale, soft cap and masks that have a text are said beside the file, as of other workloads.
-A safetensors file holds numbers: reading it runs nothing.
+The tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key`` and ``LAYER.value`` (batch, kv_heads,
+keys, dim). ``LAYER.`` is left out in a file of one layer. Masks, scale and soft cap are given beside the file, as for
+any workload. A safetensors file holds numbers only: reading it runs no code.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike, NDArray
 
 from attnlab.errors import FieldError, Unavailable
-from attnlab.workload.inputs import Inputs, of_four_axes
+from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import floating
 
 Array = NDArray[np.float64]
@@ -46,7 +44,7 @@ def _outliers(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Thr
 
 
 def _duplicated_maxima(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # every second key repeats its neighbour: each row's largest logit stands there at least twice
+    # every second key repeats its neighbour: each row has its largest logit at least twice
     pairs = k.shape[-2] // 2
     k = k.copy()
     k[..., 1 : 2 * pairs : 2, :] = k[..., 0 : 2 * pairs : 2, :]
@@ -59,7 +57,7 @@ def _logit_std(std: float) -> Distribution:
 
 
 def _offset(logits: ArrayLike, q: Array, k: Array, v: Array, scale: float) -> Three:
-    """The logits of a key lie near its number in `logits`: component 0 carries it, the others carry the spread."""
+    """Each key's logits lie near its number in `logits`: component 0 gives that number, the others the spread."""
     near = np.asarray(logits)
     largest = np.abs(near).max()
     size = np.sqrt(largest / abs(scale)) if scale else 0.0
@@ -69,7 +67,7 @@ def _offset(logits: ArrayLike, q: Array, k: Array, v: Array, scale: float) -> Th
 
 
 def _subnormal(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # e^-90 to e^-103: between them lie float32's numbers of fewer bits, which many processors compute slowly
+    # weights of e^-90 to e^-103: float32 has subnormal numbers there, which many processors compute slowly
     logits = rng.uniform(-102.5, -90.5, k.shape[:-1])
     logits[..., 0] = 0
     return _offset(logits, np.zeros_like(q), k, v, scale)
@@ -89,7 +87,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 
 
 SUFFIX = ".safetensors"
-#: what stands in a path of a file, so that it can be shown and typed as it is
+#: a path may have only characters that can be shown and typed as they are
 _TEXT = re.compile(
     rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
 )
@@ -97,7 +95,7 @@ _TEXT = re.compile(
 
 @dataclass(frozen=True)
 class Captured:
-    """One layer of a file, by name. `digest` is empty where the user did not give it."""
+    """One layer of a file, by name. `digest` is empty if the user did not give it."""
 
     file: str
     layer: str = ""
@@ -105,7 +103,7 @@ class Captured:
 
     @classmethod
     def parse(cls, text: str) -> Captured:
-        """Raises FieldError for what is no such text."""
+        """Raises FieldError for anything else than such a name."""
         found = _TEXT.fullmatch(text)
         if found is None:
             wanted = f"FILE{SUFFIX}/LAYER, its path of letters, digits and ./_-+~,=: alone"
@@ -124,7 +122,7 @@ class Captured:
         return replace(self, file=Path(self.file).name, digest=self.digest[:8]).text
 
     def inputs(self) -> Inputs:
-        """What the file holds of this layer. Raises ValueError, in one line, where it changed or holds no inputs."""
+        """Query, key and value of this layer. Raises ValueError if the file has changed or does not hold them."""
         if self.digest not in ("", now := digest_of(self.file)):
             hint = "leave out what follows @ to take it"
             raise ValueError(f"{self.file} has changed: it was {self.digest}, it is {now}; {hint}")
@@ -137,24 +135,25 @@ def is_captured(distribution: str) -> bool:
 
 
 def named(text: str) -> tuple[Captured, ...]:
-    """The layers that `text` names, each with the file's digest. Without a layer: all of the file's layers.
+    """The layers that `text` names, each with the file's digest. Without a layer: all layers of the file.
 
-    Raises ValueError, in one line, for a missing file, one that is none, and an unknown layer.
+    Raises ValueError for a missing file, for one that is no safetensors file, and for an unknown layer.
     """
     asked = Captured.parse(text)
-    names = (name.rpartition(".") for name in _tensors(asked.file, digest_of(asked.file)))
+    digest = digest_of(asked.file)
+    names = (name.rpartition(".") for name in _tensors(asked.file, digest))
     there = sorted((layer for layer, _, name in names if name == "query"), key=lambda one: (len(one), one))
     if not there:
         raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
     if asked.layer and asked.layer not in there:
         held = ", ".join(filter(None, there)) or "one layer, unnamed"
         raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}")
-    digest = asked.digest or digest_of(asked.file)
-    return tuple(Captured(asked.file, layer, digest) for layer in ([asked.layer] if asked.layer else there))
+    layers = [asked.layer] if asked.layer else there
+    return tuple(Captured(asked.file, layer, asked.digest or digest) for layer in layers)
 
 
 def digest_of(file: str) -> str:
-    """The first 64 bits of a file's SHA-256; ValueError where it cannot be read."""
+    """The first 64 bits of a file's SHA-256. Raises ValueError if it cannot be read."""
     try:
         found = Path(file).stat()
         return _digest(file, found.st_size, found.st_mtime_ns)
@@ -169,32 +168,28 @@ def _digest(file: str, size: int, changed: int) -> str:
 
 
 @lru_cache(maxsize=8)
-def _tensors(file: str, digest: str, prefix: str | None = None) -> dict[str, Any]:
-    """The tensors whose names begin with `prefix`; without a `prefix` the names alone, each with None."""
+def _tensors(file: str, digest: str, *wanted: str) -> dict[str, Any]:
+    """The tensors that are `wanted`; if none is, the names of all that there are."""
     if importlib.util.find_spec("safetensors") is None:
         raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "np") as opened:
-            names = [name for name in opened.keys() if name.startswith(prefix or "")]  # noqa: SIM118
-            return {name: None if prefix is None else opened.get_tensor(name) for name in names}
+            there = dict.fromkeys(opened.keys())
+            return there | {name: opened.get_tensor(name) for name in wanted if name in there}
     except SafetensorError as fault:
         raise ValueError(f"{file} is no safetensors file: {fault}") from None
 
 
 @lru_cache(maxsize=4)
 def _inputs(file: str, layer: str, digest: str) -> Inputs:
-    """One layer of a file. Raises ValueError, in one line, where its arrays do not fit each other."""
-    prefix = f"{layer}." if layer else ""
-    tensors = _tensors(file, digest, prefix)
-    arrays: dict[str, Any] = {
-        name: tensors.get(prefix + name) for name in ("query", "key", "value", "mask", "bias", "sinks")
-    }
+    """One layer of a file. Raises ValueError if its arrays do not fit each other."""
+    wanted = {name: f"{layer}.{name}" if layer else name for name in ("query", "key", "value")}
+    tensors = _tensors(file, digest, *wanted.values())
     try:
-        for name in ("query", "key", "value"):
-            floating(name, arrays[name])
-        found = Inputs.of(**arrays)
+        for name, of in wanted.items():
+            floating(name, tensors.get(of))  # finite numbers
+        return Inputs.of(*(tensors[of] for of in wanted.values()))
     except ValueError as fault:
         raise ValueError(f"{file} holds no inputs{f' of {layer}' if layer else ''}: {fault}") from None
-    return found if found.bias is None else found.with_(bias=of_four_axes(np.asarray(found.bias)))

@@ -1,6 +1,7 @@
 """Workloads from what a person writes: options of the command line and of pytest, plan files, `Plan.grid`.
 
-All options are made from the declarations of `Workload`'s fields. A new field needs nothing here.
+The options are made from the declarations of the fields of `Workload` (``--causal`` is declared there). A new field
+needs nothing here. One workload has ``--length``, a grid ``--lengths``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from attnlab.workload.distributions import SUFFIX, Captured, named
 from attnlab.workload.workload import GIVEN, Workload, declaration, option
 
 Field = dataclasses.Field[Any]
-#: of a plan, where nothing is said
+#: the values of a plan for which nothing is given
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
 #: what a value of a kind is called
@@ -29,9 +30,9 @@ _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 @dataclass(frozen=True)
 class Choice:
-    """What may be said under one `name`: it sets `fields`, all of them to one value; `several` values span a grid.
+    """One option: its value is that of all its `fields`; `several` values span a grid.
 
-    group : the heading of its option on a page of options.
+    group : its heading on a help page.
     """
 
     name: str
@@ -45,18 +46,12 @@ class Choice:
         return option(self.name)
 
     @property
-    def also(self) -> tuple[str, ...]:
-        """Further names of the option."""
-        name = declaration(self.fields[0]).also
-        return (option(name),) if name else ()
-
-    @property
     def bare(self) -> bool:
-        """Whether the option may stand alone, for "true"."""
+        """Whether the option may stand without a value, which means true."""
         return self.fields[0].default is False
 
     def help(self, default: str = "") -> str:
-        """One line for a person, with the `default`: by default the field's own, where that says something."""
+        """One line for a person, with the `default`; without one, with the field's own if that says something."""
         first = self.fields[0]
         together = " and ".join(field.name for field in self.fields).capitalize() + "."
         text = together if len(self.fields) > 1 else declaration(first).help
@@ -82,7 +77,7 @@ class Choice:
         return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)]
 
     def read(self, text: str) -> Any:
-        """The value that an option's text stands for. Raises ValueError, naming the option."""
+        """The value of a text. Raises ValueError, naming the option."""
         try:
             pieces = text.split(",") if self.several else [text]
             values = tuple(dict.fromkeys(_read(self.fields[0], one.strip()) for one in pieces))
@@ -92,7 +87,7 @@ class Choice:
             raise ValueError(f"{self.option} {listed}{fault}") from None
 
     def is_value(self, text: str) -> bool:
-        """Whether `text` stands for a value of a bare option, and not for something that comes after it."""
+        """Whether the word after a bare option is its value."""
         try:
             value = _read(self.fields[0], text)
         except ValueError:
@@ -114,10 +109,10 @@ def _read(field: Field, text: str) -> Any:
 
 @cache
 def choices(*, grid: bool) -> tuple[Choice, ...]:
-    """All that may be said of a workload, or of a `grid` of them, in the order of the fields.
+    """All options of a workload, or of a `grid` of them, in the order of the fields.
 
-    Fields that share a plural may be set together (``lengths``; ``length`` of one workload), and each alone. A plural
-    of one field takes its place in a grid.
+    Fields with the same plural may be set together (``lengths``; ``length`` for one workload) and each alone. A grid
+    has only the plural of a field whose plural is its own.
     """
     fields = dataclasses.fields(Workload)
     found: dict[str, Choice] = {}
@@ -136,11 +131,11 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
 
 
 def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
-    """The workloads of what is `said`, values by the names of `choices`; None stands for nothing said.
+    """The workloads of what is `said`, values by the names of `choices`; None for what is not said.
 
-    Of a grid all combinations, small to large: the dtype changes last, after the length. Of a file of inputs
-    (`attnlab.workload.distributions`) one for each of its layers, with its sizes and conditions where nothing is said.
-    Raises ValueError as `Workload` does.
+    A grid has all combinations, small to large: the dtype changes last, after the length. A file of inputs
+    (`attnlab.workload.distributions`) has one workload for each of its layers, with the sizes of the file unless others
+    are said. Raises ValueError as `Workload` does.
     """
     files = _files(said.get("distribution"), grid=grid)
     known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
@@ -151,14 +146,14 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
         for choice, value in zip(known, reversed(chosen), strict=True):
             fields |= dict.fromkeys((field.name for field in choice.fields), value)
         found += [_of_file(one, fields) for one in files] if files else [Workload(**fields)]
-    for name in ("mask", "bias") if not files else ():
+    for name in ("mask", "bias"):
         if any(getattr(one, name) == GIVEN for one in found):
             raise FieldError(name, f"{GIVEN!r} stands for an array of a caller's own: name one")
-    return tuple(dict.fromkeys(found))  # queries and keys that are both given leave one of all lengths
+    return tuple(dict.fromkeys(found))  # if queries and keys are both given, all lengths give one workload
 
 
 def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
-    """The layers of a file of inputs that are asked for; none where inputs are drawn."""
+    """The layers of a file of inputs that are asked for; none if the inputs are drawn."""
     if distribution is None or SUFFIX not in distribution.partition("@")[0]:
         return ()
     found = named(distribution)
@@ -171,7 +166,7 @@ def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
 
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
-    """The workload of one layer; what is `said` goes first. Raises FieldError for sizes beyond those of the file."""
+    """The workload of one layer, changed by what is `said`. Raises FieldError for sizes beyond those of the file."""
     held = Workload.of_inputs(one.inputs())
     kv_heads = max(1, said.get("heads", held.heads) * held.kv_heads // held.heads)
     found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
@@ -180,20 +175,17 @@ def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
         bound = "" if name.endswith("_dim") else "at most "
         if asked > most or (not bound and asked < most):
             raise FieldError(name, f"must be {bound}the {most} of {one.text}, got {asked}")
-    for name in ("mask", "bias"):
-        if getattr(found, name) == GIVEN != getattr(held, name):
-            raise FieldError(name, f"cannot be given: {one.text} holds none; name one")
     return found
 
 
 def read_options(texts: Mapping[str, str | None], *, grid: bool) -> dict[str, Any]:
-    """The values of options, by name; those that were not given are left out. Raises ValueError, naming the option."""
+    """The values of the options that were given, by name. Raises ValueError, naming the option."""
     given = ((choice, texts.get(choice.name)) for choice in choices(grid=grid))
     return {choice.name: choice.read(text) for choice, text in given if text is not None}
 
 
 def by_option(fault: ValueError, given: Collection[str], *, grid: bool) -> ValueError:
-    """`fault` with the option that was typed, one of those `given`, in place of the name of the field."""
+    """`fault` with the option that was typed, one of `given`, in place of the name of the field."""
     if isinstance(fault, FieldError):
         for choice in choices(grid=grid):
             if choice.name in given and any(one.name == fault.field for one in choice.fields):

@@ -1,19 +1,21 @@
-"""One question of attention with its arrays. Backends, the reference, the check, theory and `observe` take it.
+"""The arrays of one question of attention (`Inputs`), and of a multi-head block (`Block`), checked when they are made.
+
+Backends, the reference, the check, theory and `observe` take them.
 
     s_ij = softcap(scale · q_i·k_j) + bias_ij,   softcap(s) = c tanh(s/c)
     p_ij = e^{s_ij} / (Σ_l e^{s_il} + e^{sink}),   over the keys l that the mask lets query i see
     o_i  = Σ_j p_ij v_j
 
-A query that sees no key gets the output 0. The cap comes before the bias and the mask, as in Gemma 2 and in the
-ONNX operator; a sink is one learned logit a head that takes part in the sum and has no value (GPT-OSS).
+A query that sees no key gets the output 0. The cap comes before the bias and the mask, as in Gemma 2 and in the ONNX
+operator. A sink is one learned logit for each head that takes part in the sum and has no value (GPT-OSS).
 
-A multi-head block around it projects x, and a memory m where it has one, else x itself:
+A multi-head block projects x to the queries, and a memory m (x itself if there is none) to keys and values:
 
-    q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V      m the memory, x itself where there is none
+    q = x W_Qᵀ + b_Q,  k = m W_Kᵀ + b_K,  v = m W_Vᵀ + b_V
     y = concatenation over heads of attention(q_h, k_h, v_h) W_Oᵀ + b_O
 
 (Vaswani et al. 2017, section 3.2.2). The parameters are those of `torch.nn.MultiheadAttention` under its names: the
-rows of in_proj_weight are W_Q, W_K and W_V one above the other, each of them its heads one above the other.
+rows of in_proj_weight are those of W_Q, then W_K, then W_V, and within each of them head by head.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ _FURTHER = ("bias", "sinks", "output_gradient")
 PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias")
 #: how a contender may compute the projections of a block
 PROJECTIONS = ("fused", "loop")
-#: a scale is at most so large, and a soft cap larger than this: what is computed with their squares is finite
+#: the largest scale, and a bound below every soft cap: results that contain their squares stay finite
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
-#: what a block is beside its arrays
+#: the sizes of a block that its arrays do not tell
 WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 
 
@@ -48,8 +50,8 @@ WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 class Alibi:
     """Attention with linear biases: −slope_h · |i − j| is added to the scores of head h (Press et al. 2022).
 
-    slopes : one a head, positive; `of_heads` gives the paper's for a power of two of heads, 2^(−8(h+1)/heads).
-    Positions are counted from the last query and the last key, so that decoding goes on where prefill ended.
+    slopes : one for each head, positive; `of_heads` gives the paper's for a power of two of heads, 2^(−8(h+1)/heads).
+    Positions count back from the last query and the last key, so that decoding continues where prefill ended.
     """
 
     slopes: tuple[float, ...]
@@ -71,16 +73,16 @@ class Alibi:
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Arrays in NumPy, holding values of `dtype` exactly (bfloat16 in float32), and what is asked of them.
+    """Arrays in NumPy that hold values of `dtype` exactly (bfloat16 in float32), and what is asked of them.
 
     query : (batch, heads, queries, head_dim). key : (batch, kv_heads, keys, head_dim). value : (batch, kv_heads, keys,
     value_dim). heads is a multiple of kv_heads; each key head serves heads/kv_heads successive query heads.
     bias : numbers of `dtype` or wider, broadcastable to (batch, heads, queries, keys), finite; or ALiBi.
     softcap : c > 0. sinks : (heads,). output_gradient : ∂L/∂o, (batch, heads, queries, value_dim).
-    block : the multi-head block around it, where there is one: query, key and value are NaN then, since they are what
-    its projections make, and the answer is the block's.
+    block : the multi-head block, if it is asked for. Then query, key and value are NaN, because its projections make
+    them, and the answer is the block's.
 
-    Made by `of`, which checks all that. Soft cap and scale are plain numbers.
+    `of` makes it and checks all that.
     """
 
     query: NDArray[Any]
@@ -113,12 +115,12 @@ class Inputs:
         output_gradient: ArrayLike | None = None,
         dtype: str | None = None,
     ) -> Inputs:
-        """The question that these arrays pose.
+        """The question of these arrays.
 
         causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own place,
-        -1 for no limit, counted along the causal diagonal (top-left where not causal). key_lengths : keys that are
-        there, one number a batch element. mask : a boolean array, True keeps; a `Mask`; or its text. All of them
-        intersect. bias : -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given.
+        -1 for no limit, along the causal diagonal (top-left if not causal). key_lengths : the number of real keys of
+        each batch element. mask : a boolean array, True keeps; a `Mask`; or its text. All of them intersect. bias :
+        -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given.
 
         Raises ValueError, in one line, for whatever does not fit.
         """
@@ -187,16 +189,16 @@ class Inputs:
         return self.with_(dtype=dtype, **arrays)
 
     def without_sinks(self) -> Inputs:
-        """The same answer to a question without sinks: a sink is one more key 0 with the value 0 and the sink for bias.
+        """An equivalent question without sinks: a sink becomes one more key 0, with the value 0 and the sink as bias.
 
-        The key comes last and no mask hides it. Gradients of key and value have one row more, to be left out.
+        That key is the last one and no mask hides it. Gradients of key and value have one more row, to be left out.
         """
         if self.sinks is None:
             return self
         seen, bias = self.mask.array(self.shape), self.bias_array
 
         def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
-            lead = np.broadcast_shapes(of_four_axes(array).shape[:3], last.shape[:3])
+            lead = np.broadcast_shapes(array.shape[:-1], last.shape[:-1])
             parts = np.broadcast_to(array, (*lead, self.shape.keys)), np.broadcast_to(last, (*lead, 1))
             return np.concatenate(parts, axis=-1)
 
@@ -216,24 +218,21 @@ class Inputs:
 
 
 def projected(of: Any) -> tuple[int, int, int]:
-    """Components of queries, keys and values, all heads together: the rows of W_Q, W_K and W_V.
-
-    of : a `Block` or a workload of one.
-    """
+    """How many components queries, keys and values have over all heads. of : a `Block` or a workload."""
     return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
 
 
 def shapes(of: Any, d_model: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter, by its name, of a `Block` or a workload."""
+    """The shape of each parameter by its name. of : a `Block` or a workload."""
     rows, columns = sum(projected(of)), of.heads * of.value_dim
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
 
 def derived(sizes: Mapping[str, Any], most: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
-    """`sizes` by name, those that are None derived: kv_heads, head_dim and value_dim; d_model is None without a block.
+    """`sizes` by name, with kv_heads, head_dim and value_dim derived if they are None. Only d_model may stay None.
 
-    Raises FieldError for one that is no whole number of at least 1 and at `most` what is given by its name, and for
-    sizes that do not fit each other.
+    Raises FieldError for a size that is no whole number from 1 to the number in `most`, and for sizes that do not fit
+    each other.
     """
     found, d_model = dict(sizes), sizes.get("d_model")
     for name in found:
@@ -262,10 +261,10 @@ def derived(sizes: Mapping[str, Any], most: Mapping[str, int] = MappingProxyType
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """x, memory and parameters in NumPy, holding values of one number format exactly (bfloat16 in float32).
+    """x, memory and parameters in NumPy, which hold values of one number format exactly (bfloat16 in float32).
 
-    x : (batch, queries, d_model). memory : (batch, keys, d_model), None where x attends to itself. parameters : by
-    their names, shapes as in `shapes`. Made by `of`, which checks all that.
+    x : (batch, queries, d_model). memory : (batch, keys, d_model), None if x attends to itself. parameters : by their
+    names, in the shapes of `shapes`. `of` makes it and checks all that.
     """
 
     x: NDArray[Any]
@@ -287,14 +286,13 @@ class Block:
     ) -> Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
 
-        sizes : heads, kv_heads (as many as heads unless given), head_dim (d_model/heads unless given), value_dim
-        (head_dim unless given). Raises ValueError, in one line, for whatever does not fit.
+        sizes : heads, and kv_heads (default: heads), head_dim (d_model/heads) and value_dim (head_dim). Raises
+        ValueError, in one line, for whatever does not fit.
         """
         given = floating("x", x)
         if given.ndim != 3 or 0 in given.shape:
-            raise FieldError(
-                "x", f"must be a non-empty array of shape (batch, queries, d_model), got {given.shape}"
-            )
+            shaped = "must be a non-empty array of shape (batch, queries, d_model)"
+            raise FieldError("x", f"{shaped}, got {given.shape}")
         batch, _, d_model = given.shape
         other = None if memory is None else floating("memory", memory)
         if other is not None and (other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.size):
@@ -308,11 +306,9 @@ class Block:
         wanted = shapes(block, d_model)
         odd = [f"no {name}" for name in wanted if parameters.get(name) is None]
         if odd := odd or sorted(set(parameters) - set(wanted)):
-            raise ValueError(
-                f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does, "
-                f"got {odd[0]}; give zeros for a bias that is not there"
-            )
-        then = f"; transpose it, or say other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
+            holds = f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does"
+            raise ValueError(f"{holds}, got {odd[0]}; give zeros for a bias that is not there")
+        then = f"; transpose it, or give other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
         fitting = {name: _fitting(name, parameters[name], shape, then) for name, shape in wanted.items()}
         return replace(block, parameters=fitting)
 
@@ -323,7 +319,7 @@ class Block:
 
     @property
     def source(self) -> NDArray[Any]:
-        """What keys and values are projected from: the memory, or x itself."""
+        """What is projected to keys and values: the memory, or x itself."""
         return self.x if self.memory is None else self.memory
 
     @property
@@ -335,19 +331,14 @@ class Block:
         return {name: (weight[rows], bias[rows]) for name, rows in at.items()}
 
     def unknown(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Query, key and value in their shapes, every number NaN and no memory taken: they are not projected yet."""
+        """NaN in the shapes of query, key and value, which are not projected yet. They take no memory."""
         nan, (batch, queries, _), keys = np.full((), np.nan, self.x.dtype), self.x.shape, self.source.shape[1]
         q, k = (batch, self.heads, queries), (batch, self.kv_heads, keys)
         of_q, of_k, of_v = (*q, self.head_dim), (*k, self.head_dim), (*k, self.value_dim)
         return np.broadcast_to(nan, of_q), np.broadcast_to(nan, of_k), np.broadcast_to(nan, of_v)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """All its arrays by name, those of a state dict under their names there."""
-        found = {"x": self.x} if self.memory is None else {"x": self.x, "memory": self.memory}
-        return {**found, **self.parameters}
 
-
-# -- as plain data and arrays, for a process on the other side of a pipe ----------------------------
+# -- as plain data and arrays, for another process ---------------------------------------------------
 
 
 def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
@@ -355,13 +346,11 @@ def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
     given = [part.array for part in inputs.mask.parts if isinstance(part, Given)]
     told = Mask(tuple(part for part in inputs.mask.parts if not isinstance(part, Given)))
     block = inputs.block
-    arrays = {name: getattr(inputs, name) for name in (_FURTHER if block else (*_INPUTS, *_FURTHER))}
-    arrays = (block.arrays() if block else {}) | {
-        name: array for name, array in arrays.items() if isinstance(array, np.ndarray)
-    }
+    every = {name: getattr(inputs, name) for name in (_FURTHER if block else (*_INPUTS, *_FURTHER))}
+    every = ({"x": block.x, "memory": block.memory, **block.parameters} if block else {}) | every
+    arrays = {name: array for name, array in every.items() if isinstance(array, np.ndarray)}
     plain = {
         "arrays": list(arrays),
-        "masks": len(given),
         "mask": told.text,
         "block": block and {name: getattr(block, name) for name in WIDTHS},
         "dtype": inputs.dtype,
@@ -390,7 +379,7 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
 
 
 def checked_number(name: str, value: Any, default: float | None = None, *, above: float = -math.inf) -> Any:
-    """`value` as a float, the default of None. Raises FieldError for what is no number above `above`, up to 1e30."""
+    """`value` as a float, or the default for None. Raises FieldError unless it is a number above `above`, to 1e30."""
     if value is None:
         return default
     number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
@@ -401,12 +390,11 @@ def checked_number(name: str, value: Any, default: float | None = None, *, above
 
 
 def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Shape:
-    """The score matrix's shape. Raises ValueError where the arrays do not fit each other."""
+    """The shape of the score matrix. Raises ValueError if the arrays do not fit each other."""
     for name, array in zip(_INPUTS, (query, key, value), strict=True):
         if array.ndim != 4 or 0 in array.shape:
-            raise FieldError(
-                name, f"must be a non-empty array of shape (batch, heads, length, dim), got {array.shape}"
-            )
+            wanted = "must be a non-empty array of shape (batch, heads, length, dim)"
+            raise FieldError(name, f"{wanted}, got {array.shape}")
     (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
     types = [str(array.dtype) for array in (query, key, value)]
     found = f"got {query.shape}, {key.shape}, {value.shape}"
@@ -423,13 +411,8 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Sh
     return Shape(batch, heads, queries, keys)
 
 
-def of_four_axes(array: NDArray[Any]) -> NDArray[Any]:
-    """`array`, which can be broadcast to the scores, with all their axes."""
-    return array.reshape((1,) * (4 - array.ndim) + array.shape)
-
-
 def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
-    """The bias with -inf replaced by 0, and an array that is False at those places (None without -inf)."""
+    """The bias with 0 in place of -inf, and an array that is False at these places (None without -inf)."""
     if bias is None:
         return None, None
     if isinstance(bias, Alibi):
@@ -447,7 +430,7 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
 
 
 def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...], then: str = "") -> Any:
-    """Finite floating-point numbers in this shape, or None where none are given."""
+    """Finite floating-point numbers in this shape; None for None."""
     found = None if array is None else floating(name, array)
     if found is not None and found.shape != shape:
         raise FieldError(name, f"must have shape {shape}, got {found.shape}{then}")

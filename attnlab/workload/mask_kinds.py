@@ -1,14 +1,15 @@
-"""The conditions that a mask is made of, one class each, and the tile of a score matrix that they are asked about.
+"""The kinds of masks, one class each: causal, window, key_lengths, prefix, random, and an array of the caller's.
 
-Defining a class makes it known to text, plans, the command line and the random questions of the check. A part says
+Defining a class makes its kind known to plan files, the command line, labels and the random questions of the check. A
+part of a mask has
 
-* ``spans``: the stretch of keys that each row keeps, where it keeps one; counting is then arithmetic;
-* ``visible(place)``: the boolean array of a tile, True where a key is seen; a part without spans has to say it;
-* ``flag``: the keywords by which a library takes it instead of the array;
-* ``text``: how it is written, in labels, plans and on the command line;
-* ``check(shape)``: what is wrong with a shape that it does not fit.
+* ``spans``: the first and the last key that each query sees, if these keys are contiguous. Counting is then arithmetic;
+* ``visible(place)``: the boolean array of a tile, True where a key is seen. A part without spans must define it;
+* ``flag``: the keywords by which a library can take it instead of an array;
+* ``text``: how it is written in labels, plans and on the command line;
+* ``check(shape)``: raises FieldError for a shape that it does not fit.
 
-Positions are counted from the first query and the first key (top-left), unless a part says otherwise.
+Positions count from the first query and the first key (top-left), unless a part says otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from attnlab.errors import FieldError
 Positions = NDArray[np.intp]
 #: pairs of a mask that are drawn one by one
 _MOST_DRAWN = 2**30
-#: times that a part is drawn whose kind refuses what was drawn
+#: how often a part is drawn again when its kind refuses the numbers drawn
 _DRAWS = 20
 ALIGNMENTS = ("top_left", "bottom_right")
 #: an open side of a window, as it is written
@@ -59,12 +60,12 @@ class Place(NamedTuple):
         return cls(shape, np.arange(shape.queries), np.arange(shape.keys))
 
     def diagonal(self, alignment: str) -> Positions:
-        """The key that stands opposite each of the rows, (rows, 1)."""
+        """The key on the diagonal of each row, (rows, 1)."""
         offset = self.shape.keys - self.shape.queries if alignment == "bottom_right" else 0
         return np.asarray(self.rows[:, None] + offset)
 
     def cut(self, array: NDArray[Any]) -> NDArray[Any]:
-        """What lies here of an array that can be broadcast to all scores; with as many axes as it has itself."""
+        """The tile of an array that broadcasts to all scores. It keeps the number of axes of the array."""
         parts: tuple[Any, ...] = (self.batches, self.heads, self.rows, self.columns)
         for axis, at in enumerate(parts, array.ndim - 4):
             if axis >= 0 and array.shape[axis] != 1:
@@ -87,7 +88,7 @@ class Part:
             Part.kinds[cls.kind] = cls
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
-        """First key seen and first one no more, by (batch, query), for a part that keeps one stretch of keys a row."""
+        """The first key that a query sees and the one after the last, by (batch, query). None: not contiguous."""
         return None
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
@@ -105,7 +106,7 @@ class Part:
         return f"{self.kind}({','.join(map(str, flat))})" if values else self.kind
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """Keywords by which a library can take it. Each is enough by itself; without any it needs the array."""
+        """Keywords by which a library can take it. Each is enough by itself. Without any, it needs the array."""
         return {}
 
     def check(self, shape: Shape) -> None:
@@ -113,7 +114,7 @@ class Part:
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Part:
-        """The part that the arguments in its text stand for, each read as the type of its field. Raises FieldError."""
+        """The part with these arguments, as its text has them. Raises FieldError."""
         named = fields(cls)  # type: ignore[arg-type]
         reads = {"int": int, "float": float, "str": str}
         try:
@@ -131,7 +132,7 @@ class Part:
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:
-        """One that fits `shape`, each field drawn by its type, again where the kind refuses what was drawn.
+        """One that fits `shape`. Each field is drawn by its type, and again if the kind refuses the numbers.
 
         None for a kind with a field of another type, and for one that refuses everything.
         """
@@ -151,28 +152,23 @@ class Part:
 
 
 class _Band(Part):
-    """The keys around a query's own place, from so many before to so many after it; -1 is no limit.
+    """The keys around a query's own place. `sides` is how many before it and after it, -1 for no limit.
 
-    Its own place is key i (``top_left``) or key i + keys − queries (``bottom_right``).
+    The own place of query i is key i (``top_left``) or key i + keys − queries (``bottom_right``).
     """
 
     alignment: str
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Keys before and after, -1 for no limit."""
-        return OPEN, 0
+    sides: ClassVar[tuple[int, int]] = (OPEN, 0)
 
     def __post_init__(self) -> None:
         if self.alignment not in ALIGNMENTS:
-            raise FieldError(
-                self.kind, f"must be one of {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}"
-            )
+            wanted = f"must be one of {', '.join(ALIGNMENTS)} or false"
+            raise FieldError(self.kind, f"{wanted}, got {self.alignment!r}")
         if min(self.sides) < OPEN:
             raise FieldError(self.kind, f"must be at least {OPEN} on each side, got {self.sides}")
 
     def flag(self, shape: Shape) -> dict[str, Any]:
-        """The keyword of its alignment; both with as many queries as keys, where they mean the same."""
+        """The keyword of its alignment. Both, if there are as many queries as keys: they mean the same then."""
         square, value = shape.queries == shape.keys, True if isinstance(self, Causal) else self.sides
         both = zip(ALIGNMENTS, self.keywords, strict=True)
         return {keyword: value for side, keyword in both if square or side == self.alignment}
@@ -195,7 +191,7 @@ class Causal(_Band):
 
 @dataclass(frozen=True)
 class Window(_Band):
-    """Query i sees the keys from `left` before to `right` after its own place, both included; -1: no limit there."""
+    """Query i sees the keys from `left` before its own place to `right` after it, both included; -1 for no limit."""
 
     kind: ClassVar[str] = "window"
     keywords: ClassVar[tuple[str, ...]] = ("window", "window_bottom_right")
@@ -204,22 +200,19 @@ class Window(_Band):
     alignment: str = "top_left"
 
     @property
-    def sides(self) -> tuple[int, int]:
+    def sides(self) -> tuple[int, int]:  # type: ignore[override]
         """Keys before and after, -1 for no limit."""
         return self.left, self.right
 
     def check(self, shape: Shape) -> None:
         """No side reaches further than there are keys."""
         if max(self.sides) > shape.keys:
-            raise FieldError(
-                self.kind,
-                f"must reach no further than the {shape.keys} keys, got {self.sides}; "
-                f"give {OPEN} for no limit on a side",
-            )
+            most = f"must reach no further than the {shape.keys} keys, got {self.sides}"
+            raise FieldError(self.kind, f"{most}; give {OPEN} for no limit on a side")
 
     @classmethod
     def of(cls, told: Any, alignment: str = "top_left") -> Window:
-        """From two whole numbers, of which -1 and None stand for no limit. Raises FieldError for anything else."""
+        """From two whole numbers, -1 or None for no limit. Raises FieldError for anything else."""
         try:
             left, right = (OPEN if one is None else operator.index(one) for one in told)
         except (TypeError, ValueError):
@@ -236,7 +229,7 @@ class Window(_Band):
 
 @dataclass(frozen=True)
 class KeyLengths(Part):
-    """Of batch element b the first `lengths[b]` keys are there; the rest is padding."""
+    """The first `lengths[b]` keys of batch element b are real; the rest is padding."""
 
     kind: ClassVar[str] = "key_lengths"
     keywords: ClassVar[tuple[str, ...]] = ("key_lengths",)
@@ -247,25 +240,23 @@ class KeyLengths(Part):
         return {"key_lengths": self.lengths}
 
     def spans(self, shape: Shape) -> tuple[Positions, Positions]:
-        """The keys that are there."""
+        """From the first key to the length of the batch element."""
         lengths = np.asarray(self.lengths, dtype=np.intp)[:, None]
         return np.zeros_like(lengths), lengths
 
     def check(self, shape: Shape) -> None:
-        """One a batch element, none beyond the keys."""
+        """One length for each batch element, none beyond the keys."""
         if len(self.lengths) != shape.batch:
-            wrong = (
-                f"needs one length a batch element, {shape.batch}, got {len(self.lengths)}: {self.lengths}"
-            )
-            raise FieldError(self.kind, wrong)
+            wanted = f"needs one length a batch element, {shape.batch}"
+            raise FieldError(self.kind, f"{wanted}, got {len(self.lengths)}: {self.lengths}")
         if not all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths):
-            wrong = f"must be whole numbers from 0 to the {shape.keys} keys, got {self.lengths}"
-            raise FieldError(self.kind, wrong)
+            wanted = f"must be whole numbers from 0 to the {shape.keys} keys"
+            raise FieldError(self.kind, f"{wanted}, got {self.lengths}")
 
 
 @dataclass(frozen=True)
 class Prefix(Part):
-    """Causal from the first key, but the first `length` keys are seen by all queries: a prompt read both ways."""
+    """Causal (top-left), but every query sees the first `length` keys: a prompt that is read in both directions."""
 
     kind: ClassVar[str] = "prefix"
     length: int
@@ -283,7 +274,7 @@ class Prefix(Part):
 
 @dataclass(frozen=True)
 class Random(Part):
-    """A share of all pairs, drawn from `seed`: a mask that a backend can only take as an array."""
+    """A random share of all pairs, drawn from `seed`: a mask that a backend can only take as an array."""
 
     kind: ClassVar[str] = "random"
     share: float = 0.5
@@ -296,17 +287,14 @@ class Random(Part):
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """One array for all batches and heads."""
-        kept = _drawn_pairs(self.share, self.seed, place.shape.queries, place.shape.keys)
+        kept = _drawn_pairs(self.share, self.seed, *place.shape[2:])
         return np.asarray(kept[np.ix_(place.rows, place.columns)])
 
     def check(self, shape: Shape) -> None:
-        """Raises FieldError where its array would take more than some GB."""
+        """Its array takes at most some GB."""
         if shape.queries * shape.keys > _MOST_DRAWN:
-            raise FieldError(
-                "mask",
-                f"random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key, "
-                f"got {shape.queries:,} x {shape.keys:,}",
-            )
+            most = f"random is drawn for at most {_MOST_DRAWN:,} pairs of a query and a key"
+            raise FieldError("mask", f"{most}, got {shape.queries:,} x {shape.keys:,}")
 
 
 @lru_cache(maxsize=2)
@@ -324,23 +312,21 @@ class Given(Part):
     def __post_init__(self) -> None:
         if not isinstance(self.array, np.ndarray) or self.array.dtype != np.bool_:
             came = getattr(self.array, "dtype", type(self.array).__name__)
-            raise FieldError(
-                "mask",
-                f"must be a boolean array, True where a key is seen, got {came}; "
-                "give numbers that are added to the scores as bias",
-            )
+            wanted = "must be a boolean array, True where a key is seen"
+            mend = "give numbers that are added to the scores as bias"
+            raise FieldError("mask", f"{wanted}, got {came}; {mend}")
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
-        """Its tile, with as many axes as it has itself."""
+        """Its tile, with as many axes as the array."""
         return place.cut(self.array)
 
     def check(self, shape: Shape) -> None:
-        """It can be broadcast."""
+        """It broadcasts to the scores."""
         broadcastable("mask", self.array, shape)
 
 
 def forms() -> str:
-    """How each kind is written: ``prefix(LENGTH), random(SHARE,SEED), ...``; a caller's own array is not."""
+    """How each kind is written: ``prefix(LENGTH), random(SHARE,SEED), ...``; a caller's array has no text."""
     kinds = sorted(set(Part.kinds.values()) - {Given}, key=lambda one: one.kind)
     return ", ".join(
         f"{one.kind}({','.join(each.name.upper() for each in fields(one))})"  # type: ignore[arg-type]
@@ -364,9 +350,9 @@ def band(
     window: tuple[int, int] | None = None,
     window_bottom_right: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
-    """(lowest, highest): query i sees key j where lowest ≤ j − i ≤ highest; the keywords are those of backends.
+    """(lowest, highest): query i sees key j if lowest ≤ j − i ≤ highest. The keywords are those of backends.
 
-    A side without a limit reaches beyond the last query, -n_q, or the last key, n_k.
+    A side without a limit is -n_q or n_k, beyond every pair.
     """
     lowest, highest, shift = -n_q, n_k, n_k - n_q
     sides = [((OPEN, 0), own) for asked, own in ((causal, 0), (causal_bottom_right, shift)) if asked]

@@ -1,4 +1,7 @@
-"""Which keys a query sees, as a value: masks compare, combine with ``&``, count their pairs and name themselves."""
+"""Which keys a query sees: a `Mask` is the intersection of parts. `mask_kinds` has the kinds of parts.
+
+Masks compare by value, combine with ``&``, count their pairs, and are written as text (``causal & random(0.5,0)``).
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,8 @@ _TILE = 1 << 22
 class Counts(NamedTuple):
     """What a mask leaves of a score matrix.
 
-    pairs : of query and key that are kept, over all batches and heads. queries, keys : that see a key, and that some
-    query sees, over all batch elements, by whichever head.
+    pairs : of a query and a key that it sees, over all batches and heads. queries : those that see a key in some head,
+    over all batch elements. keys : those that some query sees in some head, over all batch elements.
     """
 
     pairs: int
@@ -57,20 +60,18 @@ class Mask:
 
     @classmethod
     def parse(cls, text: str) -> Mask:
-        """From text: parts as ``window(256,0) & random(0.5)``. Raises FieldError for what is none."""
+        """From text, parts such as ``window(256,0) & random(0.5)``. Raises FieldError for an unknown kind."""
         parts = []
-        for one in filter(None, (part.strip() for part in text.split("&"))):
+        for one in filter(None, map(str.strip, text.split("&"))):
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
-            known = match and Part.kinds.get(match[1])
-            if match is None or known is None or known is Given:
-                form = (
+            kind = Part.kinds.get(match[1]) if match else None
+            if match is None or kind in (None, Given):
+                hint = (
                     " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
                 )
-                known_ = f"write one or more of {forms()}, joined by &"
-                raise FieldError("mask", f"has no kind {match[1] if match else one!r}; {known_}{form}")
-            parts.append(
-                known.parse([piece.strip() for piece in (match[2] or "").split(",") if piece.strip()])
-            )
+                known = f"write one or more of {forms()}, joined by &"
+                raise FieldError("mask", f"has no kind {match[1] if match else one!r}; {known}{hint}")
+            parts.append(kind.parse([*filter(None, map(str.strip, (match[2] or "").split(",")))]))
         return cls(tuple(parts))
 
     def __and__(self, other: Mask) -> Mask:
@@ -81,16 +82,16 @@ class Mask:
 
     @property
     def text(self) -> str:
-        """What `parse` reads; an array of the caller's is only named. Empty without parts."""
+        """What `parse` reads. An array of the caller's is only named. Empty without parts."""
         return " & ".join(part.text for part in self.parts)
 
     def check(self, shape: Shape) -> None:
-        """Raises FieldError where a part does not fit `shape`."""
+        """Raises FieldError if a part does not fit `shape`."""
         for part in self.parts:
             part.check(shape)
 
     def visible(self, place: Place) -> NDArray[np.bool_] | None:
-        """True where a key is seen, broadcastable to the place's tile; None where all are."""
+        """True where a key is seen, broadcastable to the tile `place`; None if all are seen."""
         found: NDArray[np.bool_] | None = None
         for part in self.parts:
             seen = part.visible(place)
@@ -104,7 +105,7 @@ class Mask:
     def tile(
         self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
     ) -> NDArray[np.bool_] | None:
-        """`visible` of some rows and columns of one head, (rows, columns); None where all are seen."""
+        """`visible` for some rows and columns of one head, (rows, columns); None if all are seen."""
         at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
         seen = self.visible(Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1)))
         if seen is None:
@@ -112,13 +113,20 @@ class Mask:
         return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
 
     def counts(self, shape: Shape) -> Counts:
-        """Pairs, queries and keys that are left: by arithmetic where every part keeps one stretch of keys a row."""
+        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else pair by pair."""
         if not self.parts:
-            batch, _, queries, keys = shape
-            return Counts(math.prod(shape), batch * queries, batch * keys)
+            return Counts(math.prod(shape), shape.batch * shape.queries, shape.batch * shape.keys)
         spans = self._spans(shape)
         if spans is None:
-            return self._counted(shape)
+            pairs = 0
+            queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
+            for rows, seen in self._row_blocks(shape):
+                alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
+                pairs += int(np.count_nonzero(seen)) * alike
+                tile: NDArray[np.bool_] = np.any(seen, axis=1)
+                queries[:, rows] = tile.any(axis=-1)
+                keys |= tile.any(axis=-2)
+            return Counts(pairs, int(queries.sum()), int(keys.sum()))
         first, end = spans
         lengths = np.maximum(end - first, 0)
         steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
@@ -130,7 +138,7 @@ class Mask:
         return Counts(pairs, int(np.count_nonzero(lengths)), int(covered.sum()))
 
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
-        """True for the queries that see no key, broadcastable to (batch, heads, queries); None where all see one."""
+        """True for the queries that see no key, broadcastable to (batch, heads, queries); None if there are none."""
         spans = self._spans(shape)
         if spans is not None:
             empty = (spans[1] <= spans[0])[:, None, :]
@@ -138,20 +146,8 @@ class Mask:
             empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
         return empty if empty.any() else None
 
-    def _counted(self, shape: Shape) -> Counts:
-        """`counts`, pair by pair."""
-        pairs = 0
-        queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
-        for rows, seen in self._row_blocks(shape):
-            alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
-            pairs += int(np.count_nonzero(seen)) * alike
-            tile: NDArray[np.bool_] = np.any(seen, axis=1)
-            queries[:, rows] = tile.any(axis=-1)
-            keys |= tile.any(axis=-2)
-        return Counts(pairs, int(queries.sum()), int(keys.sum()))
-
     def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
-        """First key seen and first one no more, (batch, queries) each, where every query sees one stretch of keys."""
+        """The first key that a query sees and the one after the last, (batch, queries) each. None: not contiguous."""
         found = [part.spans(shape) for part in self.parts]
         if None in found:
             return None
@@ -175,7 +171,7 @@ EVERYTHING = Mask()
 
 
 def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: Any = None) -> Mask:
-    """The mask of the three conditions that have a keyword of their own. Raises FieldError for a malformed one."""
+    """The mask of the three conditions that have their own keywords. Raises FieldError for a malformed one."""
     parts: list[Part] = []
     alignment = "top_left" if causal in (True, False, None) else str(causal)
     if causal is not False and causal is not None:
@@ -185,18 +181,17 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     if key_lengths is not None:
         lengths = np.asarray(key_lengths)
         if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-            raise FieldError(
-                "key_lengths", f"must be whole numbers, one a batch element, got {key_lengths!r}"
-            )
+            wanted = "must be whole numbers, one a batch element"
+            raise FieldError("key_lengths", f"{wanted}, got {key_lengths!r}")
         parts.append(KeyLengths(tuple(map(int, lengths))))
     return Mask(tuple(parts))
 
 
 def fields_of(mask: Mask) -> dict[str, Any]:
-    """A workload's fields for `mask`: causal, window and key_lengths hold one condition each, mask the rest as text."""
+    """The fields of a workload for `mask`: causal, window and key_lengths hold one part each, mask the rest as text."""
     found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
     further: list[Part] = []
-    diagonal = "top_left"  # along which the field's window lies
+    diagonal = "top_left"  # the one that the field `window` lies along
     for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
         if isinstance(part, Causal) and not found["causal"]:
             found["causal"] = diagonal = part.alignment

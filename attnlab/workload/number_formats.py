@@ -1,7 +1,7 @@
-"""Number formats: their sizes, rounding to them, and floating-point numbers taken from arrays of any library.
+"""Number formats: their sizes, rounding to them, and floating-point numbers from arrays of any library.
 
-NumPy has no bfloat16, so its values travel in float32 arrays that hold them exactly. Every array library can then take
-them over without a second rounding.
+NumPy has no bfloat16: its values travel in float32 arrays, which hold them exactly. So no array library has to round
+them a second time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.item
 
 
 def lower(dtype: str, computes_in: str | None) -> str | None:
-    """`computes_in` where it rounds more coarsely than `dtype`, else None.
+    """`computes_in` if it rounds more coarsely than `dtype`, else None.
 
     Raises KeyError for a name that is not in `DTYPES`.
     """
@@ -59,9 +59,9 @@ def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
-    """Floating-point numbers of an array, or of a tensor on any device, bfloat16 in float32, which holds it exactly.
+    """The numbers of an array, or of a tensor on any device; bfloat16 in float32, which holds it exactly.
 
-    Raises FieldError for anything else, and for a NaN or an infinity where they must be `finite`.
+    Raises FieldError for other numbers than floating-point ones, and for NaN and infinity if they must be `finite`.
     """
     if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
         array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()

@@ -1,8 +1,8 @@
-"""One contender's answer to one workload: an outcome, and measurements only where it was measured.
+"""What a contender did on a workload (`Result`): an outcome, and measurements only if it was measured.
 
-Raw samples are kept and summaries computed. A wrong or skipped contender has no speed: such a result cannot be made.
-A visit gives one result for each contender; `merged` makes one of the results of several visits. Everything is plain
-data and survives a trip through JSON unchanged.
+Raw samples are kept; summaries are computed from them. A wrong or skipped contender has no speed: such a result cannot
+be made. A visit gives one result for each contender, and `merged` combines those of several visits. Everything is plain
+data and is the same after a trip through JSON. `Ceiling` and `Invariance` are what a run finds out beside its results.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from attnlab.workload.workload import Workload
 
 
 class Outcome(StrEnum):
-    """How a contender fared on a workload."""
+    """What became of a contender on a workload."""
 
     MEASURED = "measured"
-    DECLINED = "declined"  # by its own reason
+    DECLINED = "declined"  # it does not do this workload
     UNAVAILABLE = "unavailable"  # a library, a device or a file is missing
     WRONG = "wrong"  # a wrong answer
-    OVER_BUDGET = "over_budget"  # would not fit in memory or time, by prediction: never tried
+    OVER_BUDGET = "over_budget"  # predicted to take too much memory or time, and not tried
     CRASHED = "crashed"
     TIMED_OUT = "timed_out"
 
@@ -37,8 +37,8 @@ class Outcome(StrEnum):
 class Measurement:
     """Every raw sample of one quantity, in its base unit.
 
-    `columns` holds what was noted beside each sample (round, iterations, page faults, ...), each as long
-    as `samples`; `facts` what holds for all of them (method, cache state).
+    columns : what was noted beside each sample (round, iterations, page faults, ...), each as long as `samples`.
+    facts : what is true of all samples (method, cache state).
     """
 
     quantity: str
@@ -59,43 +59,42 @@ class Measurement:
 
     @cached_property
     def median(self) -> float:
-        """Median of the undisturbed samples, in the base unit; of all where every one was disturbed."""
+        """Median of the undisturbed samples, in the base unit; of all samples if every one was disturbed."""
         out = self.disturbed_rounds
         kept = [one for number, one in self.by_round.items() if number not in out] if out else self.samples
         return statistics.median(kept or self.samples)
 
     @cached_property
     def by_round(self) -> Mapping[int, float]:
-        """Samples by the round they were taken in."""
+        """The sample of each round."""
         return dict(zip(map(int, self.columns["round"]), self.samples, strict=True))
 
     @cached_property
     def visits(self) -> Mapping[int, int]:
-        """The number of the visit, by round. Runs of earlier versions have processes in their place."""
+        """The number of the visit of each round. Runs of earlier versions have processes instead of visits."""
         columns = self.columns
         numbers = columns.get("visit") or columns.get("process") or (0.0,) * len(self.samples)
         return dict(zip(map(int, columns["round"]), map(int, numbers), strict=True))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
-        """Rounds in which this contender's turn was disturbed, as far as could be seen."""
+        """Rounds in which a disturbance of this contender's turn was seen."""
         rounds, flags = self.columns.get("round", ()), self.columns.get("disturbed", ())
         return frozenset(int(one) for one, flag in zip(rounds, flags, strict=False) if flag)
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How exact one array of numbers is against float64 on the inputs as cast, and the most that is allowed.
+    """How exact one array of numbers is against float64 on the inputs as cast, and the largest error allowed.
 
-    The check before a race, `check` and their reports all fill and show it.
+    The check before a race and `check` make it.
 
     relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm over `rows_checked` of `rows` query rows.
     budget : the largest relative error that passes. largest_error : the largest absolute error.
     passed, reason : whether it is right, and why not. kind : the tightest class of rounding that covers the error
-    ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over that
-    class's budget. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
-    of : which of the named answers this is, the worst of them where there are several ("output", "query gradient",
-    "key gradient", "value gradient").
+    ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over the budget
+    of that class. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
+    of : the name of this answer, the worst one if there are several ("output", "query gradient", ...).
     """
 
     relative_error: float
@@ -112,7 +111,7 @@ class Accuracy:
     of: str = "output"
 
     def precision(self) -> dict[str, Any]:
-        """How exact it is, as plain data under the keys of ``attnlab check --json``."""
+        """The same as plain data, under the keys of ``attnlab check --json``."""
         return {
             "class": self.kind,
             "relative_error": self.relative_error,
@@ -125,13 +124,13 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Result:
-    """One contender's answer to one workload, in one visit or merged over several.
+    """What one contender did on one workload, in one visit or in several that were merged.
 
     contender : the name that it raced under (``torch_sdpa#2`` for a second entry). library : that of its backend.
-    kernel : what the library says really ran. asked_kernel : the operator that the backend forces, where it does.
-    computes_in : the number format that it computes in, where that is lower than its inputs' and decides its budget.
-    tail : the last lines that its process printed, where it ended. race_seconds : what its visits took in all, the
-    same for all contenders. Raises ValueError for measurements without outcome `measured`, for `measured` without a
+    kernel : what really ran, as the library tells. asked_kernel : the operator that the backend forces, if it does.
+    computes_in : the number format that it computes in, if that is lower than that of its inputs; it decides the
+    budget. tail : the last lines that its process printed, if it ended. race_seconds : the time of its visits, the same
+    for all contenders. Raises ValueError for measurements without the outcome `measured`, for `measured` without a
     latency, and for any other outcome without a reason.
     """
 
@@ -149,7 +148,7 @@ class Result:
     race_seconds: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("contender", "reason", "kernel"):  # they come from backends, libraries and files
+        for name in ("contender", "reason", "kernel"):  # these texts come from backends, libraries and files
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, one_line(getattr(self, name)))
         if self.outcome is Outcome.MEASURED:
@@ -169,52 +168,52 @@ class Result:
 
     @property
     def backend(self) -> str:
-        """The backend's name: the contender's without settings and entry number."""
+        """The name of the backend: that of the contender without settings and entry number."""
         return self.contender.partition("[")[0].partition("#")[0]
 
     @property
     def fell_back(self) -> bool:
-        """Whether something else ran than the operator that the backend forces."""
+        """Whether another operator ran than the one that the backend forces."""
         asked, ran = self.asked_kernel, self.kernel
         return asked is not None and ran is not None and asked not in ran
 
     def measurement(self, quantity: str) -> Measurement | None:
         """The measurement of `quantity`, or None."""
-        for one in self.measurements:  # of a large run it is asked a million times
+        for one in self.measurements:  # a loop, because a large run asks a million times
             if one.quantity == quantity:
                 return one
         return None
 
     @cached_property
     def latency(self) -> Measurement | None:
-        """Seconds per call, a sample a round."""
+        """Seconds per call, one sample for each round."""
         return self.measurement("latency")
 
     @property
     def uncounted(self) -> bool:
-        """Whether every turn of its latency was disturbed. Nothing may rest on such a latency."""
+        """Whether every turn of its latency was disturbed. No statement may rest on such a latency."""
         latency = self.latency
         return latency is not None and len(latency.disturbed_rounds) == len(latency.samples)
 
     @property
     def setup_seconds(self) -> float | None:
-        """Seconds from the inputs to calls as fast as they become: median over its processes."""
+        """Seconds from the inputs until calls are as fast as they become: median over its processes."""
         found = self.measurement("setup")
         return None if found is None else found.median
 
     @property
     def peak_bytes(self) -> int | None:
-        """Least peak of memory over the calls measured, output included, inputs not."""
+        """The smallest memory peak over the measured calls, with the output, without the inputs."""
         memory = self.measurement("peak_memory")
         return None if memory is None else int(min(memory.samples))
 
     def to_json(self) -> str:
-        """One line of JSON; numbers that are not finite are written as strings."""
+        """One line of JSON; numbers that are not finite become strings."""
         return json.dumps(finite(asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, line: str) -> Result:
-        """The inverse of `to_json`. Fields that a later version added are skipped, but not those of the workload.
+        """The inverse of `to_json`. Fields that a later version added are skipped, except those of the workload.
 
         Raises ValueError, naming the key, for a line that is no result and for figures that cannot have been measured.
         """
@@ -228,22 +227,20 @@ class Result:
         found = decode(told, cls, "the result", strict=False, known_only=False)
         for one in found.measurements:
             if bad := _impossible(one):
-                raise ValueError(
-                    f"the {one.quantity} of {found.contender} at {found.workload.label} cannot have been measured: "
-                    f"it has {bad}"
-                )
+                what = f"the {one.quantity} of {found.contender} at {found.workload.label}"
+                raise ValueError(f"{what} cannot have been measured: it has {bad}")
         return found
 
 
-#: what a sample may be, in its base unit: from the one of a latency, and from 0 of any other quantity, to the other
+#: the smallest latency and the largest sample of any quantity, in base units
 _LEAST, _MOST = 1e-12, 1e18
-#: columns of whole numbers, and those without which a quantity cannot be read
+#: columns of whole numbers, and the columns that a quantity needs
 _COUNTS = ("round", "visit", "process", "disturbed", "iterations")
 _NEEDED = {"latency": ("round",), "block_parts": ("projection_s", "attention_s", "output_s")}
 
 
 def _impossible(one: Measurement) -> str | None:
-    """Why the figures cannot have been measured, or None."""
+    """What shows that these figures cannot have been measured, or None."""
     least = _LEAST if one.quantity == "latency" else 0.0
     for sample in one.samples:
         if not least <= sample <= _MOST:
@@ -265,10 +262,10 @@ def _workload(text: str) -> Workload:
 
 
 def merged(results: Iterable[Result]) -> list[Result]:
-    """One result for each contender and workload, with the samples of all visits, in the order of their first.
+    """One result for each contender and workload, with the samples of all visits, in the order of the first visits.
 
     A contender that was wrong in any visit is wrong. Otherwise it is measured if any visit measured it, and `reason`
-    says what happened in the others.
+    says what happened in the other visits.
     """
     together: dict[tuple[str, Workload], list[Result]] = {}
     for one in results:
@@ -297,7 +294,7 @@ def _merged(visits: Sequence[Result]) -> Result:
 
 
 def _joined(parts: Sequence[Measurement]) -> Measurement:
-    """One measurement of all samples, with the columns and facts that all parts have."""
+    """One measurement of all samples, with the columns that all parts have."""
     first, *others = parts
     names = [name for name in first.columns if all(name in one.columns for one in others)]
     return replace(
@@ -308,8 +305,8 @@ def _joined(parts: Sequence[Measurement]) -> Measurement:
     )
 
 
-#: what is asked of a backend's bits: whether they are the same again, for a part alone, and with other threads; of
-#: its gradients, where it gives any, whether they are the same again
+#: questions about the bits of an answer: are they the same again, for a part of the inputs alone, with other threads?
+#: And are those of the gradients the same again?
 GRADIENTS_AGAIN = "gradients again"
 SAME_BITS = (
     "again", "batch alone", "head alone", "a chunk of queries", "one query alone", GRADIENTS_AGAIN, "other threads",
@@ -318,9 +315,9 @@ SAME_BITS = (
 
 @dataclass(frozen=True)
 class Invariance:
-    """Whether `contender` gave the same bits in `dtype`, by what was asked of `SAME_BITS`, as far as it could be asked.
+    """Whether `contender` gave the same bits in `dtype`: the answer to each question of `SAME_BITS` that was asked.
 
-    queries, keys : of the inputs. reason : why some of it was not asked. remembered : as of `Ceiling`.
+    queries, keys : of the inputs. reason : why some questions were not asked.
     """
 
     contender: str
@@ -334,10 +331,10 @@ class Invariance:
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The best rate seen for one number format on one device, and the library that reached it.
+    """The best rates seen for one number format on one device, and the libraries that reached them.
 
-    `matmul_flops` in FLOP/s, `copy_bytes` in bytes/s (read plus written). `remembered` is the UTC day and time
-    when it was found, where that was before the run.
+    matmul_flops : FLOP/s. copy_bytes : bytes/s, read plus written. remembered : the UTC day and time at which they were
+    measured, if that was before the run.
     """
 
     device: str

@@ -1,9 +1,9 @@
-"""One question, put to every backend alike: shape, mask, scale, number format, device, direction, inputs.
+"""One question for every backend (`Workload`): shape, mask, scale, number format, device, direction, inputs.
 
-A workload is plain data: it compares by value, travels as a dictionary, and knows by arithmetic alone its pairs,
-FLOPs, least bytes and the size of its score matrix. Every field is declared once, in the class `Workload`, with the
-help of its option: ``--causal`` is the field `causal`. Command line, plan files, pytest options, labels and tables are
-made from it.
+A workload is plain data. It compares by value, travels as a dictionary, and computes its pairs, FLOPs, least bytes and
+the size of its score matrix. Each field is declared once, in the class `Workload`, together with its option: the field
+`causal` is ``--causal``, and its help stands beside it. `attnlab.workload.grid` makes the options of the command line,
+of pytest and of plan files from these declarations. Labels and tables use them too.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ DEVICES = ("cpu", "cuda")
 #: how keys and values lie between calls; see `store` in `attnlab.backends.backend`
 STORAGES = ("contiguous", "packed", "paged")
 CONTIGUOUS = STORAGES[0]
-#: the mask and the bias of a caller's own array, which have no text
+#: the mask or the bias, if it is a caller's own array, which has no text
 GIVEN = "given"
 
-#: the names of what a call may return
+#: the names of the results of a call
 OUTPUT, LOG_SUM = "output", "log sum"
 GRADIENTS = ("query gradient", "key gradient", "value gradient")
-#: those that have a row for every query
+#: those with a row for every query
 OF_QUERIES = (OUTPUT, LOG_SUM, GRADIENTS[0])
 
 
 class Direction(NamedTuple):
-    """One way through attention.
+    """What is computed: the forward pass, gradients, or both.
 
-    results : the names of what the call returns, in order. One is returned as it is, several as a tuple. "log sum" is
-    ln Z, from `attend_with_log_sum`. With a gradient among them the library differentiates, and the inputs have an
-    output gradient. With the output too the forward pass is timed, without it the gradients alone. flops : of the
-    matrix products, as a multiple of those of "forward".
+    results : the names of what the call returns, in order: one as it is, several as a tuple. "log sum" is ln Z, from
+    `attend_with_log_sum`. For a gradient the library differentiates, and the inputs have an output gradient. If the
+    output is among the results the forward pass is timed too. flops : of the matrix products, as a multiple of those of
+    "forward".
     """
 
     results: tuple[str, ...]
@@ -60,34 +60,34 @@ DIRECTIONS = {
 }
 
 
-#: what a seed may be at most: what stored tables hold
+#: the largest seed that stored tables hold
 MOST_SEED = 2**63 - 1
 _SIZES = ("batch", "heads", "kv_heads", "queries", "keys", "d_model", "head_dim", "value_dim")
-#: what is asked of a block alone, and why nothing else is
+#: fields that must keep their defaults for a block, and why
 _OF_BLOCKS = {
     "layout": "its projections decide how query, key and value lie",
     "storage": "keys and values come from its projections",
     "distribution": "x is standard normal, as after a layer norm",
     "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
 }
-#: positions of all batch elements, at which a mask is counted; and multiplications, so that all counts have 63 bits
-_MOST_POSITIONS, _MOST_PRODUCTS = 2**24, 2**56
+#: the most positions of all batch elements, over which masks are counted
+_MOST_POSITIONS = 2**24
 #: how False and True may be written
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
-#: what the declarations of both lengths share
+#: the part that the declarations of both lengths have in common
 _LENGTH: dict[str, Any] = {"several": "lengths", "most": 2**24}
 
 
 @dataclass(frozen=True)
 class Declared:
-    """What is declared of a field beside its name and its default.
+    """The declaration of a field, beside its name and its default.
 
-    help : one line for a person, which names are added to. read : from text to the value, by default that of its type.
-    brief : its part of a label, with the value in {}, or a function from the value to that; empty for nothing, and None
-    for the name of a flag, the value of a field that has names, and otherwise ``name=value``. always : whether a label
-    says it at its default too. several : the plural under which a grid takes many values of it. also : a second name of
-    its option. names : the values that it may have, where they are names. most : what a size may be at most. group :
-    the heading, on a page of options, of its option and of those of the fields after it that name none.
+    help : one line for a person; the names are added to it. read : makes the value of a text, by default as its type
+    says. brief : its part of a label, with {} for the value, or a function of the value; "" for nothing. By default a
+    flag shows its name, a field with names its value, any other ``name=value``. always : a label shows it even at its
+    default. several : the plural by which a grid takes many values of it. also : a second name of its option. names :
+    the values that it may have, if they are names. most : the largest size. group : the heading of its option on a
+    help page, and of the following fields that have none.
     """
 
     help: str
@@ -123,12 +123,12 @@ def in_label(one: Field[Any], value: Any) -> str:
 
 
 def option(name: str) -> str:
-    """The option of the command line that stands for the field `name`: ``--head-dim``."""
+    """The option of a field on the command line: ``--head-dim``."""
     return "--" + name.replace("_", "-")
 
 
 def spoken(value: Any) -> str:
-    """A value as its option's text: ``true``, ``256,0``, ``0.125``."""
+    """A value as the text of its option: ``true``, ``256,0``, ``0.125``."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -141,13 +141,14 @@ class Workload:
     query: (batch, heads, queries, head_dim), key: (batch, kv_heads, keys, head_dim),
     value: (batch, kv_heads, keys, value_dim), output: (batch, heads, queries, value_dim).
 
-    With a `d_model` it is the multi-head block around that: x: (batch, queries, d_model) is projected to the query,
-    x itself (as many keys as queries) or a memory (batch, keys, d_model) to key and value, and the heads together back
-    to the output: (batch, queries, d_model) (`attnlab.workload.inputs`). What a field means its declaration says; None
-    and True stand for what is written as the default of `causal`, `kv_heads`, `value_dim`, `head_dim` and `scale`.
+    With a `d_model` it is a multi-head block (`attnlab.workload.inputs`): x: (batch, queries, d_model) is projected to
+    the query; x itself, or a memory (batch, keys, d_model) if there are more or fewer keys than queries, to key and
+    value; and the heads together to the output: (batch, queries, d_model). The declarations below say what each field
+    means. None for `kv_heads`, `value_dim`, `head_dim` and `scale`, and True for `causal`, are replaced by the default
+    that the declaration names.
 
-    Raises ValueError, in one line, for what cannot be: a size that is empty or beyond all use, kv_heads that do not
-    divide heads, a window or lengths beyond the keys, an unknown name.
+    Raises ValueError, in one line, for a size that is 0 or absurdly large, kv_heads that do not divide heads, a window
+    or lengths beyond the keys, and an unknown name.
     """
 
     batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
@@ -226,14 +227,10 @@ class Workload:
     def __post_init__(self) -> None:
         written = vars(self)  # it is frozen once it is made
         written.update(derived({name: written[name] for name in _SIZES}, _MOST))
-        shorter, longer = sorted((self.queries, self.keys))
-        positions = self.batch * longer
-        products = positions * self.heads * (self.head_dim + self.value_dim) * max(shorter, self.d_model or 1)
-        told = ("positions", positions, _MOST_POSITIONS), ("multiplications", products, _MOST_PRODUCTS)
-        for name, size, most in told:
-            if size > most:
-                what = f"a workload has at most {most:,} {name} in all, got {size:,}"
-                raise ValueError(f"{what}: take a smaller batch, fewer heads, queries or keys")
+        positions = self.batch * max(self.queries, self.keys)
+        if positions > _MOST_POSITIONS:
+            what = f"a workload has at most {_MOST_POSITIONS:,} positions in all, got {positions:,}"
+            raise ValueError(f"{what}: take a smaller batch, fewer queries or keys")
         written.update(
             causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
             scale=checked_number("scale", self.scale, 1 / math.sqrt(self.head_dim)),
@@ -242,12 +239,12 @@ class Workload:
         for one in fields(self):
             self._check(one.name, written[one.name], one.default, declaration(one).names)
         self.masked.check(self.shape)
-        # a mask has one way to be written
+        # the fields that mean the same mask are written in one way
         written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
 
     def _check(self, name: str, value: Any, default: Any, names: Sequence[str]) -> None:
-        """Raises FieldError for an unknown name, a flag that is not true or false, a field that blocks do not have, a
-        wrong seed."""
+        """Raises FieldError for an unknown name, a flag that is not true or false, a wrong seed, and a field that a
+        block does not have."""
         known = (*names, GIVEN) if name == "bias" else names
         named = value is default or (isinstance(value, str) and value in known)
         if names and not named and not (name == "distribution" and self.captured):
@@ -263,18 +260,18 @@ class Workload:
             of = f"of a multi-head block (d_model {self.d_model}) must be {default}, got {value!r}"
             raise FieldError(name, f"{of}: {_OF_BLOCKS[name]}")
 
-    # -- what is asked -----------------------------------------------------------------------------
+    # -- what is asked and returned ----------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
-        """Of the score matrix: batch, heads, queries, keys."""
+        """The score matrix: batch, heads, queries, keys."""
         return Shape(self.batch, self.heads, self.queries, self.keys)
 
     @property
     def captured(self) -> Captured | None:
-        """The file that the inputs are read from, None where they are drawn.
+        """The file that the inputs are read from, None if they are drawn.
 
-        Raises FieldError where the digest is missing; `attnlab.workload.distributions.named` computes it.
+        Raises FieldError if the digest is missing; `attnlab.workload.distributions.named` computes it.
         """
         if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
             return None
@@ -285,13 +282,13 @@ class Workload:
 
     @property
     def masked(self) -> Mask:
-        """Which keys the queries see, without an array that the caller gave."""
+        """Which keys the queries see; a caller's own array is not part of it."""
         further = Mask.parse("" if self.mask == GIVEN else self.mask)
         return masked_by(causal=self.causal, window=self.window, key_lengths=self.key_lengths) & further
 
     @classmethod
     def of_inputs(cls, inputs: Inputs, **rest: Any) -> Workload:
-        """The workload of these inputs. Of a mask or bias that is an array it says only that it was given.
+        """The workload of these inputs. A mask or bias that is an array is only said to be `GIVEN`.
 
         rest : device, direction and layout, which inputs do not have.
         """
@@ -322,7 +319,7 @@ class Workload:
 
     @property
     def core(self) -> Workload:
-        """This workload, or of a block the attention between its projections."""
+        """The attention between the projections of a block; without a block the workload itself."""
         return self if self.d_model is None else self.with_(d_model=None, layout="bshd")
 
     def shape_of(self, name: str) -> tuple[int, ...]:
@@ -335,16 +332,16 @@ class Workload:
         return shapes[name]
 
     def dtype_of(self, name: str) -> str:
-        """The number format of a named result: the workload's, but ln Z is in float32 at least."""
+        """The number format of a named result: the workload's, but at least float32 for ln Z."""
         return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
     def cut(self, name: str, result: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
-        """A named result at these query rows. Gradients of key and value have no query rows and stay whole."""
+        """A named result at these query rows. Gradients of key and value have none and stay whole."""
         if name not in OF_QUERIES:
             return result
         return result[:, rows] if self.d_model is not None else result[:, :, rows]
 
-    # -- what it costs at least: arithmetic --------------------------------------------------------
+    # -- what it costs at least --------------------------------------------------------------------
 
     @cached_property
     def _seen(self) -> Counts:
@@ -359,7 +356,7 @@ class Workload:
     def flops(self) -> int:
         """Floating-point operations of the matrix products, over the pairs that the mask keeps, in its direction.
 
-        A block's projections count too: one multiplication and one addition for each weight and token.
+        The projections of a block count too: one multiplication and one addition for each weight and token.
         """
         core = int(DIRECTIONS[self.direction].flops * 2 * self.pairs * (self.head_dim + self.value_dim))
         if self.d_model is None:
@@ -370,23 +367,23 @@ class Workload:
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of query, key, value and bias, and of the output's gradient where gradients are asked for.
+        """Bytes of query, key, value and bias, and of the output's gradient if gradients are asked for.
 
-        Of a block: bytes of x, memory, parameters and bias.
+        For a block: bytes of x, memory, parameters and bias.
         """
         return self._bytes_read(self.batch * self.queries, self.batch * self.keys, self.queries * self.keys)
 
     @property
     def output_bytes(self) -> int:
-        """Bytes of what is returned: the least that any implementation must hold beside its inputs."""
+        """Bytes of the results: the least that any implementation must hold in addition to its inputs."""
         return sum(math.prod(self.shape_of(name)) * ITEM_BYTES[self.dtype_of(name)] for name in self.results)
 
     @property
     def least_bytes(self) -> int:
-        """Least memory traffic: what the mask lets be seen read once, and every result written once.
+        """The least memory traffic: every visible input is read once, and every result is written once.
 
-        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a pair that is not
-        kept. Batch elements share the bias. Of a block all inputs are read.
+        A key that no query sees need not be read, nor a query that sees no key, nor the bias of a masked pair. Batch
+        elements share the bias. A block reads all its inputs.
         """
         if self.d_model is not None:
             return self.input_bytes + self.output_bytes
@@ -394,7 +391,7 @@ class Workload:
         return self._bytes_read(self._seen.queries, self._seen.keys, pairs) + self.output_bytes
 
     def _bytes_read(self, queries: int, keys: int, pairs: int) -> int:
-        """Bytes of the inputs, with so many queries and keys of all batch elements, and pairs of one."""
+        """Bytes of the inputs. queries, keys : how many over all batch elements. pairs : of one head."""
         count = self.heads * pairs if self.bias == "normal" else 0
         if self.d_model is None:
             count += self.heads * queries * (self.head_dim + (self.value_dim if self.backward else 0))
@@ -433,7 +430,7 @@ class Workload:
         plain = {**asdict(Workload()), "queries": self.queries, "keys": self.queries}
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
         if self.d_model is not None:
-            plain["head_dim"] = self.d_model / self.heads  # where that is no whole number, it has to be said
+            plain["head_dim"] = self.d_model / self.heads  # if that is no whole number, head_dim is given
         for one in fields(self):
             value = getattr(self, one.name)
             if value != plain[one.name]:
@@ -441,10 +438,7 @@ class Workload:
         return given
 
     def with_(self, **changes: Any) -> Workload:
-        """A copy with these fields changed.
-
-        `kv_heads`, `head_dim`, `value_dim` and `scale` stay as they are unless named: pass None to derive them anew.
-        """
+        """A copy with these fields changed. None derives `kv_heads`, `head_dim`, `value_dim` or `scale` again."""
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -461,5 +455,5 @@ class Workload:
 
 #: fields that workloads of earlier versions have, with the value that asks for nothing
 _GONE = (("rotary", False),)
-#: what sizes may be at most, by name
+#: the largest value of each size, by name
 _MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}

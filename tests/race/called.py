@@ -1,4 +1,4 @@
-"""Functions that the tests of `attnlab.processes` call in a child."""
+"""What the tests of `attnlab.processes` ask in a child."""
 
 from __future__ import annotations
 
@@ -30,11 +30,6 @@ class Told:
     named: dict[str, int]
 
 
-def doubled(asked: Asked) -> Told:
-    """Twice the numbers, and the length of each name."""
-    return Told(2 * asked.numbers, {name: len(name) for name in asked.names})
-
-
 def fails(how: str) -> Any:
     """What can go wrong, by its name."""
     if how == "raises":
@@ -57,6 +52,10 @@ class Counter:
     def add(self, number: int) -> int:
         self.count += number
         return self.count
+
+    def doubled(self, asked: Asked) -> Told:
+        """Twice the numbers, and the length of each name."""
+        return Told(2 * asked.numbers, {name: len(name) for name in asked.names})
 
     def fail(self, how: str) -> Any:
         print("the last words")

@@ -1,16 +1,18 @@
-"""JAX on the CPU or on the current CUDA device: what XLA compiles, gradients of it, and what it ran."""
+"""JAX on the CPU or on CUDA, and MLX on the CPU: libraries that differentiate functions (``vjp``)."""
 
 from __future__ import annotations
 
 import ctypes
+import io
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,25 +23,25 @@ from attnlab.workload.number_formats import FORMATS, round_to
 
 
 class Jax(Library):
-    """JAX on one device.
+    """JAX on one device, compiled by XLA.
 
-    A call on the CPU waits for its result: JAX returns before that. On CUDA calls are queued, and the clock waits for
-    the last.
+    JAX returns before it has computed. A call on the CPU waits for its result. On CUDA calls are queued, and the clock
+    waits for the last one.
     """
 
     name = "jax"
     modules = ("jax", "jaxlib")
-    #: from which XLA reads the size of its thread pool for the CPU, when it makes it; all cores of the process without
+    #: XLA reads the size of its CPU thread pool from it, once; without it the pool has all cores of the process
     thread_variables = ("NPROC",)
     without_gradients = None
     in_place = False
 
     @classmethod
     def opened(cls) -> Any:
-        """The module jax, set up as attnlab uses it. Raises Unavailable where it is not installed.
+        """The module jax, set up as attnlab uses it. Raises Unavailable if it is not installed.
 
-        float64 is there when it is asked for, and device memory is taken as it is needed: by default JAX takes three
-        quarters of it when it starts, and no other contender would have room.
+        float64 is enabled. Device memory is taken as needed: by default JAX takes three quarters of it at its start,
+        and no other contender would have room.
         """
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = super().opened()
@@ -48,7 +50,7 @@ class Jax(Library):
 
     @classmethod
     def open_on(cls, device: str) -> Jax:
-        """It on `device`. Raises Unavailable where JAX is not installed or has no such device."""
+        """JAX on `device`. Raises Unavailable if it is not installed or has no such device."""
         jax = cls.opened()
         try:
             return cls(jax, device, jax.devices(device)[0])
@@ -98,7 +100,7 @@ class Jax(Library):
         function, settings, given = _parts(attend, self.module.Array)
         with _declining():
             _, back = _compiled("forward", function, settings)(arrays, given)
-        # what was computed on the way forward comes in as arguments, so that nothing of it is compiled in
+        # the results of the forward pass are arguments, so that none of them is compiled in as a constant
         return self._waiting(partial(_compiled("backward"), back, output_gradient))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
@@ -117,7 +119,7 @@ class Jax(Library):
     # -- instruments -------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """On CUDA a device runs what is queued in its order: what comes last waits for all."""
+        """A CUDA device runs what is queued in order: the last call has waited for all."""
         if self.device == "cuda":
             self._next(self._number).block_until_ready()
 
@@ -132,7 +134,7 @@ class Jax(Library):
         return (time.perf_counter() - start) / iterations
 
     def peak_bytes(self, call: Call) -> int | None:
-        """None on the CPU. Raises RuntimeError on CUDA: JAX tells the peak since the process began, of all calls."""
+        """None on the CPU. Raises RuntimeError on CUDA: JAX tells the peak of all calls since the process began."""
         if self.device == "cuda":
             raise RuntimeError("JAX tells a device's peak since the process began, and not that of one call")
         return None
@@ -144,14 +146,14 @@ class Jax(Library):
         return super().free_bytes()
 
     def attest(self, call: Call) -> str:
-        """The instructions of XLA's compiled program that one call ran, by JAX's profiler."""
+        """The instructions of XLA's compiled programs that one call ran, from JAX's profiler."""
         names = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
         pool = sum(name.startswith("tf_XLAEigen") for name in names)
         threads = f"; {pool} threads" if self.device == "cpu" else ""
         return f"XLA {self._place.platform}: {', '.join(_instructions(self.module, call))}{threads}"
 
     def set_threads(self, count: int) -> None:
-        """Raises RuntimeError for another number than that of XLA's pool, whose size is fixed when it is made."""
+        """Raises RuntimeError for another number than the size of XLA's pool, which is fixed when it starts."""
         if os.environ.get("NPROC") != str(count):
             raise RuntimeError(f"XLA reads its number of threads when it starts: start with NPROC={count}")
 
@@ -159,7 +161,7 @@ class Jax(Library):
 def _parts(
     attend: Callable[..., Any], array: type
 ) -> tuple[Callable[..., Any], tuple[tuple[str, Any], ...], dict[str, Any]]:
-    """A function, its keywords that are settings, and those that are arrays: the first two compile to the same."""
+    """A function, its keywords that are settings, and those that are arrays. Function and settings decide the code."""
     if not isinstance(attend, partial):
         return attend, (), {}
     given = {name: value for name, value in attend.keywords.items() if isinstance(value, array)}
@@ -168,7 +170,7 @@ def _parts(
 
 @contextmanager
 def _declining() -> Iterator[None]:
-    """Declined where JAX says that it has no way back."""
+    """Raises Declined if JAX says that it has no gradients."""
     try:
         yield
     except NotImplementedError as refused:
@@ -177,9 +179,10 @@ def _declining() -> Iterator[None]:
 
 @lru_cache(maxsize=64)
 def _compiled(way: str, function: Any = None, settings: tuple[tuple[str, Any], ...] = ()) -> Any:
-    """Of arrays and keywords that are arrays: "forward" gives the output and the way back.
+    """A compiled function of the arrays and of the keywords that are arrays.
 
-    "training" takes the output's gradient too, and gives the output and the gradients. "backward" goes a way back.
+    "forward" returns the output and the backward function. "training" also takes the output's gradient, and returns the
+    output and the gradients. "backward" calls a backward function.
     """
     jax = Jax.opened()
 
@@ -195,7 +198,7 @@ def _compiled(way: str, function: Any = None, settings: tuple[tuple[str, Any], .
 
 
 def _instructions(jax: Any, call: Call) -> list[str]:
-    """The instructions of compiled programs that `call` runs, without their numbers, each once."""
+    """The instructions of the compiled programs that `call` runs, each once, without their numbers."""
     with tempfile.TemporaryDirectory(prefix="attnlab-jax-") as folder:
         with jax.profiler.trace(folder):
             jax.block_until_ready(call())
@@ -206,4 +209,90 @@ def _instructions(jax: Any, call: Call) -> list[str]:
     return list(dict.fromkeys(name.rpartition(".")[0] or name for name in ran))
 
 
-LIBRARIES = (Jax,)
+# -- MLX ------------------------------------------------------------------------------------------------
+
+#: an operation in a graph that MLX writes out
+_OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
+
+
+class Mlx(Library):
+    """MLX on the CPU. An operation only notes what is to be computed; a call computes it before it returns."""
+
+    no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
+    name = "mlx"
+    modules = ("mlx.core",)
+    runs = "attnlab runs MLX"
+    without_gradients = None
+    in_place = False
+    #: the graphs that this process computes while a call is attested
+    _graphs: ClassVar[list[str] | None] = None
+
+    def __init__(self, mx: Any) -> None:
+        super().__init__(mx)
+        mx.set_default_device(mx.cpu)
+        self.completed = self._computed
+        self.refill = self._refilled
+
+    def _computed(self, results: Any) -> Any:
+        if self._graphs is not None:
+            written = io.StringIO()
+            self.module.export_to_dot(written, results)
+            self._graphs.append(written.getvalue())
+        self.module.eval(results)
+        return results
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
+        if array.dtype == np.bool_:
+            return self.module.array(np.array(array, order="C"))
+        held = np.array(round_to(array, dtype), order="C")
+        found = self.module.array(held, dtype=getattr(self.module, dtype))
+        self.module.eval(found)
+        return found
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        mx = self.module
+        return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
+
+    def dtype_of(self, array: Any) -> str:
+        return str(array.dtype).rpartition(".")[2]
+
+    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return self.module.broadcast_to(array, shape)
+
+    def fill(self, array: Any, where: Any, number: float) -> Any:
+        return self.module.where(where, self.module.array(number, dtype=array.dtype), array)
+
+    def _refilled(self, array: Any, other: Any) -> None:
+        words = getattr(self.module, f"uint{8 * array.itemsize}")  # NumPy knows no bfloat16 of MLX's
+        held, numbers = (np.asarray(memoryview(one.view(words))) for one in (array, other))
+        held[...] = numbers
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        """Whether they are one object: MLX does not tell where an array lies, and never writes into one in use."""
+        return one is other
+
+    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        raise Declined(self.no_backward_alone)
+
+    def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
+        def call() -> Any:
+            (output,), gradients = self.module.vjp(
+                lambda *leaves: attend(*leaves), list(arrays), [output_gradient]
+            )
+            return self._computed((output, *gradients))
+
+        return call
+
+    def attest(self, call: Call) -> str:
+        """The operations in the graph that one call computes, as MLX writes it out."""
+        graphs: list[str] = []
+        Mlx._graphs = graphs
+        try:
+            call()
+        finally:
+            Mlx._graphs = None
+        names = [name for graph in graphs for name in _OPERATION.findall(graph)]
+        return f"MLX CPU: {', '.join(dict.fromkeys(names))}"
+
+
+LIBRARIES = (Jax, Mlx)
