@@ -1,12 +1,20 @@
 """A contender: a backend with its settings, written ``backend[SETTING=VALUE,...]``, and where its process runs.
 
-Settings are environment variables, in capitals, ``threads=N``, ``pages=huge|default``, ``slowed=PERCENT`` and, of a
-multi-head block, ``projection=fused|loop``. ``mask=array|none`` hands the same mask over in another form
-(`attnlab.backends.keywords`), ``deterministic=1`` asks its library for the same bits in every call. ``python=PATH``
-names an interpreter, ``with=REQUIREMENT[;REQUIREMENT...]`` what is installed over this environment's packages (or that
-interpreter's), ``ref=COMMIT`` a state of the git repository that the working folder is in: its backend files and its
-packages. Any other name in small letters is a setting of the backend's own (`attnlab.backends.discovery`). All of them
-are fixed when the contender's process starts, because libraries read them once, on import.
+=====================================  ======================================================================
+``threads=N``                          the number of threads of its library
+``pages=huge|default``                 large arrays on huge pages, if the library can
+``projection=fused|loop``              how x of a multi-head block is projected (`attnlab.backends.block`)
+``mask=array|none``                    the same mask handed over in another form (`attnlab.backends.keywords`)
+``deterministic=1``                    the library's mode in which every call gives the same bits
+``slowed=PERCENT``                     waits after every call: a known difference, to test the instrument itself
+``python=PATH``                        the interpreter, or the virtual environment, that it runs in
+``with=REQUIREMENT[;REQUIREMENT...]``  packages installed over those of this interpreter, or of ``python=``
+``ref=COMMIT``                         backend files and packages as they are in a commit of this git repository
+``NAME=VALUE`` in capitals             an environment variable
+any other name in small letters        a setting of the backend's own (`attnlab.backends.discovery`)
+=====================================  ======================================================================
+
+All are fixed when its process starts, because libraries read them once, on import.
 """
 
 from __future__ import annotations
@@ -37,17 +45,17 @@ from attnlab.workload.inputs import PROJECTIONS
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-#: whether glibc returns a freed score matrix to the system depends on how a process's heap came to lie: identical
-#: processes differed 2.5 times (docs/decisions/0004). Every worker keeps its heap, unless a setting says otherwise.
+#: whether glibc returns a freed score matrix to the system depends on how the heap of a process happens to lie:
+#: identical processes differed by a factor of 2.5. Every worker keeps its heap, unless a setting says otherwise
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
-#: without which PyTorch refuses products on CUDA when it is to be deterministic
+#: PyTorch needs it for deterministic matrix products on CUDA
 _DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MOST_THREADS = 4096
-#: the name of the working tree as it is, changes that are not committed included
+#: the name of the working tree as it is, with changes that are not committed
 WORKING_TREE = "."
-#: checkouts that are kept: the others go, those that were not used for longest first
+#: how many checkouts are kept, the most recently used ones
 _KEPT = 20
 
 
@@ -68,7 +76,7 @@ def _requirements(value: str) -> tuple[str, ...] | None:
 
 
 _THREADS = {str(one): one for one in range(1, _MOST_THREADS + 1)}
-#: settings that are no environment variables: what they have to be, and what reads them, None where they are not that
+#: settings that are no environment variables: what each must be, and a function that reads it (None: it is not that)
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "threads": (f"a whole number from 1 to {_MOST_THREADS:,}", _THREADS.get),
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
@@ -80,20 +88,17 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "with": ("requirements with versions, as torch==2.11.0, ; between them", _requirements),
     "ref": ("a commit, branch or tag, or . for the working tree", str),
 }
-#: what may be set of any contender, in words
+#: the settings of every contender, in words
 _FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environment variables in capitals"
 
 
 @dataclass(frozen=True)
 class Contender:
-    """`name` is what results are filed under, unique within a run; `variables` are (name, value) pairs.
+    """A backend with settings; the table above says what they mean, and None is "not set".
 
-    `settings` are (name, value) pairs of the backend's own. `pages` "huge" takes large arrays on huge pages, where
-    the library can. `slowed` waits after every call for so much per cent of its time: a difference that is known, for
-    tests of the instrument itself. `projection` is how x of a multi-head block is projected
-    (`attnlab.backends.block`), None for as it comes, `mask` the form in which a mask is handed over, None for as the
-    backend's keywords say. `deterministic` is declined by a library that has no such mode, and a backend that then
-    gives other bits in a second call is wrong. `python`, `requirements` and `ref` say where it runs, None for here.
+    name : unique within a run; results have it. variables : environment variables, as (name, value) pairs. settings :
+    those of the backend's own, as (name, value) pairs. deterministic : declined by a library without such a mode; a
+    backend that then gives other bits in a second call is wrong. requirements : those of ``with=``.
     """
 
     name: str
@@ -112,12 +117,12 @@ class Contender:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it runs with another Python, other libraries or another state of its files than are here."""
+        """Whether it runs with another Python, other libraries or other files than those here."""
         return self.python is not None or bool(self.requirements) or self.ref is not None
 
     @classmethod
     def parse(cls, text: str) -> Contender:
-        """The contender that `text` names. Raises ValueError where the notation is broken; see also `require`."""
+        """The contender that `text` names. Raises ValueError for broken notation; see also `require`."""
         backend, written = _taken_apart(text)
         variables, of_backend, own = dict[str, str](), dict[str, str](), dict[str, Any]()
         for setting in written:
@@ -142,14 +147,14 @@ class Contender:
         return cls(text.strip(), backend, pairs[0], settings=pairs[1], **own)
 
     def require(self, folders: Sequence[Path | str] = ()) -> None:
-        """Raises ValueError, in one line, for an unknown backend and for a setting that its file does not declare."""
+        """Raises ValueError for an unknown backend and for a setting that its file does not declare."""
         own = dict(self.settings)
         chosen(self.backend, folders, own, lambda one: f"; {suggestion(one, _SETTINGS, _FOR_ALL)}")
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """The environment variables that its process is started with, the `inherited` ones included.
+        """The environment variables of its process, with the `inherited` ones.
 
-        An allocator setting of the contender's or of the caller's own replaces the kept heap.
+        The heap is kept unless the contender or the caller sets something of the allocator.
         """
         own = dict(self.variables)
         asked = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
@@ -165,7 +170,7 @@ class Contender:
 
 
 def _taken_apart(text: str) -> tuple[str, list[str]]:
-    """The backend and the settings as they are written. Raises ValueError where `text` names no contender."""
+    """The backend and the settings as they are written. Raises ValueError if `text` is no contender."""
     match = _NOTATION.fullmatch(text.strip())
     if match is None:
         wanted = "backend or backend[threads=1,VARIABLE=value]"
@@ -175,14 +180,14 @@ def _taken_apart(text: str) -> tuple[str, list[str]]:
 
 
 def with_setting(text: str, key: str, value: str) -> str:
-    """The notation of the same contender with this setting. Raises ValueError where `text` names no contender."""
+    """The notation of the same contender with this setting. Raises ValueError if `text` is no contender."""
     backend, settings = _taken_apart(_ENTRY.sub("", text.strip()))
     kept = [one for one in settings if one and not one.startswith(f"{key}=")]
     return f"{backend}[{','.join([*kept, f'{key}={value}'])}]"
 
 
 def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
-    """The contenders that `texts` name; a second entry of the same text is called ``text#2``.
+    """The contenders that `texts` name. A second entry of the same text is called ``text#2``.
 
     Raises ValueError for broken notation or an empty list.
     """
@@ -198,22 +203,20 @@ def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
 
 
 def in_this_process(text: str, folders: Sequence[Path | str] = ()) -> Backend:
-    """The backend that `text` names, with its own settings.
+    """The backend that `text` names, with its own settings, loaded into this process.
 
-    Raises ValueError for a setting that only a process of its own can have, and as `require` and `load` do.
+    Raises ValueError for a setting that needs a process of its own, and as `require` and `load` do.
     """
     one = Contender.parse(text)
     one.require(folders)
     if one != Contender(one.name, one.backend, settings=one.settings):
-        raise ValueError(
-            f"{text}: it is computed in this process, where only settings of the backend's own can be had; "
-            f"leave out {', '.join(_SETTINGS)} and environment variables"
-        )
+        said = f"{text}: it is computed in this process, where only settings of the backend's own can be had"
+        raise ValueError(f"{said}; leave out {', '.join(_SETTINGS)} and environment variables")
     return load(one.backend, folders, dict(one.settings))
 
 
 def huge_pages_refused() -> str | None:
-    """Why this system gives no huge pages to those who ask, or None."""
+    """Why a program cannot get huge pages from this system, or None."""
     try:
         given = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
     except OSError:
@@ -225,16 +228,16 @@ def huge_pages_refused() -> str | None:
 
 
 class Side(NamedTuple):
-    """`interpreter` starts the contender's processes, which look for its backend in `folders`."""
+    """The `interpreter` of a contender's processes, and the `folders` in which they look for its backend."""
 
     interpreter: Interpreter
     folders: tuple[str, ...]
 
 
 def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
-    """Where `contender` runs; environments that it asks for are made where they are not there yet.
+    """Where `contender` runs. Environments and checkouts that it asks for are made if they are missing.
 
-    Raises Unavailable, in one line, where that is not to be had.
+    Raises Unavailable if that fails.
     """
     there = [Path(folder).resolve() for folder in folders]
     found = Interpreter() if contender.python is None else interpreter(contender.python)
@@ -244,27 +247,22 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
         top = _repository()
         root = top if contender.ref == WORKING_TREE else _checkout(top, _commit_of(top, contender.ref))
         moved = (root / one.relative_to(top) if one.is_relative_to(top) else one for one in there)
-        # a folder that this state does not have holds no backend either
+        # a folder that is missing in this commit holds no backend either
         there = [one for one in moved if one.is_dir()]
-        # this attnlab's code comes first: that state may be of attnlab itself
+        # this attnlab's code comes first: the commit may be one of attnlab itself
         paths = [*(found.paths or [own_code()]), *(one for one in (root, root / "src") if one.is_dir())]
         found = Interpreter(found.executable, tuple(map(str, paths)))
     return Side(found, tuple(map(str, there)))
 
 
 def _repository() -> Path:
-    """The top of the git repository that the working folder is in. Raises Unavailable where there is none."""
-    try:
-        return Path(_git("rev-parse", "--show-toplevel")).resolve()
-    except Unavailable as fault:
-        if "not a git repository" not in str(fault):
-            raise
-        raise Unavailable("the working folder is in no git repository, where commits are looked up") from None
+    """The top of the git repository of the working folder. Raises Unavailable if there is none."""
+    return Path(_git("rev-parse", "--show-toplevel")).resolve()
 
 
 @functools.cache
 def _commit_of(top: Path, ref: str) -> str:
-    """The commit that `ref` names in the repository at `top`. Raises Unavailable where it names none."""
+    """The commit that `ref` names in the repository at `top`. Raises Unavailable if there is none."""
     try:
         return _git("-C", str(top), "rev-parse", "--verify", "-q", "--end-of-options", f"{ref}^{{commit}}")
     except Unavailable:
@@ -273,7 +271,7 @@ def _commit_of(top: Path, ref: str) -> str:
 
 @functools.cache
 def _checkout(top: Path, commit: str) -> Path:
-    """A folder that holds the files of that commit of the repository at `top`; the repository stays as it is."""
+    """A folder with the files of a commit of the repository at `top`. The repository is not changed."""
     home = cache_folder() / "checkouts"
     folder = home / commit
 
@@ -303,10 +301,10 @@ def _git(*words: str) -> str:
 
 
 def setting_of(text: str) -> tuple[str, str]:
-    """The setting of a contender that says to run on the side called `text`.
+    """The setting by which a contender runs on the side `text` of a gate: ``with``, ``python`` or ``ref``.
 
-    A requirement with a version, the path of an interpreter or of a virtual environment, or a state of this git
-    repository. Raises ValueError for what no contender can have.
+    The side is a requirement with a version, the path of an interpreter or of a virtual environment, or a commit of
+    this git repository. Raises ValueError for anything else.
     """
     if "," in text or "[" in text:
         raise ValueError(f"{text!r} names no side: one version of a package without extras, as torch==2.11.0")
@@ -317,23 +315,20 @@ def setting_of(text: str) -> tuple[str, str]:
 
 
 def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
-    """Raises ValueError where both settings mean one side, or where HEAD is a commit that lacks what is in the tree."""
+    """Raises ValueError if both sides are the same, or if HEAD is a commit that lacks changes of the working tree."""
     if base == head or (base[0] == head[0] == "ref" and _state(base[1]) == _state(head[1])):
-        raise ValueError(
-            f"BASE and HEAD are the same, {head[1]}: name two versions, {WORKING_TREE} for what is not committed; "
-            "`attnlab compare` of a contender with itself tests the machine"
-        )
+        mend = f"name two versions, {WORKING_TREE} for what is not committed"
+        machine = "`attnlab compare` of a contender with itself tests the machine"
+        raise ValueError(f"BASE and HEAD are the same, {head[1]}: {mend}; {machine}")
     if head[0] == "ref" and WORKING_TREE not in (base[1], head[1]) and _state(head[1]) == _state("HEAD"):
-        changed = _git("diff", "--name-only", "HEAD").splitlines()  # none that git does not know
+        changed = _git("diff", "--name-only", "HEAD").splitlines()  # files that git knows
         if changed:
-            raise ValueError(
-                f"files of the working tree differ from {head[1]}, as {changed[0]}: commit, or name the tree as it "
-                f"is, {WORKING_TREE}"
-            )
+            differ = f"files of the working tree differ from {head[1]}, as {changed[0]}"
+            raise ValueError(f"{differ}: commit, or name the tree as it is, {WORKING_TREE}")
 
 
 def _state(ref: str) -> str:
-    """The commit that it is; of the working tree, where it differs from its last commit, itself."""
+    """The commit that `ref` names; the working tree itself if it differs from its last commit."""
     if ref == WORKING_TREE and _git("status", "--porcelain"):
         return ref
     return _commit_of(_repository(), "HEAD" if ref == WORKING_TREE else ref)

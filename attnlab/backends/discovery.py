@@ -1,47 +1,48 @@
-"""Backend files: what one may define, how it is found by its name, and how it is read.
+"""Backend files: what a file may define, how it is found by its name, and how it is loaded.
 
 A file needs no import from attnlab. It holds
 
 ``LIBRARY``
-    whose arrays `attend` takes and returns: a name of `attnlab.libraries.library.libraries`.
+    the library whose arrays `attend` takes and returns: a name of `attnlab.libraries.library.libraries`.
 ``attend(query, key, value, *, causal, scale)``
     the computation on arrays laid out (batch, heads, length, dim). Each further keyword in its signature is something
-    that it supports (`attnlab.backends.keywords`). What it does not name is declined where a workload asks for it, so
-    that ``attend(q, k, v)`` is a valid backend.
+    that it supports (`attnlab.backends.keywords`). A workload that needs a keyword that is not there is declined, so
+    ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
-    for what computes a whole multi-head block: from its parameters, arrays of the library by the names of
-    `attnlab.workload.inputs.PARAMETERS`, to a function of x and memory (None where x attends to itself) that is timed
+    for a whole multi-head block. It takes the parameters, arrays of the library by the names of
+    `attnlab.workload.inputs.PARAMETERS`, and returns a function of x and memory (None if x attends to itself), which is
+    timed
     and returns (batch, queries, d_model). Around any ``attend`` attnlab makes the block itself
     (`attnlab.backends.block`).
 ``declines(workload)``, optional
     None, or why it cannot do a workload: (field, reason), or the reason alone.
 ``prepare(workload, query, key, value)``, optional
-    the arrays in the layout that `attend` wants. It runs outside the clock, but where gradients pass through it, and
-    where keys and values are gathered within the call.
+    returns the arrays in the layout that `attend` wants. It runs outside the clock, except if gradients pass through
+    it, or if keys and values are gathered within the call.
 ``attend_with_log_sum(query, key, value, **asked)``, optional
-    output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch, heads, queries)
-    in float32, in float64 for float64 inputs; -inf where it is empty. It is given what `attend` is given. A file that
-    has it may leave out ``attend``: that is then its output.
+    returns the output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch,
+    heads, queries) in float32, in float64 for float64 inputs; -inf if the sum is empty. It takes the same arguments as
+    `attend`. A file that has it may leave out ``attend``, which is then its output.
 ``KERNEL``, optional
-    the operator that must be seen running (``attest``), for a backend that forces one.
+    the operator that a backend forces. ``attest`` must see it run.
 ``EMPTY_ROWS``, optional
-    ``"zeros"`` where a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
-    ``{"cpu": "zeros"}``, where it does not everywhere. Otherwise attnlab writes the zeros, within the call, and
-    gradients of such rows are declined.
+    ``"zeros"`` if a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
+    ``{"cpu": "zeros"}``, if only there. Otherwise attnlab writes the zeros, within the call, and declines gradients of
+    such rows.
 ``ON_REQUEST``, optional
-    why it takes part only in runs that name it (or ``all``), in one line of text: set-up that takes long, say.
+    why it takes part only in runs that name it (or ``all``), in one line: because it compiles for seconds, say.
 ``MEMORY``, optional
-    what a call holds at most: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
+    the most memory that a call holds: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
 ``COMPUTES_IN``, optional
-    the number format in which it computes, where that is a lower one than its inputs': its answers are held against
-    the truth of inputs rounded to that format, and rankings say so.
+    the number format in which it computes, if that is lower than that of its inputs: its answers are checked against
+    the truth for inputs rounded to that format, and rankings say so.
 ``SETTINGS`` and ``configure(**settings)``, optional
-    settings of its own, ``{"precision": ("f32", "bf16")}``, written out: names with their values, the default first. A
-    contender ``name[precision=bf16]`` asks for one. `configure` is called with a value for each, once, when the file
-    has been imported and before anything else of it is read, so that it may set ``LIBRARY``, ``KERNEL`` and so on. It
-    returns what ``COMPUTES_IN`` would say, or None, and raises ValueError for what cannot be had here.
+    settings of its own, ``{"precision": ("f32", "bf16")}``, as a literal: names with their values, the default first.
+    A contender ``name[precision=bf16]`` chooses one. `configure` is called once with a value for each, after the file
+    is imported and before anything else of it is read, so it may set ``LIBRARY``, ``KERNEL`` and so on. It returns what
+    ``COMPUTES_IN`` would say, or None, and raises ValueError for a value that cannot be had here.
 
-A name is found, and what a file writes out is read, without importing the file.
+Names and literals of a file are read without importing it.
 """
 
 from __future__ import annotations
@@ -69,28 +70,28 @@ from attnlab.text import suggestion
 from attnlab.workload.number_formats import DTYPES
 
 _HOME = "attnlab.implementations"
-#: what a file may hold beside `attend`, `LIBRARY` and `SETTINGS`, which `Backend` has under the same names
+#: optional names of a file that are fields of `Backend` under the same names
 _OPTIONAL = ("prepare", "attend_with_log_sum", "KERNEL", "EMPTY_ROWS", "MEMORY", "block")
-#: what a file's `SETTINGS` have to be
+#: the form of the names of `SETTINGS`
 SETTING = "[a-z][a-z0-9_]*"
 _Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
 _Value = Annotated[str, msgspec.Meta(pattern=r"^[^\s,=\[\]]+$")]
 _Settings = dict[_Name, Annotated[tuple[_Value, ...], msgspec.Meta(min_length=1)]]
-#: where a name is bound to what is not written out
+#: stands for a value that is no literal
 _COMPUTED = object()
 
 
 def backends(folders: Sequence[Path | str] = ()) -> list[str]:
     """Names of all backends: those that come with attnlab and the files in `folders`, sorted.
 
-    A name says that a file is there, not that its library is installed. Raises ValueError for a folder that is none,
-    or a file whose name is taken.
+    The library of a backend may be missing. Raises ValueError for a folder that does not exist, and for a file whose
+    name is taken.
     """
     return sorted(_files(folders))
 
 
 def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
-    """The file of the backend `name`, without importing it. Raises ValueError for an unknown one, naming the near."""
+    """The file of the backend `name`. Raises ValueError for an unknown name, and suggests similar ones."""
     files = _files(folders)
     if name not in files:
         raise ValueError(f"no backend is called {name!r}; {suggestion(name, sorted(files))}")
@@ -98,7 +99,7 @@ def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
 
 
 def _written(name: str, folders: Sequence[Path | str]) -> Mapping[str, Any]:
-    """What the backend's file binds at its top level, with the values that are written out; it is not imported."""
+    """The names that the backend's file binds at its top level, with those values that are literals."""
     file = require(name, folders)
     return _parsed(file, file.stat().st_mtime_ns)
 
@@ -108,12 +109,12 @@ def _parsed(file: Path, changed: int) -> Mapping[str, Any]:
     try:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
     except SyntaxError:
-        return {}  # its import tells where
+        return {}  # its import says where
     return bound_in(statements)
 
 
 def bound_in(statements: Sequence[ast.stmt]) -> dict[str, Any]:
-    """The names that are bound there, functions too, with the values that are written out."""
+    """The names that these statements bind, functions too, with those values that are literals."""
     found: dict[str, Any] = {}
     for one in statements:
         if isinstance(one, ast.FunctionDef):
@@ -130,19 +131,19 @@ def bound_in(statements: Sequence[ast.stmt]) -> dict[str, Any]:
 
 
 def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
-    """Whether the backend `name` computes whole multi-head blocks and nothing else; it is not imported."""
+    """Whether the backend `name` computes whole multi-head blocks only."""
     written = _written(name, folders)
     return "block" in written and "attend" not in written
 
 
 def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
-    """Why the backend `name` races only where it is named (its ``ON_REQUEST``), or None; it is not imported."""
+    """Why the backend `name` races only in runs that name it (its ``ON_REQUEST``), or None."""
     found = _written(name, folders).get("ON_REQUEST")
     return found if isinstance(found, str) else None
 
 
 def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | None:
-    """The class of the library of the backend `name`; neither is imported. None where it is not known."""
+    """The class of the library of the backend `name`, without importing either. None if it is unknown."""
     try:
         return libraries().get(str(_written(name, folders).get("LIBRARY")))
     except ValueError:
@@ -150,7 +151,7 @@ def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | Non
 
 
 def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
-    """The backends that take part where nobody is named: those of cores that do not ask to be named."""
+    """The backends that take part if none is named: all but those for whole blocks and those on request."""
     return [
         name
         for name in backends(folders)
@@ -159,9 +160,9 @@ def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
 
 
 def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:
-    """The settings of the backend `name` with their values, the default first; its file is not imported.
+    """The settings of the backend `name` with their values, the default first.
 
-    Raises ValueError for an unknown name and for settings that are not declared as they must be.
+    Raises ValueError for an unknown name and for a malformed declaration.
     """
     try:
         return msgspec.convert(_written(name, folders).get("SETTINGS", {}), _Settings)
@@ -180,7 +181,7 @@ def chosen(
 ) -> dict[str, str]:
     """A value for each setting of the backend `name`: the one `given`, or its default.
 
-    Raises ValueError, in one line, for a name or a value that is not known; `hint` ends it for a name.
+    Raises ValueError for an unknown setting, with the `hint` for its name, and for an unknown value.
     """
     known = settings_of(name, folders)
     for one, value in given.items():
@@ -194,11 +195,11 @@ def chosen(
 
 
 def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
-    """The backend `name`, its file imported now, with these of its own `settings` and the defaults of the others.
+    """The backend `name`, its file imported now, with these `settings` of its own and the defaults of the others.
 
-    With settings given its file is imported anew, so that what they change holds for this backend alone. Raises
-    ValueError for an unknown name (naming the near ones), an unknown setting, a file that fails on import or is
-    malformed, and Unavailable where it needs a library that is not installed or refuses its settings.
+    With settings the file is imported anew, so that they change this backend alone. Raises ValueError for an unknown
+    name (similar ones are suggested), an unknown setting, and a file that fails on import or is malformed. Raises
+    Unavailable if it needs a library that is not installed, or refuses its settings.
     """
     values = chosen(name, folders, settings or {})
     module = _imported(name, require(name, folders), settings or {})
@@ -229,7 +230,7 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
 
 
 def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
-    """Hand the file its settings, where it has any; the number format in which it then computes."""
+    """Give the file its settings, if it has any. Returns the number format in which it then computes."""
     computes_in = getattr(module, "COMPUTES_IN", None)
     if settings:
         if not callable(configure := getattr(module, "configure", None)):
@@ -245,7 +246,7 @@ def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> s
 
 
 def options_of(name: str, function: Callable[..., Any], positional: int) -> frozenset[str]:
-    """The keywords of a file's function after so many arguments."""
+    """The keywords of a file's function, after its `positional` arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -279,13 +280,13 @@ def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
                     f"{file}: a backend is called by its file's name, which must be letters, digits and _; "
                     "rename the file, or begin its name with _ if it is no backend"
                 )
-            if found.setdefault(file.stem, file) != file:  # the same where the folder is named twice
+            if found.setdefault(file.stem, file) != file:  # equal if the folder is named twice
                 raise ValueError(f"{file} has the name of another backend, {file.stem}; rename the file")
     return found
 
 
 def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
-    """The file, imported; anew where there are settings."""
+    """The file as a module; imported anew if there are settings."""
     own = str(file.parent) in importlib.import_module(_HOME).__path__
     qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(imports_begun)
     if settings:
@@ -312,5 +313,5 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
             raise
         frames = traceback.extract_tb(fault.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
-        where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error says it
+        where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error has it already
         raise ValueError(f"{file.name} fails on import: {text}{where}") from None

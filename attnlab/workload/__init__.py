@@ -1,1 +1,8 @@
-"""The nouns: what is asked, on which arrays, and what was answered."""
+"""What is asked and answered, as plain data.
+
+``workload.py``: the fields of a question, and with them every option (``--causal``, ``--softcap``, ...); FLOPs, bytes.
+``mask_kinds.py``: one class for each kind of mask. ``masks.py``: how they combine, count and are written.
+``inputs.py``: arrays, checked; multi-head blocks; ALiBi. ``drawing.py``: from a workload to its arrays.
+``distributions.py``: how inputs are drawn, or which file holds them. ``number_formats.py``: float16 to float64.
+``grid.py``: workloads from options and plan files. ``result.py``: outcomes, samples, accuracy, ceilings.
+"""

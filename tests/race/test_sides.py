@@ -227,7 +227,7 @@ def test_a_commit_is_asked_for_where_there_is_no_repository(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(Unavailable, match="in no git repository"):
+    with pytest.raises(Unavailable, match="not a git repository"):
         require_two(setting_of("one"), setting_of("."))
 
 
