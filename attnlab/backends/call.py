@@ -1,4 +1,4 @@
-"""Any backend, and its gradients, on NumPy arrays, in this process: for tests, notebooks and one-off questions."""
+"""Call a backend on NumPy arrays in this process: `attend`, `block`, `gradients`, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def attend(
 ) -> NDArray[Any]:
     """softmax(cap(scale · q kᵀ) + bias) v over the keys that are seen, by the backend `name`.
 
-    name : with the backend's own settings where they are to hold, ``openvino[precision=bf16]``; those of processes
-    (threads, environment variables) cannot be had here.
+    name : may have settings of the backend's own, ``openvino[precision=bf16]``, but none that need a process of its own
+    (threads, environment variables).
     q : (batch, heads, n_q, head_dim).
     k : (batch, kv_heads, n_k, head_dim); heads is a multiple of kv_heads, each serving as many successive heads.
     v : (batch, kv_heads, n_k, value_dim).
-    causal : False, "top_left" (query i sees keys 0 to i; True stands for it) or "bottom_right" (the last sees all).
-    mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). It, window, key_lengths and causal intersect;
-    a query that sees no key gets 0.
+    causal : False, True or "top_left" (query i sees keys 0 to i), or "bottom_right" (the last query sees all keys).
+    mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). mask, window, key_lengths and causal
+    intersect. A query that sees no key gets 0.
     bias : numbers that are added to the scores, broadcastable like the mask; -inf masks its pair.
     window : (left, right) keys around a query's own place on the causal diagonal, -1 for no limit.
-    key_lengths : keys that are there, one number a batch element.
+    key_lengths : the number of real keys of each batch element.
     scale : factor on q·k, 1/sqrt(head_dim) by default (Vaswani et al. 2017, section 3.2.1).
     softcap : c in c tanh(s/c), before the bias.
-    sinks : (heads,), one more logit a head in the sum of the softmax.
-    dtype : number format, the arrays' own unless given; bfloat16 comes and goes in float32 arrays.
+    sinks : (heads,), one more logit for each head in the sum of the softmax.
+    dtype : number format, by default that of the arrays; bfloat16 is passed and returned in float32 arrays.
     device : "cpu" or "cuda".
-    folders : hold further backends.
+    folders : folders with more backends.
 
     Returns (batch, heads, n_q, value_dim) in the number format.
 
-    Raises ValueError for arrays that do not fit, an unknown name, or a backend that returns another
-    shape or dtype; Declined where the backend does not do it; Unavailable where its library is missing.
+    Raises ValueError for arrays that do not fit, an unknown name, and a backend that returns another shape or dtype;
+    Declined if the backend does not do it; Unavailable if its library is missing.
     """
     seen = {"causal": causal, "mask": mask, "window": window, "key_lengths": key_lengths}
     scored: dict[str, Any] = {"bias": bias, "scale": scale, "softcap": softcap, "sinks": sinks}
@@ -78,19 +78,19 @@ def block(
     folders: Sequence[Path | str] = (),
     **rest: Any,
 ) -> NDArray[Any]:
-    """A multi-head block around the backend `name`, or by one that computes whole blocks: (batch, n_q, d_model).
+    """A multi-head block around the backend `name`, or a backend that computes whole blocks: (batch, n_q, d_model).
 
-    name : of the backend, as in `attend`.
+    name : as in `attend`.
     x : (batch, n_q, d_model).
     parameters : the state dict of a `torch.nn.MultiheadAttention`, as arrays or tensors on the CPU
     (`attnlab.workload.inputs`).
     heads : of the query.
-    memory : (batch, n_k, d_model), what keys and values come from; x itself unless given.
-    kv_heads, head_dim, value_dim : as many as heads, d_model/heads and head_dim unless given.
+    memory : (batch, n_k, d_model), the source of keys and values; x itself by default.
+    kv_heads, head_dim, value_dim : heads, d_model/heads and head_dim by default.
     projection : how x is projected: "fused" or "loop" (`attnlab.backends.block`).
     device, folders, rest : as in `attend`.
 
-    Raises as `attend` does, ValueError also for a state dict that does not fit.
+    Raises as `attend` does, and ValueError for a state dict that does not fit.
     """
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
     inputs = Inputs.around(Block.of(x, parameters, memory=memory, **sizes), **rest)
@@ -113,8 +113,8 @@ def gradients(
     name, q, k, v, device, folders, rest : as in `attend`.
     output_gradient : (batch, heads, n_q, value_dim).
 
-    Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined also where the backend
-    cannot be differentiated: NumPy cannot. `attnlab.correctness.expected.expect` gives the exact ones.
+    Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined if the backend cannot be
+    differentiated, as NumPy's cannot. `attnlab.correctness.expected.expect` gives the exact gradients.
     """
     inputs = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
     found = answer(name, inputs, direction="training", device=device, folders=folders)

@@ -1,35 +1,35 @@
-"""The keywords of a backend's `attend`, and what it is given by them. What it does not name is not asked of it.
+"""The keywords of a backend's `attend`, and the values that it is given. A keyword that it does not name is never used.
 
 ``causal``, ``causal_bottom_right``
-    True where the mask is that and nothing more that has no keyword of its own.
+    True if the mask is causal, apart from parts that have keywords of their own.
 ``window``, ``window_bottom_right``
     (left, right) keys around a query's own place, -1 for no limit; None without.
 ``key_lengths``
-    keys that are there, a tuple of int, one a batch element; None without.
+    the number of real keys of each batch element, a tuple of int; None without.
 ``mask``
     a boolean array of the library, broadcastable to (batch, heads, queries, keys), True keeps; None without.
 ``visible``
-    the same as a function of (batch, head, rows, columns), numbers and slices, that returns the tile as a NumPy array
-    of shape (rows, columns), or None where all is seen; for kernels that never hold the whole. None without a mask.
+    the mask as a function of (batch, head, rows, columns), numbers and slices. It returns the tile as a NumPy array of
+    shape (rows, columns), or None if all is seen. For kernels that never hold the whole mask. None without a mask.
 ``bias``
-    an array of the library that is added to the scores, broadcastable as the mask; None without.
+    an array of the library that is added to the scores, broadcastable like the mask; None without.
 ``alibi_slopes``
-    a tuple of float, one a head, instead of such a bias; None without.
+    a tuple of float, one for each head, in place of such a bias; None without.
 ``attn_mask``
-    mask and bias in one array, as PyTorch has it: boolean where there is no bias, else numbers with -inf where nothing
-    is seen; None without. It stands for ``mask`` and ``bias``.
+    mask and bias in one array, as PyTorch has it: boolean if there is no bias, else numbers with -inf where nothing is
+    seen; None without. It stands for ``mask`` and ``bias``.
 ``scale``, ``softcap``
-    numbers; softcap None without.
+    numbers; softcap is None without.
 ``sinks``
     an array of the library, (heads,); None without.
 ``enable_gqa``
-    True where key and value have fewer heads than the query, each for as many successive heads.
+    True if key and value have fewer heads than the query; each then serves as many successive heads of the query.
 
-Conditions of the mask are told by keywords of their own where the backend names one for each of them. Where one has
-to be given as an array, all are in that array, and the keywords rest: kernels differ in whether they take both.
+The mask is given by keywords if the backend has one for each of its parts. Otherwise all parts are in one array, and
+the keywords have their resting values: kernels differ in whether they take both.
 
-The same mask may be asked for in another form (`FORMS`): ``array``, a boolean array always, of ones where every query
-sees every key; ``none``, nothing at all, which is declined where the mask hides a key.
+A contender may ask for another form of the same mask (`FORMS`). ``array``: always a boolean array, of ones if every
+query sees every key. ``none``: no mask at all, which is declined if the mask hides a key.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
 from attnlab.workload.workload import GIVEN, Workload
 
-#: by which a whole mask can be given
+#: keywords that take any mask
 _ARRAYS = ("mask", "visible", "attn_mask")
-#: kinds of masks that are fields of a workload
+#: kinds of masks that have a field of their own in a workload
 _FIELDS = ("causal", "window", "key_lengths")
 _PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa")
-#: what stands for "not asked for", where that is not None
+#: the resting value of a keyword, if it is not None
 _RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa"), False)
-#: in which a mask may be handed over other than as said above
+#: forms in which a contender may ask for its mask
 FORMS = ARRAY, NO_MASK = "array", "none"
 
 
 def known_keywords() -> frozenset[str]:
-    """Every keyword that a backend may name."""
+    """Every keyword that a backend may have."""
     return frozenset(_PLAIN).union(*(part.keywords for part in Part.kinds.values()))
 
 
 def unsupported(workload: Workload, options: Collection[str]) -> Refusal | None:
-    """Why a backend with these keywords cannot do `workload`, or None; its scale is not looked at."""
+    """Why a backend with these keywords cannot do `workload`, or None. The scale is not considered."""
     mask = workload.masked
     if not set(_ARRAYS) & set(options):
         if workload.mask == GIVEN:
@@ -94,14 +94,14 @@ def _takes_no(field: str, what: str) -> Refusal:
 
 
 def in_form(workload: Workload, form: str | None) -> Workload:
-    """What is asked of a backend that is handed the mask of `workload` in this form."""
+    """The workload as a backend sees it that gets the mask in this form."""
     if form is None:
         return workload
     return workload.with_(causal=False, window=None, key_lengths=None, mask=GIVEN if form == ARRAY else "")
 
 
 def not_in_form(workload: Workload, form: str | None, options: Collection[str]) -> Refusal | None:
-    """Why the mask of `workload` cannot be handed over in this form, or None."""
+    """Why the mask of `workload` cannot be given in this form, or None."""
     if form == ARRAY and not {"mask", "attn_mask"} & set(options):
         return Refusal("mask", "its attend() takes no mask as an array; leave out mask=array")
     if form == NO_MASK and (workload.mask == GIVEN or workload.pairs < math.prod(workload.shape)):
@@ -113,7 +113,7 @@ def not_in_form(workload: Workload, form: str | None, options: Collection[str]) 
 def given(
     inputs: Inputs, options: Collection[str], library: Library, dtype: str, form: str | None = None
 ) -> dict[str, Any]:
-    """What `attend` is given beside its arrays, by keyword; of inputs that are not `unsupported`."""
+    """The keyword arguments of `attend`, for inputs that are not `unsupported`."""
     found = given_nothing(options)
     flags = {} if form == NO_MASK else None if form else _told(inputs.mask, inputs.shape, options)
     bias: Any = inputs.bias
@@ -138,17 +138,17 @@ def given(
 
 
 def given_nothing(options: Collection[str]) -> dict[str, Any]:
-    """What a backend with these keywords is given where nothing is asked for beside its arrays."""
+    """The keyword arguments of `attend` if nothing is asked for but attention itself."""
     return {name: _RESTING.get(name) for name in options}
 
 
 def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
-    """The keywords of `options` that say the whole mask of `workload`, with their values; None where they cannot."""
+    """The keywords of `options` that express the whole mask of `workload`, with their values; None if they cannot."""
     return None if workload.mask == GIVEN else _told(workload.masked, workload.shape, options)
 
 
 def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:
-    """The keywords that say the whole mask, or None where an array has to."""
+    """The keywords that express the whole mask, or None if it takes an array."""
     found: dict[str, Any] = {}
     for part in mask.parts:
         flags = {name: value for name, value in part.flag(shape).items() if name in options}
@@ -159,7 +159,7 @@ def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] 
 
 
 def _attn_mask(inputs: Inputs, biased: bool, masked: bool, library: Library, dtype: str) -> Any:
-    """Mask and bias in one: the mask where a bias needs it, or where it could not be told by keywords."""
+    """Mask and bias in one array. biased : there is a bias. masked : keywords cannot express the mask."""
     if not biased:
         return library.from_numpy(_seen(inputs), dtype) if masked else None
     bias, seen = _array(inputs.bias_array), inputs.mask.array(inputs.shape)
@@ -171,12 +171,12 @@ def _attn_mask(inputs: Inputs, biased: bool, masked: bool, library: Library, dty
 
 
 def _seen(inputs: Inputs) -> NDArray[np.bool_]:
-    """The whole mask, of ones where there is none, with four axes."""
+    """The whole mask with four axes, ones if there is none."""
     found = inputs.mask.array(inputs.shape)
     return _array(np.ones(inputs.shape[2:], bool) if found is None else found)
 
 
 def _array(found: NDArray[Any] | None) -> NDArray[Any]:
-    """With its four axes: some kernels want them all."""
+    """The array with four axes: some kernels need all of them."""
     assert found is not None
     return np.ascontiguousarray(found.reshape((1,) * (4 - found.ndim) + found.shape))

@@ -1,7 +1,8 @@
-"""An array library on one device: what attnlab asks of it, and how it is found by its name.
+"""An array library on one device (`Library`): what attnlab asks of it, and how it is found by its name.
 
 Each library is a class in a file ``libraries/*_library.py``, which lists its classes as ``LIBRARIES``. It imports the
-library itself no earlier than when it is opened, by `required`.
+library itself by `required`, when it is opened and not before. What backends on kernels of other packages share stands
+here too: `Programs`, `positive_scale`, `Made`, `Recipe`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from attnlab.errors import Declined, Refusal, Unavailable
 Call = Callable[[], Any]
 Arrays = tuple[Any, ...]
 
-#: as it was before any backend was imported
+#: the clock as it was before any backend was imported
 _clock = time.perf_counter
 
 
@@ -37,10 +38,10 @@ def _write_over(array: Any, other: Any) -> None:
 
 
 class Programs:
-    """What a library has prepared to compute, one program for each recipe and number of threads.
+    """Programs that a library has prepared, one for each question and number of threads.
 
-    make : from what is asked and the threads to the program; what is asked is hashable. watched : the same for a call
-    that is watched, where a program has to be made otherwise for that.
+    make : makes a program for a question, which is hashable, and the number of threads. watched : makes the program
+    for a call that is observed, if that needs another one.
     """
 
     def __init__(self, make: Callable[..., Any], watched: Callable[..., Any] | None = None) -> None:
@@ -49,7 +50,7 @@ class Programs:
         self._ran: list[Any] | None = None
 
     def get(self, *asked: Hashable) -> Any:
-        """The program for what is asked, made now where there is none yet."""
+        """The program for a question, made now if there is none yet."""
         threads = self.threads or len(os.sched_getaffinity(0))
         if self._ran is None:
             return self._make(*asked, threads)
@@ -70,43 +71,43 @@ class Programs:
 class Library(ABC):
     """One array library on one device.
 
-    What is written here holds for one that computes on the CPU, at once when it is called, and has no gradients. Its
-    `name` is that of the extra that installs its `modules`, the first of which is imported.
+    The defaults here are those of a library that computes on the CPU, at once when it is called, without gradients. Its
+    `name` is that of the extra that installs its `modules`; the first of these is imported.
     """
 
     name: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
-    #: environment variables from which it reads its number of threads when it is imported
+    #: environment variables from which it reads its number of threads on import
     thread_variables: ClassVar[tuple[str, ...]] = ()
-    #: environment variables by which it takes large arrays on huge pages, where it does not anyway
+    #: environment variables by which it takes large arrays on huge pages, unless it does so by default
     huge_pages: ClassVar[Mapping[str, str]] = {}
-    #: modules that are imported before processes are forked for it; None where it is not to be forked
+    #: modules that are imported before its processes are forked; None if it cannot be forked
     before_fork: ClassVar[tuple[str, ...] | None] = None
-    #: the library whose arrays it computes on, where it has none of its own
+    #: the library whose arrays it computes on, if it has none of its own
     arrays_of: ClassVar[str | None] = None
-    #: its product of two matrices, where it is not the operator @ of its own arrays
+    #: its product of two matrices, if that is not the operator @ of its own arrays
     product: ClassVar[Any] = None
-    #: what computes, for a person
+    #: what computes, as the beginning of a sentence for a person
     runs: ClassVar[str] = ""
-    #: what its backends have prepared to compute
+    #: the programs that its backends have prepared
     programs: ClassVar[Programs | None] = None
     device = "cpu"
-    #: "warm" where a timed call finds its inputs in cache as the call before left them, else "cold"
+    #: "warm" if a timed call finds its inputs in the cache, as the call before left them, else "cold"
     cache = "warm"
     #: whether its calls are timed by a clock of the device, which leaves out what the host does around them
     own_clock = False
     #: whether an array can be written into where it lies
     in_place = True
-    #: why it does not compute in a number format, by format
+    #: the number formats in which it does not compute, and why
     lacking: ClassVar[Mapping[str, str]] = {}
     #: why it gives no gradients, and why no backward pass is timed alone
     without_gradients: str | None = "it has no automatic differentiation"
     no_backward_alone: str | None = None
-    #: waits for what a call gave, where calls return before they have computed; None on a device whose clock waits
+    #: waits for the result of a call, if calls return before they have computed; None if the device's clock waits
     completed: Callable[[Any], Any] | None = None
-    #: writes the numbers of another array of the same shape and format over one; None where that cannot be done
+    #: overwrites an array with the numbers of another one of the same shape and format; None if that is impossible
     refill: Callable[[Any, Any], None] | None = staticmethod(_write_over)
-    #: from places to a function that takes what stands there along an array's first axis, in their shape
+    #: for packed and paged keys: from places to a function that takes these rows of an array, in the shape of places
     taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
 
     def __init__(self, module: Any = None) -> None:
@@ -114,12 +115,12 @@ class Library(ABC):
 
     @classmethod
     def opened(cls) -> Any:
-        """The first of its modules, imported and set up. Raises Unavailable where one is missing."""
+        """The first of its modules, imported and set up. Raises Unavailable if one is missing."""
         return required(*cls.modules, extra=cls.name)
 
     @classmethod
     def open_on(cls, device: str) -> Self:
-        """It on `device`. Raises Unavailable for any device but the CPU, and where it is not installed."""
+        """The library on `device`. Raises Unavailable for any device but the CPU, and if it is not installed."""
         module = cls.opened()
         if device != "cpu":
             raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
@@ -133,7 +134,7 @@ class Library(ABC):
 
     @abstractmethod
     def from_numpy(self, array: NDArray[Any], dtype: str) -> Any:
-        """Its array on its device, contiguous; `array` holds values of `dtype` exactly, or booleans."""
+        """The library's array on its device, contiguous. `array` holds values of `dtype` exactly, or booleans."""
 
     @abstractmethod
     def to_numpy(self, array: Any) -> NDArray[Any]:
@@ -156,26 +157,26 @@ class Library(ABC):
         """Whether two arrays use the same memory."""
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """x weightᵀ + bias, as its users write it: (…, in) with (out, in) and (out,) to (…, out)."""
+        """x weightᵀ + bias, as users of the library write it: (…, in) with (out, in) and (out,) to (…, out)."""
         return x @ weight.T + bias
 
     def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        """Arrays of one shape, one after the other along a new axis."""
+        """Arrays of one shape, stacked along a new axis."""
         return arrays[0].__array_namespace__().stack(list(arrays), axis=axis)
 
     # -- gradients
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        """A call that returns the gradients of `arrays` alone: ``attend(*arrays)`` is computed now, once.
+        """A call that returns the gradients of `arrays` only. ``attend(*arrays)`` is computed now, once.
 
-        Every call starts from cleared gradients and adds to none. Raises Declined as `training_call` does.
+        No call adds to the gradients of another. Raises Declined as `training_call` does.
         """
         raise Declined(Refusal("direction", self.without_gradients or ""))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        """A call that computes ``attend(*arrays)`` and returns it with the gradients of `arrays`, None where none came.
+        """A call that returns ``attend(*arrays)`` and the gradients of `arrays`; None for one that did not arrive.
 
-        By automatic differentiation. Raises Declined, now or when called, where the library or the call has none.
+        By automatic differentiation. Raises Declined, now or when called, if the library or the call has none.
         """
         raise Declined(Refusal("direction", self.without_gradients or ""))
 
@@ -194,7 +195,7 @@ class Library(ABC):
         return (_clock() - start) / iterations
 
     def peak_bytes(self, call: Call) -> int | None:
-        """Peak device memory of one call beyond what was held, or None where the heap must be traced."""
+        """Peak device memory of one call beyond what was held before, or None if the heap must be traced."""
         return None
 
     def free_bytes(self) -> int:
@@ -202,7 +203,7 @@ class Library(ABC):
         return system.free_bytes()
 
     def attest(self, call: Call) -> str:
-        """Which kernels really ran in `call`, which has run before: as the library tells, or else its BLAS."""
+        """Which kernels really ran in `call`, which has run before: what the library tells, or else its BLAS."""
         from threadpoolctl import threadpool_info
 
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -218,7 +219,7 @@ class Library(ABC):
             self.programs.threads = count
 
     def modes(self) -> dict[str, str]:
-        """Modes of this process that may lower the precision of float32, by name, as they are now."""
+        """The modes of this process that may lower the precision of float32, by name."""
         return {}
 
     def versions(self) -> dict[str, str]:
@@ -234,7 +235,7 @@ LEAST_SCALE = 2.0**-126
 
 
 def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
-    """(query', scale') with the same logits and scale' > 0, as they are for a scale of at least `LEAST_SCALE`.
+    """(query', scale') with the same logits and scale' > 0; unchanged for a scale of at least `LEAST_SCALE`.
 
     PyTorch's fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)
     turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 takes for zero is such a 0;
@@ -246,7 +247,7 @@ def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
 
 
 class Recipe(partial[Any]):
-    """How a compiled model is made: calls with equal arguments are equal, so that one can be kept for both."""
+    """How a compiled model is made. Recipes with equal functions and arguments are equal, so they share one model."""
 
     def __hash__(self) -> int:
         return hash((self.func, self.args))
@@ -256,10 +257,10 @@ class Recipe(partial[Any]):
 
 
 class Made:
-    """``make(array, *rest)``, kept while the array lives: what a kernel wants made of a mask, say.
+    """``make(array, *rest)``, kept while the array lives: a mask in the form that a kernel takes, for example.
 
-    A worker binds an array once and hands over the same one in every call, so that it is made in the first call, before
-    any clock. Of changes in place those are seen that PyTorch counts. What is made must not refer to the array.
+    A worker binds an array once and passes the same one in every call, so it is made in the first call, before any
+    clock. PyTorch counts changes in place, and then it is made again. What is made must not refer to the array.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -276,12 +277,12 @@ class Made:
         return found
 
 
-# -- found by name -------------------------------------------------------------------------------------
+# -- libraries by name ---------------------------------------------------------------------------------
 
 
 @functools.cache
 def libraries() -> dict[str, type[Library]]:
-    """Every library that there is a class for, installed or not, by its name."""
+    """Every library that has a class here, installed or not, by its name."""
     home = importlib.import_module("attnlab.libraries")
     files = [one.name for one in pkgutil.iter_modules(home.__path__) if one.name.endswith("_library")]
     kinds: list[type[Library]] = [
@@ -291,7 +292,7 @@ def libraries() -> dict[str, type[Library]]:
 
 
 def products() -> dict[str, Callable[[Any, Any], Any]]:
-    """By library, its own product of two matrices, of those that have one."""
+    """The product of two matrices of each library that has its own, by the library's name."""
     return {
         name: one.product or operator.matmul
         for name, one in libraries().items()
@@ -300,15 +301,15 @@ def products() -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def thread_variables() -> tuple[str, ...]:
-    """Environment variables from which any of the libraries reads its number of threads when it is imported."""
+    """Environment variables from which any library reads its number of threads on import."""
     return tuple(dict.fromkeys(name for one in libraries().values() for name in one.thread_variables))
 
 
 @functools.cache
 def open_library(name: str, device: str = "cpu") -> Library:
-    """The array library `name` on `device`, imported now; the same object for the same question.
+    """The array library `name` on `device`, imported now; always the same object.
 
-    Raises Unavailable where the library or the device is missing, ValueError for an unknown name.
+    Raises Unavailable if the library or the device is missing, ValueError for an unknown name.
     """
     if name not in libraries():
         raise ValueError(f"library must be one of {', '.join(libraries())}, got {name!r}")
@@ -316,23 +317,23 @@ def open_library(name: str, device: str = "cpu") -> Library:
         return libraries()[name].open_on(device)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
-            raise  # a fault of our packaging must never read as "not installed"
+            raise  # a mistake in our packaging must not read as "not installed"
         raise Unavailable(f"{name} is not installed ({missing}); pip install {missing.name}") from None
 
 
 # -- imported late -------------------------------------------------------------------------------------
 
 
-#: modules whose import was begun in this process, the last one last, with the line that installs each anew
+#: modules whose import was begun in this process, in order, each with the line that installs it again
 imports_begun: list[tuple[str, str]] = []
-#: versions of what was required in this process, by the module's name
+#: the versions of the modules that `required` has imported in this process
 VERSIONS: dict[str, str] = {}
 
 
 def required(*modules: str, extra: str) -> Any:
-    """The first of these modules, imported now, its version noted in `VERSIONS`; the others are only looked for.
+    """The first of these modules, imported now; its version is noted in `VERSIONS`. The others must be installed.
 
-    Raises Unavailable, with the line that installs them, where one is missing or cannot be imported.
+    Raises Unavailable, with the line that installs them, if one is missing or cannot be imported.
     """
     for module in modules:
         if not is_there(module):
@@ -349,8 +350,8 @@ def required(*modules: str, extra: str) -> Any:
 
 
 def is_there(module: str) -> bool:
-    """Whether the package that holds `module` is installed; nothing is imported."""
+    """Whether the package of `module` is installed. Nothing is imported."""
     try:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
-    except (ImportError, ValueError):  # what holds it cannot be imported, or it is there without a spec
+    except (ImportError, ValueError):  # its parent cannot be imported, or it has no spec
         return False

@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from attnlab.libraries.library import Call, Library
 from attnlab.workload.number_formats import round_to
 
-#: of libraries that compute on its arrays
+#: the reason of libraries that compute on NumPy's arrays
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
 
 
 class NumPy(Library):
-    """NumPy's arrays, also for libraries that compute on them."""
+    """NumPy, and the arrays of the libraries that compute on its arrays."""
 
     name = "numpy"
     before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
     runs = "NumPy computes"
-    #: of the BLAS libraries that its wheels and distributions come with
+    #: those of the BLAS libraries that its wheels and distributions contain
     thread_variables: ClassVar[tuple[str, ...]] = (
         "OMP_NUM_THREADS",
         "OPENBLAS_NUM_THREADS",
@@ -34,7 +34,7 @@ class NumPy(Library):
 
     @classmethod
     def opened(cls) -> Any:
-        """It is there wherever attnlab is; what computes on its arrays may be missing."""
+        """NumPy is always installed; a library that computes on its arrays may be missing."""
         return super().opened() if cls.modules else np
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -60,7 +60,7 @@ class NumPy(Library):
         return lambda array: array.take(places, axis=0)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """In float32 for float16, of which NumPy has no fast product; the bias is added in place."""
+        """float16 is computed in float32, because NumPy's own product is slow; the bias is added in place."""
         wide = [one.astype(np.float32) if one.dtype == np.float16 else one for one in (x, weight, bias)]
         found = wide[0] @ wide[1].T
         found += wide[2]
@@ -68,7 +68,7 @@ class NumPy(Library):
 
 
 class Numba(NumPy):
-    """NumPy arrays computed on by loops that Numba compiles."""
+    """Loops that Numba compiles, on NumPy's arrays."""
 
     name = "numba"
     modules = ("numba", "llvmlite")
@@ -81,7 +81,7 @@ class Numba(NumPy):
 
     @classmethod
     def opened(cls) -> Any:
-        """Numba, its threads started. With them it sets those of PyTorch too, where both share one OpenMP: put back."""
+        """Numba with its threads started. That sets the threads of PyTorch too if both share OpenMP: it is undone."""
         from threadpoolctl import threadpool_limits
 
         numba = super().opened()
