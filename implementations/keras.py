@@ -6,7 +6,8 @@ mask is turned into numbers to add, a large negative one where nothing is seen, 
 
 `causal` is top-left. A query that sees no key gets the mean of all values, which the harness overwrites with zeros. The
 function's soft cap (``attn_logits_soft_cap``) is there on TPUs only. A scale of 0 or below is folded into the query,
-because PyTorch's CPU kernel would answer NaN to it under a causal mask.
+because PyTorch's CPU kernel would answer NaN to it under a causal mask. If a score is beyond the numbers of float32,
+that kernel answers 0 in float16 and bfloat16, in which others answer NaN (PyTorch 2.13).
 
 Time: 4·b·h·n_q·n_k·d floating-point operations; causal saves up to half of them in a fused kernel. Memory: the output,
 and copies of what does not lie contiguously; O(n_q·n_k) with a mask and where no fused kernel fits.

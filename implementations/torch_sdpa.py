@@ -6,8 +6,11 @@ value_dim differs from head_dim, on CUDA in float64) the math kernel runs, O(n_q
 attested with the result, and the torch_sdpa_* backends force each.
 
 `is_causal` is top-left in PyTorch whatever the lengths; any other mask is given as an array, and with it a bias, which
-the kernels read once more. A scale of 0 or below is folded into the query,
-because the CPU flash kernel would answer NaN to it under a causal mask.
+the kernels read once more. A scale of 0 or below is folded into the query, because the CPU flash kernel would answer
+NaN to it under a causal mask.
+
+If a score is beyond the numbers of float32, the CPU flash kernel answers 0 in float16 and bfloat16, in which the other
+kernels answer NaN (PyTorch 2.13): such an overflow does not show.
 """
 
 from torch import Tensor

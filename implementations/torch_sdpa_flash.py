@@ -6,6 +6,9 @@ the output, one number a row and a workspace that does not grow with n, O(n).
 On CUDA it computes in float16 and bfloat16 only and takes a causal mask only where queries and keys are as
 many, because its own mask is aligned bottom-right; both are declined.
 
+If a score is beyond the numbers of float32, it answers 0 on the CPU in float16 and bfloat16, in which the other kernels
+answer NaN (PyTorch 2.13): such an overflow does not show.
+
 Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
 """
 
