@@ -1,7 +1,8 @@
-"""Libraries that compute a model on NumPy's arrays, where these lie: ONNX Runtime, OpenVINO and ggml.
+"""Libraries that compute a model on NumPy's arrays without copying them: ONNX Runtime, OpenVINO and ggml.
 
-Each has a function that computes a model's one output into an array. A model is made once for each number of threads
-and kept (`Programs`), which also tells the programs that a call used: what they are is attested.
+Each has a function that computes the one output of a model into an array (`run_onnx`, `run_openvino`, `run_ggml`). A
+model is made once for each number of threads and kept (`Programs`). `Programs` also knows which models a call used, and
+`attest` reads from them what ran.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
 
 
 def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "") -> Any:
-    """A session with threads of its own, which spin for a while after a call, ONNX Runtime's default."""
+    """A session with its own threads, which spin for a while after a call: ONNX Runtime's default."""
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    # its arena would keep what the first call took, and no later call would show its memory; without it calls were
+    # its arena would keep the memory of the first call, and hide that of all later ones; without the arena calls were
     # as fast at n = 128, 512 and 2048
     options.enable_cpu_mem_arena = False
-    options.log_severity_level = 4  # what fails is raised, too
+    options.log_severity_level = 4  # errors are raised anyway
     if profile_folder:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(profile_folder) / "profile")
@@ -46,12 +47,12 @@ def _profiled(model: Callable[[], bytes], threads: int) -> Any:
     return _session(model, threads, tempfile.mkdtemp(prefix="attnlab-onnxruntime-"))
 
 
-#: a session for each model and number of threads; one that keeps a profile while it is watched
+#: a session for each model and number of threads; one that writes a profile for a watched call
 _SESSIONS = Programs(_session, _profiled)
 
 
 def run_onnx(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
-    """Compute an ONNX model's one output into `output`; no array is copied, so all have to be contiguous.
+    """Compute the one output of an ONNX model into `output`. No array is copied, so all must be contiguous.
 
     model : makes the model; equal (and hashable) for equal models.
     """
@@ -64,18 +65,18 @@ def run_onnx(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], out
     session.run_with_iobinding(binding)
 
 
-#: since which MatMul is as it is
+#: the opset of the current MatMul
 _MATMUL_OPSET = 13
-#: the version of the format, which ONNX Runtime must know, and the opset of ONNX Runtime's own operators
+#: the version of the file format, which ONNX Runtime must know, and the opset of ONNX Runtime's own operators
 _FORMAT, _OWN_OPSET = 11, 1
-#: an operator, the names of its inputs, and its attributes; its output is called ``after N`` for the N-th
+#: an operator, the names of its inputs, and its attributes; the output of the N-th node is called ``after N``
 Node = tuple[str, Sequence[str], Mapping[str, Any]]
 
 
 def one_operator(
     operator: str, opset: int, inputs: Mapping[str, str], dtype: str, *, own: bool, **attributes: Any
 ) -> bytes:
-    """A model of one operator, see `graph`. `inputs` are "" where one is left out, `own` as there."""
+    """A model of one operator; `inputs` and `own` as for `graph`."""
     names = [name if one else "" for name, one in inputs.items()]
     return graph([(operator, names, attributes)], opset, inputs, dtype, own=own)
 
@@ -89,10 +90,10 @@ def graph(
     own: bool = False,
     constants: Mapping[str, float] = {},
 ) -> bytes:
-    """A model, serialised, that computes `nodes` one after the other; the output of the last is its own.
+    """A serialised model that computes `nodes` in order; the output of the last node is that of the model.
 
-    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : of its output and
-    its `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not of the standard.
+    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : that of the output and
+    of the `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not those of the standard.
     """
     onnx = importlib.import_module("onnx")
     helper, known = onnx.helper, onnx.TensorProto
@@ -127,7 +128,7 @@ def _onnx_matmul(dtype: str) -> bytes:
 
 
 def packed(array: NDArray[Any]) -> NDArray[Any]:
-    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy where it does not lie so already."""
+    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy unless it lies so already."""
     batch, _, length, _ = array.shape
     return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(batch, length, -1)
 
@@ -155,7 +156,7 @@ class OnnxRuntime(NumPy):
     without_gradients = "ONNX Runtime's inference sessions have no automatic differentiation"
 
     def attest(self, call: Call) -> str:
-        """Operators and execution providers by ONNX Runtime's own profile of one call."""
+        """Operators and execution providers, from ONNX Runtime's own profile of one call."""
         found: dict[str, set[str]] = {}
         for file in [Path(session.end_profiling()) for session in _SESSIONS.used_by(call)]:
             for event in json.loads(file.read_text(encoding="utf-8")):
@@ -175,7 +176,7 @@ def _core() -> Any:
 
 def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
     settings = {
-        # OpenVINO's own default is bfloat16 where the processor has it, whatever the inputs are
+        # by default OpenVINO computes in bfloat16 if the processor has it, whatever the inputs are
         "INFERENCE_PRECISION_HINT": precision,
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
@@ -190,10 +191,10 @@ _REQUESTS = Programs(_request)
 def run_openvino(
     model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
 ) -> None:
-    """Compute an OpenVINO model's one output into `output`; no array is copied, so all have to be contiguous.
+    """Compute the one output of an OpenVINO model into `output`. No array is copied, so all must be contiguous.
 
-    model : makes the model; equal (and hashable) for equal models. precision : what it may compute in, "f32", "bf16" or
-    "f16".
+    model : makes the model; equal (and hashable) for equal models. precision : in which it may compute, "f32", "bf16"
+    or "f16".
     """
     request = _REQUESTS.get(model, precision)
     tensor = importlib.import_module("openvino").Tensor
@@ -217,14 +218,14 @@ def _openvino_matmul(size: int) -> Any:
 
 
 def _unlocked(array: NDArray[Any]) -> NDArray[Any]:
-    """The same memory without NumPy's lock: OpenVINO takes no locked array, and writes into no input."""
+    """The same memory, writeable: OpenVINO refuses read-only arrays, although it does not write into inputs."""
     if array.flags.writeable:
         return array
     memory = memoryview((ctypes.c_byte * array.nbytes).from_address(array.ctypes.data)).cast("B")
     return np.ndarray(array.shape, array.dtype, memory)
 
 
-#: what the plugin calls the precisions in which it can compute
+#: the plugin's names of the precisions
 _CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
 
 
@@ -236,7 +237,7 @@ def openvino_lacks(precision: str) -> str | None:
     return f"OpenVINO's CPU plugin has no {precision} on this processor, only {', '.join(sorted(has))}"
 
 
-#: what a node of the executed graph tells of itself, and which are no computation
+#: the properties of a node of the executed graph, and the types of nodes that compute nothing
 _TOLD = ("layerType", "primitiveType")
 _FRAME = ("Input", "Output", "Const", None)
 
@@ -261,14 +262,14 @@ class OpenVino(NumPy):
     def opened(cls) -> Any:
         """The module, without its telemetry.
 
-        On import it would start a process that reports its use over the network, beside whoever is timed, and keep an
-        identifier in the home folder. Where that package cannot be imported it does without.
+        On import it would start a process that reports its use over the network, while something else is timed, and
+        store an identifier in the home folder. Without that package it does neither.
         """
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         return super().opened()
 
     def attest(self, call: Call) -> str:
-        """What computes the attention, by OpenVINO's own graph of the model that ran: kernels and their precision."""
+        """Kernels and their precision, from OpenVINO's own graph of the model that ran."""
         found = []
         for compiled in (request.get_compiled_model() for request in _REQUESTS.used_by(call)):
             for node in compiled.get_runtime_model().get_ops():
@@ -284,7 +285,7 @@ class OpenVino(NumPy):
 
 # -- ggml ----------------------------------------------------------------------------------------------
 
-#: (the module, a context, input tensors) -> the tensor that is computed of them
+#: (the module, a context, input tensors) -> the tensor that is computed from them
 Building = Callable[[Any, Any, Sequence[Any]], Any]
 
 _TYPES = {"float32": "GGML_TYPE_F32", "float16": "GGML_TYPE_F16"}
@@ -293,7 +294,7 @@ _INSTRUCTIONS = ("avx512", "avx2", "avx", "sve", "neon")
 
 
 class Layout(NamedTuple):
-    """How an array of four axes lies in memory; strides in bytes, of an axis of length 1 as if it were contiguous."""
+    """How an array of four axes lies in memory. Strides in bytes; that of an axis of length 1 as if contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -310,9 +311,9 @@ class Layout(NamedTuple):
 
 
 class Graph:
-    """A graph of one result, on memory that is named when it is computed. ggml allocates nothing for the arrays.
+    """A graph of one result. Its inputs and its output are NumPy's memory, set for each call; ggml allocates none.
 
-    What lies between inputs and result is taken anew in every call, and given back.
+    Memory for results in between is allocated in every call and freed after it.
     """
 
     def __init__(self, recipe: Building, layouts: Sequence[Layout], threads: int) -> None:
@@ -331,7 +332,7 @@ class Graph:
         self._plan.work_data = self._work.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
     def compute(self, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
-        """Compute the result of `inputs`, which lie as was said, into `output`, which is contiguous."""
+        """Compute the result of `inputs`, in the layouts of this graph, into `output`, which is contiguous."""
         for tensor, array in zip(self._inputs, inputs, strict=True):
             tensor.contents.data = array.ctypes.data
         self._result.contents.data = output.ctypes.data
@@ -348,7 +349,7 @@ class Graph:
             raise RuntimeError(f"ggml could not compute its graph (status {status})")
 
     def told(self) -> str:
-        """Its operators with the formats of what they read, and the threads."""
+        """Its operators with the formats of their inputs, and the number of threads."""
         ggml, found = self._ggml, []
         for index in range(ggml.ggml_graph_n_nodes(self._graph)):
             node = ggml.ggml_graph_node(self._graph, index).contents
@@ -358,7 +359,7 @@ class Graph:
 
 
 def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
-    """A tensor without memory; ggml names the last axis first."""
+    """A tensor without memory. ggml has the last axis first."""
     kind = getattr(ggml, _TYPES[layout.dtype])
     tensor = ggml.ggml_new_tensor_4d(context, kind, *reversed(layout.shape))
     for axis, stride in enumerate(reversed(layout.strides)):
@@ -371,9 +372,9 @@ _GRAPHS = Programs(Graph)
 
 
 def run_ggml(recipe: Building, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
-    """Compute what `recipe` makes of `inputs`, which have four axes, into `output`.
+    """Compute the graph of `recipe` on `inputs`, which have four axes, into `output`.
 
-    recipe : makes the graph's result; equal (and hashable) for equal graphs.
+    recipe : makes the result of the graph; equal (and hashable) for equal graphs.
     """
     _GRAPHS.get(recipe, tuple(map(Layout.of, inputs))).compute(inputs, output)
 

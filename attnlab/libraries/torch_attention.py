@@ -1,16 +1,15 @@
-"""What backends on PyTorch share: the formula written out, a kernel that is forced, and kernels of other packages.
+"""What backends on PyTorch share: the formula written out, a kernel that is forced, and CUDA kernels of other packages.
 
 `attend` is matmul, softmax, matmul: for backends that run it as it is, or compiled.
 
-`ForcedKernel` is one kernel of ``scaled_dot_product_attention``, forced for one call at a time. Which kernels the
-dispatcher may choose is a state of the whole process. It is set before every call and put back after it, so that a
-caller's own choice holds everywhere else. PyTorch's context manager ``sdpa_kernel`` does that for 9 to 14 µs a call
-(PyTorch 2.13, CPU; a whole call at n = 64 takes 21 µs); the switches under ``torch.backends.cuda``, which the CPU
-dispatcher obeys too, do it for 2 to 3 µs, this class included. Either is on the clock. Leaving the state set between
-calls would cost nothing and leak.
+`ForcedKernel` forces one kernel of ``scaled_dot_product_attention``. Which kernels the dispatcher may choose is a state
+of the whole process. It is set before every call and restored after it, so that a caller's own choice holds everywhere
+else. PyTorch's context manager ``sdpa_kernel`` takes 9 to 14 µs a call for that (PyTorch 2.13, CPU; a whole call at
+n = 64 takes 21 µs). The switches under ``torch.backends.cuda``, which the CPU dispatcher obeys too, take 2 to 3 µs with
+this class. Both times are on the clock. To leave the state set between calls would cost nothing and change the process.
 
-`Limits`, `Sides` and `refusal` are for extensions with kernels for CUDA: what they take, their band masks, and a trial
-on the device. These kernels know a band of the score matrix by its place along the bottom-right diagonal alone.
+`Limits`, `Sides` and `refusal` are for packages with CUDA kernels: what they take, their band masks, and a trial on the
+device. These kernels know only bands along the bottom-right diagonal of the score matrix.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ Kernel = Literal["flash", "efficient", "math", "cudnn"]
 
 #: the switches under `torch.backends.cuda`, by what they allow
 _SWITCHES = {"flash": "flash_sdp", "efficient": "mem_efficient_sdp", "math": "math_sdp", "cudnn": "cudnn_sdp"}
-#: the number formats that tensor cores multiply without losing any of their digits
+#: the number formats that tensor cores multiply exactly
 HALVES = ("float16", "bfloat16")
-#: heads, queries and keys of a trial of an extension: lengths that every kernel tiles
+#: heads, queries and keys of a trial: lengths that every kernel's tiles divide
 _TRIAL = (2, 16, 16)
-#: the keywords of `attend` that say a band
+#: the keywords of `attend` for a band
 KEYWORDS = ("causal", "causal_bottom_right", "window", "window_bottom_right")
 
 
@@ -73,7 +72,7 @@ def attend_with_log_sum(
 ) -> tuple[Tensor, Tensor]:
     """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen.
 
-    Of the scores as they were rounded, but computed in float32: a bfloat16 ln Z would be off by some per cent.
+    It is computed in float32 from the rounded scores: in bfloat16 it would be off by some per cent.
     """
     scores, value = _scored(query, key, value, mask=mask, **asked)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -122,13 +121,13 @@ def _weights(scores: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tenso
 class ForcedKernel:
     """``scaled_dot_product_attention`` with one kernel allowed and no other.
 
-    Not for several threads at once: the dispatcher's state is the process's, as it is with ``sdpa_kernel``.
+    Not for several threads at once: the dispatcher has one state for the process, as with ``sdpa_kernel``.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         cuda = torch.backends.cuda
         self._kernel: Kernel = kernel
-        #: what tells whether a kernel is allowed, what allows it, and whether it is wanted
+        #: for each kernel: tells whether it is allowed, allows it, and whether it is wanted
         self._switches = [
             (getattr(cuda, f"{switch}_enabled"), getattr(cuda, f"enable_{switch}"), name == kernel)
             for name, switch in _SWITCHES.items()
@@ -166,14 +165,14 @@ class ForcedKernel:
                 allow(was_allowed)
 
     def declines(self, workload: Workload) -> tuple[str, str] | None:
-        """Why this kernel cannot do `workload`, or None: by what is known of it, else by a tiny trial."""
+        """Why this kernel cannot do `workload`, or None: a known limit, or what a tiny trial says."""
         if self._kernel == "math":
             return None  # it can do all that the keywords say
         return _known_limit(self._kernel, workload) or _refusal(self, _trial(workload))
 
 
 def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
-    """The limits that PyTorch documents or that its dispatcher checks, said so that a person understands."""
+    """The limits that PyTorch documents or that its dispatcher checks, in words for a person."""
     name = {"efficient": "memory-efficient", "cudnn": "cuDNN"}.get(kernel, kernel)
     on_cpu = w.device == "cpu"
     if on_cpu and kernel in ("efficient", "cudnn"):
@@ -192,7 +191,7 @@ def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
 
 
 def _trial(workload: Workload) -> Workload:
-    """What kernels distinguish of it, at small sizes: which length is longer, a length of 1, grouped heads."""
+    """A small workload with what kernels distinguish: which length is longer, a length of 1, grouped heads."""
     shortest, longest = (
         1 if one == 1 else size for one, size in zip(sorted(workload.shape[2:]), (8, 16), strict=True)
     )
@@ -217,9 +216,9 @@ def _trial(workload: Workload) -> Workload:
 
 @functools.cache
 def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
-    """PyTorch's own reason against a trial, found by trying, or None.
+    """PyTorch's own reason against a workload, from trying it, or None.
 
-    Kept, because PyTorch gives some of its reasons only once a process.
+    It is kept, because PyTorch gives some of its reasons only once in a process.
     """
     made: dict[str, Any] = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
     added = torch.zeros(1, 1, trial.queries, trial.keys, **made)
@@ -240,7 +239,7 @@ def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
         try:
             _try(attend, shapes, gradients=trial.backward, **made)
         except RuntimeError as refused:
-            # left out: where in its sources a warning was raised, headings, and what else is disabled
+            # without the place in its sources where a warning was raised, headings, and other kernels
             said = (" ".join(str(one.message).partition("(Triggered internally")[0].split()) for one in found)
             reasons = [one for one in said if one and not one.endswith(":") and "runtime disabled" not in one]
             told = "; ".join(dict.fromkeys(reasons)) or one_line(str(refused).partition("\n")[0], 200)
@@ -249,7 +248,7 @@ def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
 
 
 def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, **made: Any) -> None:
-    """Compute it of zeros, with the gradients where these are asked for."""
+    """Compute it for zeros, with the gradients if they are asked for."""
     arrays = [torch.zeros(*shape, requires_grad=gradients, **made) for shape in shapes]
     with torch.set_grad_enabled(gradients):
         output = attend(*arrays)
@@ -259,12 +258,12 @@ def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, 
 
 @functools.lru_cache(maxsize=64)
 def tensor_of(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """The numbers on the device, copied there once."""
+    """The numbers on the device; they are copied there once."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
 class Limits(NamedTuple):
-    """What a family of kernels takes, whatever is asked of it."""
+    """The limits of a family of kernels."""
 
     library: str
     dtypes: Collection[str] = HALVES
@@ -289,14 +288,14 @@ class Limits(NamedTuple):
 
 
 def dense_rows(*arrays: Any) -> tuple[Any, ...]:
-    """The arrays, copied where their last axis has gaps."""
+    """The arrays; one whose last axis has gaps is copied."""
     return tuple(one if one.stride(-1) == 1 else one.contiguous() for one in arrays)
 
 
 def refusal(attend: Attend, workload: Workload) -> tuple[str, str] | None:
-    """What a kernel says against so small a call of the same format and dimensions, or None; tried once for each.
+    """What a kernel says against a small call of the same format and dimensions, or None. Each is tried once.
 
-    For what no documentation tells: too old a device, a kernel that was not built, a compiler that is missing.
+    For reasons that no documentation gives: a device that is too old, a kernel that was not built, no compiler.
     """
     group = workload.heads // workload.kv_heads
     return _tried(attend, workload.dtype, group, workload.head_dim, workload.value_dim, workload.backward)
@@ -319,7 +318,7 @@ def _tried(
 
 
 class Sides(NamedTuple):
-    """Query i of n_q sees key j of the first `keys` where −left ≤ j − (i + keys − n_q) ≤ right; −1 for no limit."""
+    """Query i of n_q sees key j of the first `keys` if −left ≤ j − (i + keys − n_q) ≤ right; −1 for no limit."""
 
     keys: int
     left: int
@@ -327,10 +326,10 @@ class Sides(NamedTuple):
 
     @classmethod
     def of(cls, n_q: int, n_k: int, *flags: Any, **named: Any) -> Sides | None:
-        """What these `KEYWORDS` say together of n_q queries and n_k keys; None where this diagonal cannot.
+        """The band of these `KEYWORDS` for n_q queries and n_k keys; None if this diagonal cannot express it.
 
-        Keys that no query sees are left out first, which moves the diagonal: with as many keys as queries left, it is
-        the top-left one. It cannot where no query sees a key, or where the last one sees none.
+        Keys that no query sees are cut off first, which moves the diagonal: if as many keys as queries are left, it is
+        the top-left one. It cannot if no query sees a key, or if the last one sees none.
         """
         lowest, highest = band(n_q, n_k, *flags, **named)
         keys = min(n_k, n_q + highest)
@@ -344,5 +343,5 @@ class Sides(NamedTuple):
 
     @classmethod
     def of_flags(cls, workload: Workload, flags: Mapping[str, Any] | None) -> Sides | None:
-        """What the mask of `workload` is, told by these flags; None also where it is no band and there are none."""
+        """The band of the mask of `workload`, given by these flags; None also if there are no flags: it is no band."""
         return None if flags is None else cls.of(workload.queries, workload.keys, **flags)

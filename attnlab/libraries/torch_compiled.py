@@ -1,8 +1,8 @@
-"""Functions compiled by torch.compile, each kind of call once: not again on the clock, and never run uncompiled.
+"""Functions compiled by torch.compile, once for each kind of call: not again on the clock, and never run uncompiled.
 
-torch.compile keeps what it has compiled with the code of the function, looks through all of it at every call, and after
-eight kinds of arguments silently runs the function as it is. Here each kind of call has a copy of the code of its own,
-and what cannot be compiled whole raises.
+torch.compile stores all compiled versions with the code of the function, searches them at every call, and after eight
+kinds of arguments silently runs the function uncompiled. Here each kind of call has its own copy of the code, and a
+function that cannot be compiled as a whole raises.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch import Tensor
 
 from attnlab.errors import Unavailable
 
-#: scores of a head from which on a call is compiled for its own shapes; below, once for many shapes
+#: with at least this many scores in a head a call is compiled for its own shapes, else once for many shapes
 OWN_SHAPES = 2**16
 
 
 def require_compiler() -> None:
-    """Raises Unavailable where torch.compile cannot build what it writes: Inductor's loops for the CPU are C++."""
+    """Raises Unavailable if torch.compile cannot build its code: Inductor's loops for the CPU are C++."""
     compiler = os.environ.get("CXX") or "g++"
     if shutil.which(compiler) is None:
         raise Unavailable(
@@ -44,7 +44,7 @@ def require_compiler() -> None:
 
 
 class Compiled:
-    """`function`, compiled when a kind of call is first made. What is compiled stays for the life of the process."""
+    """`function`, compiled when a kind of call is first made. The result stays for the life of the process."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         assert isinstance(function, types.FunctionType), "what is compiled has code"
@@ -61,12 +61,12 @@ class Compiled:
     ) -> Any:
         """``function(*arguments, **options)``.
 
-        asked : numbers and flags of the arguments that decide the code; fractions are compiled in. arrays : the tensors
-        of the arguments, query and key first, and None. own : compile for these shapes also where they are small; where
-        shapes are left open, whole numbers in `asked` are too.
+        asked : the numbers and flags among the arguments that decide the code; fractions are compiled in. arrays : the
+        tensors among the arguments, query and key first, or None. own : compile for these shapes even if they are
+        small. If shapes are left open, whole numbers in `asked` are left open too.
         """
         own = own or arrays[0].shape[2] * arrays[1].shape[2] >= OWN_SHAPES
-        # 0 and 1 are numbers of the code, as torch.compile has it; other whole numbers are left open
+        # torch.compile compiles 0 and 1 in; other whole numbers are left open
         opened = ["whole number" if type(one) is int and one not in (0, 1) else one for one in asked]
         kind = (
             asked if own else tuple(opened),
@@ -85,7 +85,7 @@ class Compiled:
 
 
 def _kind(array: Tensor, own: bool) -> Hashable:
-    """What of an array decides the code: its sizes, or where they are left open which of them are 1."""
+    """The properties of an array that decide the code: its sizes, or, if they are left open, which of them are 1."""
     shape, strides = tuple(array.shape), array.stride()
     if own:
         return array.dtype, array.requires_grad, shape, strides
@@ -114,11 +114,11 @@ def _copied(function: types.FunctionType) -> types.FunctionType:
 def _settings() -> ExitStack:
     """PyTorch's own settings while something is compiled."""
     stack = ExitStack()
-    # what is deprecated in PyTorch's own parts, which it imports now
+    # PyTorch imports parts of its own now that warn of deprecation
     stack.enter_context(warnings.catch_warnings(action="ignore"))
-    # a scale is a number of the code: as an input it would keep Inductor from recognising attention
+    # a scale is compiled in: as an input it would keep Inductor from recognising attention
     stack.enter_context(torch._dynamo.config.patch(specialize_float=True))
-    # no pool of processes that stays beside what is measured
+    # no pool of processes that would stay during the measurement
     stack.enter_context(torch._inductor.config.patch(compile_threads=1))
     # two lengths that happen to be equal are two lengths
     stack.enter_context(torch.fx.experimental._config.patch(use_duck_shape=False))  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
-"""PyTorch on the CPU or on the current CUDA device: all four number formats, and gradients.
+"""PyTorch on the CPU or on the current CUDA device: all four number formats, gradients, and which kernels ran.
 
-Beside it Keras on its arrays.
+Keras on PyTorch's arrays is here too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from attnlab.workload.number_formats import FORMATS, round_to
 _PAGE = 4096
 #: so many L2 caches are overwritten before a call on a GPU: 0.15 ms on an H100, longer than PyTorch takes to launch one
 _CACHES = 8
-#: what PyTorch says of an operator that has no backward pass, or none that is deterministic
+#: PyTorch's words for an operator without a backward pass, or without a deterministic one
 _NO_BACKWARD = (
     "is not implemented",
     "no autograd formula",
@@ -46,7 +46,7 @@ class Torch(Library):
 
     @classmethod
     def open_on(cls, device: str) -> Self:
-        """It on `device`. Raises Unavailable where PyTorch sees no CUDA device."""
+        """PyTorch on `device`. Raises Unavailable if it sees no CUDA device."""
         return cls(device)
 
     def __init__(self, device: str) -> None:
@@ -114,9 +114,9 @@ class Torch(Library):
         return call
 
     def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
-        """The output, with the way back. Raises Declined where there is none."""
+        """The output with its graph. Raises Declined if it cannot be differentiated."""
         with _declining(), self.module.enable_grad():
-            output = attend(*leaves)  # some say that they have none only when asked to remember the way
+            output = attend(*leaves)  # some operators say only now that they have no backward pass
         if not getattr(output, "requires_grad", True):
             raise Declined("its output is cut off from automatic differentiation")
         return output
@@ -200,19 +200,19 @@ class Torch(Library):
 
 # -- which kernels ran ---------------------------------------------------------------------------------
 
-#: how the profiler names a call of what TorchDynamo and Inductor have compiled
+#: the profiler's name for a call of code that TorchDynamo and Inductor have compiled
 _COMPILED = "Torch-Compiled Region"
 _FUSED = ("_scaled_dot_product", "_native_multi_head")
-#: operators that xFormers shares with PyTorch, and what extensions register
+#: operators that xFormers shares with PyTorch, and operators that extensions register
 _OF_XFORMERS = ("_efficient_attention", "_flash_attention")
 _OF_EXTENSIONS = re.compile(r"(?!aten)\w+::\w*(attn|attention|flash|sdpa)\w*")
 _PLAIN = ("bmm", "mm", "baddbmm", "_softmax", "_safe_softmax")
-#: words in the names of device kernels of attention, or of what it is made of
+#: words in the names of device kernels of attention, or of its parts
 _ON_DEVICE = re.compile("flash|fmha|attn|attention|cutlass|sdpa|gemm|softmax|prefill", re.IGNORECASE)
 
 
 def recorded(device: str) -> Any:
-    """PyTorch's profiler, which records what runs while it is entered."""
+    """PyTorch's profiler, a context that records what runs in it."""
     import torch
 
     # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
@@ -223,11 +223,11 @@ def recorded(device: str) -> Any:
 
 
 def kernels_of(events: Sequence[str]) -> str:
-    """The attention operators among profiler event names, or else the matrix products and the softmax.
+    """The attention operators among the names of profiler events, or else the matrix products and the softmax.
 
-    `scaled_dot_product_attention` itself is the dispatcher, not a kernel; what extensions register has another name
-    than ``aten`` before its ``::``; a device kernel has none, or is a C++ function with its type. What Inductor has
-    compiled calls operators too; its own loops have no names.
+    `scaled_dot_product_attention` itself is the dispatcher, not a kernel. An operator of an extension has another name
+    than ``aten`` before its ``::``. A device kernel has no ``::``, or is a C++ function with its type. Code that
+    Inductor has compiled calls operators too; its own loops have no names.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
     fused = [name for name in operators if name.startswith(_FUSED)]
@@ -244,7 +244,7 @@ def kernels_of(events: Sequence[str]) -> str:
     return " + ".join(shown) or "unknown: the profiler named no kernel"
 
 
-# -- what an array lies between, and what PyTorch refuses ------------------------------------------------
+# -- guard pages, and gradients that PyTorch refuses -----------------------------------------------------
 
 
 def between_nan(array: NDArray[Any]) -> NDArray[Any]:
@@ -262,7 +262,7 @@ def between_nan(array: NDArray[Any]) -> NDArray[Any]:
 
 @contextmanager
 def _declining() -> Iterator[None]:
-    """Declined where PyTorch says that there is no way back."""
+    """Raises Declined if PyTorch says that there is no backward pass."""
     try:
         yield
     except (NotImplementedError, RuntimeError) as refused:
@@ -282,7 +282,7 @@ class Keras(Torch):
 
     @classmethod
     def opened(cls) -> Any:
-        """The module. Raises Unavailable where it is not installed, or was imported with another backend before."""
+        """The module. Raises Unavailable if it is not installed, or was imported with another backend before."""
         os.environ["KERAS_BACKEND"] = "torch"
         keras = super().opened()
         if keras.backend.backend() != "torch":
@@ -294,7 +294,7 @@ class Keras(Torch):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self._keras = self.opened()
-        # Keras moves what it is given to the device that it finds best, unless it is told which one
+        # Keras moves arrays to the device that it finds best, unless it is told which one
         scope = self._keras.device(device)
         scope.__enter__()
         atexit.register(scope.__exit__, None, None, None)  # while Keras is still there

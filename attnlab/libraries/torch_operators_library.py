@@ -23,9 +23,9 @@ class Operators(Torch):
     """Operators of a package, on the CPU, forward only."""
 
     arrays_of = "torch"
-    #: what installs the package, which asks for more than its operators need, or for what no registry has
+    #: how to install the package without its dependencies, which its operators do not need
     mend = ""
-    #: what it is called where packages come from
+    #: the name of its distribution
     package: ClassVar[str]
 
     def versions(self) -> dict[str, str]:
@@ -33,7 +33,7 @@ class Operators(Torch):
 
     @classmethod
     def folder(cls) -> Path:
-        """Where the package lies. Raises Unavailable, with the line that mends it."""
+        """The folder of the package. Raises Unavailable, with the line that installs it."""
         (package,) = cls.modules
         found = importlib.util.find_spec(package)
         if found is None or not found.submodule_search_locations:
@@ -43,7 +43,7 @@ class Operators(Torch):
     @classmethod
     @contextmanager
     def loading(cls) -> Iterator[Any]:
-        """PyTorch's operators. What half an installation raises, or one for another PyTorch, becomes Unavailable."""
+        """PyTorch's operators. Errors of an incomplete installation, or of one for another PyTorch: Unavailable."""
         torch = importlib.import_module("torch")
         try:
             yield torch.ops
@@ -55,7 +55,7 @@ class Operators(Torch):
 
     @classmethod
     def open_on(cls, device: str) -> Self:
-        """It on `device`. Raises Unavailable for any device but the CPU, and where it cannot be loaded."""
+        """The library on `device`. Raises Unavailable for any device but the CPU, and if it cannot be loaded."""
         cls.opened()
         if device != "cpu":
             raise Unavailable(f"{cls.runs} on the CPU only, not on {device}")
@@ -64,22 +64,22 @@ class Operators(Torch):
 
 # -- ExecuTorch ----------------------------------------------------------------------------------------
 
-#: ``executorch::runtime::get_pal_impl()``: what the platform does for ExecuTorch, its logging too, as a table that
-#: whoever embeds it fills (executorch/runtime/platform/platform.h); and where in it the function stands that logs
+#: ``executorch::runtime::get_pal_impl()``, a table of functions that the platform provides, logging among them
+#: (executorch/runtime/platform/platform.h); and the place of the logging function in it
 _PLATFORM, _LOGS = "_ZN10executorch7runtime12get_pal_implEv", 4
 #: timestamp, level (a letter), file, function, line, message, its length
 _TOLD = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
 _EMIT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, *_TOLD)
 _ERRORS = (ord("E"), ord("F"))
-#: an "error" at every call: without that allocator the operators take their memory themselves
+#: logged as an error at every call, but harmless: without that allocator the operators allocate memory themselves
 _NO_ERROR = b"No temp allocator provided"
 
 
 def _keep_errors_only(bindings: Any) -> None:
-    """Let ExecuTorch write no line to standard error that tells of no error, in this process."""
+    """Let ExecuTorch log nothing but errors to standard error in this process."""
     try:
         table = ctypes.CDLL(bindings.__file__)[_PLATFORM]
-    except (OSError, AttributeError):  # a build that shows it to nobody goes on writing
+    except (OSError, AttributeError):  # a build without this symbol goes on logging
         return
     table.restype = ctypes.POINTER(ctypes.c_void_p * (_LOGS + 1))
     functions = table().contents
@@ -94,7 +94,7 @@ def _keep_errors_only(bindings: Any) -> None:
     address = functions[_LOGS] = ctypes.cast(ours, ctypes.c_void_p).value
 
     def restore() -> None:
-        """Python answers no more while the process ends; `ours` is kept until then."""
+        """At exit Python can no longer be called. Until then `ours` is kept."""
         if functions[_LOGS] == address and ours:
             functions[_LOGS] = before
 
@@ -116,7 +116,7 @@ class ExecuTorch(Operators):
     @classmethod
     @cache
     def opened(cls) -> Any:
-        """Its bindings, once its operators are PyTorch's too; the package's own way to them imports its compiler."""
+        """Its bindings, with its operators loaded into PyTorch. The package's own loader would import its compiler."""
         folder = cls.folder()
         with cls.loading() as operators:
             bindings = importlib.import_module("executorch.extension.pybindings._C")
@@ -132,7 +132,7 @@ class ExecuTorch(Operators):
 
 # -- vLLM ----------------------------------------------------------------------------------------------
 
-#: what a build is called, and the instructions that it needs: the first that the processor has all of is loaded
+#: the builds by name, with the instructions that they need: the first one that the processor can run is loaded
 _BUILDS = {
     "_C": {"avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16"},
     "_C_AVX512": {"avx512f", "avx512bw", "avx512vl"},
@@ -142,7 +142,7 @@ _BUILDS = {
 
 @cache
 def instructions() -> frozenset[str]:
-    """What the processor can do, as Linux names it; empty where that is not told."""
+    """The instruction sets of the processor, as Linux names them; empty if that is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -167,7 +167,7 @@ class Vllm(Operators):
     def opened(cls) -> Any:
         """``torch.ops._C`` with vLLM's operators for this processor.
 
-        A build for instructions that the processor lacks would end the process: it is not tried.
+        A build for instructions that the processor lacks would crash the process, so it is not tried.
         """
         folder = cls.folder()
         builds = [name for name, needed in _BUILDS.items() if needed <= instructions()]
