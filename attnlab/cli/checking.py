@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from attnlab.cli import options
 from attnlab.workload.number_formats import DTYPES
@@ -141,7 +142,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         found, place, environment=environment(), command=options.typed(), claims=judged
     )
     if as_json:
-        click.echo(json.dumps([one.to_dict() for one in found]))
+        click.echo(json.dumps(msgspec.to_builtins(found)))
     else:
         show(fill("findings.md.j2", findings=found, page=page))
     return 0 if all(one.passed for one in found) else 1
@@ -193,7 +194,7 @@ def diagnose(
         reason = getattr(fault, "strerror", None) or fault
         raise ValueError(f"the text {file} cannot be read: {reason}") from None
     found = lab.diagnose(*lab.read_model(model, text, length, untrained))
-    plain = json.dumps(found.to_dict(), indent=1)
+    plain = json.dumps(asdict(found), indent=1)
     place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), "diagnosis.json")
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)

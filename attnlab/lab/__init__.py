@@ -5,11 +5,12 @@ This is its one door: only the command line, the suites and one call of the repo
 
 from attnlab.lab.claims import Claim, ClaimVerdict, chosen_claims, judge
 from attnlab.lab.diagnosis import Diagnosis, diagnose, read_model
-from attnlab.lab.experiment import Finding, Row
 from attnlab.lab.experiments import (
     CHAPTER,
     CHAPTER_FILE,
     EXPERIMENTS,
+    Finding,
+    Row,
     check_request,
     chosen_experiments,
     load_experiment,

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from attnlab.lab.experiment import RAISED, Finding, Row, pick
-from attnlab.lab.experiments import EXPERIMENTS, check_request, run_experiment
+from attnlab.lab.experiments import EXPERIMENTS, RAISED, Finding, Row, check_request, pick, run_experiment
 from attnlab.text import finite, suggestion
 
 #: stands where a claim names its experiment, for figures that were looked up
 PUBLISHED = "published"
+_LEDGER = Path(__file__).with_name("claims.toml")
 
 
 class Role(StrEnum):
@@ -142,16 +142,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 @cache
 def claims() -> dict[str, Claim]:
     """Every claim by its id, in the order of reading."""
-    tables = tomllib.loads(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))
-    return {one.id: one for one in msgspec.convert(tables["claim"], tuple[Claim, ...])}
-
-
-@cache
-def published() -> Finding:
-    """What was looked up, as a finding, so that claims are decided by it as by an experiment's."""
-    tables = tomllib.loads(Path(__file__).with_name("claims.toml").read_text(encoding="utf-8"))
-    rows = tuple(Row.compare("heads a layer", one, None, one.pop("heads")) for one in tables["published"])
-    return Finding(experiment=PUBLISHED, title="Published models", question="", conclusion="", rows=rows)
+    tables = tomllib.loads(_LEDGER.read_text(encoding="utf-8"))["claim"]
+    return {one.id: one for one in msgspec.convert(tables, tuple[Claim, ...])}
 
 
 def chosen_claims(ids: Iterable[str] = ()) -> list[Claim]:
@@ -178,7 +170,10 @@ def judge(
     """
     wanted = chosen_claims(ids)
     check_request(**how)
-    found = {PUBLISHED: published()} | {one.experiment: one for one in findings}
+    looked_up = tomllib.loads(_LEDGER.read_text(encoding="utf-8"))["published"]
+    rows = tuple(Row.compare("heads a layer", one, None, one.pop("heads")) for one in looked_up)
+    published = Finding(experiment=PUBLISHED, title="Published models", question="", conclusion="", rows=rows)
+    found = {PUBLISHED: published} | {one.experiment: one for one in findings}
     needed = [
         name for name in EXPERIMENTS if any(one.experiment == name for one in wanted) and name not in found
     ]

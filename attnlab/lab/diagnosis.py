@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.figures import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
-from attnlab.lab.random_logits import critical_beta, random_energy
-from attnlab.lab.theory import jacobian_norm_squared
+from attnlab.lab.theory import critical_beta, jacobian_norm_squared, random_energy
 from attnlab.libraries.library import required
 
 if TYPE_CHECKING:
@@ -84,10 +83,6 @@ class Diagnosis:
     def most_spread(self) -> list[Head]:
         """All heads, the one furthest beyond its freezing line first."""
         return sorted(self.heads, key=lambda one: -one.beta / one.critical)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return asdict(self)
 
     def figure(self) -> Figure:
         """Entropy against spread, a point a head, beside the exact curve of independent normal logits."""

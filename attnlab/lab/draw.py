@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attnlab import figures
-from attnlab.lab.experiment import Chart, Row
+from attnlab.lab.experiments import Chart, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,11 +34,9 @@ def draw(chart: Chart, rows: Sequence[Row]) -> Figure | None:
     found = {label: mine for label, mine in lines.items() if mine}
     if not found:
         return None
-    names = list(dict.fromkeys(_category(row, chart) for mine in found.values() for row in mine))
-    high = max(2.2, 0.27 * len(names) + 1.3) if chart.by else _HEIGHT
-    figure, (axes,) = figures.new_figure(width=_WIDTH, height=high)
+    figure, (axes,) = figures.new_figure(width=_WIDTH, height=_HEIGHT)
     if chart.by:
-        _dots(axes, chart, found, names)
+        figure.set_figheight(max(2.2, 0.27 * _dots(axes, chart, found) + 1.3))
         figures.entitle(axes, "", chart.y, "")
     else:
         ends = _curves(axes, chart, found)
@@ -91,14 +89,18 @@ def _curves(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> list[tuple
     return ends
 
 
-def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence[str]) -> None:
-    """A row of marks for each category, with what is predicted as a bar across it."""
-    least = (
-        chart.limits[0] if chart.limits and chart.log_x else -math.inf
-    )  # what is 0 stands at the left edge
-    for (label, rows), colour in zip(lines.items(), figures.CYCLE, strict=False):
-        for row in rows:
-            height = names.index(_category(row, chart))
+def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]]) -> int:
+    """A row of marks for each category, with what is predicted as a bar across it; returns how many there are."""
+    named = {
+        label: [(str({"quantity": row.quantity, **row.where}.get(chart.by, "")), row) for row in rows]
+        for label, rows in lines.items()
+    }
+    names = list(dict.fromkeys(name for rows in named.values() for name, _ in rows))
+    # what is 0 stands at the left edge
+    least = chart.limits[0] if chart.limits and chart.log_x else -math.inf
+    for (label, rows), colour in zip(named.items(), figures.CYCLE, strict=False):
+        for name, row in rows:
+            height = names.index(name)
             if row.compared:
                 at = row.predicted
                 axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
@@ -113,10 +115,7 @@ def _dots(axes: Axes, chart: Chart, lines: dict[str, list[Row]], names: Sequence
         axes.set_xlim(*chart.limits)
     if len(lines) > 1:
         axes.legend(frameon=False, fontsize=figures.SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def _category(row: Row, chart: Chart) -> str:
-    return row.quantity if chart.by == "quantity" else str(row.where.get(chart.by, ""))
+    return len(names)
 
 
 def _mark(axes: Axes, x: float, y: float, row: Row, colour: str) -> None:

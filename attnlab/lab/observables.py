@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,11 +47,9 @@ Array = NDArray[np.float64]
 _ALIGNMENT = 8
 
 
-class Attend(Protocol):
-    """softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`."""
-
-    def __call__(self, q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
-        """The output, (batch, heads, n_q, value_dim); `rest` as for `Inputs.of`: causal, scale, mask, ..."""
+#: attend(q, k, v, **rest): softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`.
+#: `rest` as for `Inputs.of`: causal, scale, mask, ... It returns (batch, heads, n_q, value_dim)
+Attend = Callable[..., NDArray[Any]]
 
 
 def black_box(
@@ -91,10 +89,11 @@ class Observables:
     participation : Σ p², the inverse of the number of keys that take part.
     jacobian_norm_squared : ‖diag p − ppᵀ‖_F².
     largest_logit : max_j s_j.
+    largest_weight : max_j p_j = exp(max s − ln Z).
 
     All carry the rounding of the number format they were measured in. With u its unit roundoff and S =
-    scale·max‖q‖·max‖k‖ the largest logit there may be, the first three and the last are good to about
-    16 u (1 + S), the participation and the squared Jacobian norm to 64 u (1 + S) *absolutely*, mostly far
+    scale·max‖q‖·max‖k‖ the largest logit there may be, the first three and the largest logit are good to
+    about 16 u (1 + S), the participation and the squared Jacobian norm to 64 u (1 + S) *absolutely*, mostly far
     better. So a small Jacobian norm is told from 0 in float64 only, down to about 1e-6 at S = 100.
     """
 
@@ -104,11 +103,7 @@ class Observables:
     participation: Array
     jacobian_norm_squared: Array
     largest_logit: Array
-
-    @property
-    def largest_weight(self) -> Array:
-        """max_j p_j = exp(max s − ln Z), (batch, heads, n_q)."""
-        return np.exp(np.minimum(self.largest_logit - self.log_partition, 0.0))
+    largest_weight: Array
 
 
 def observe(
@@ -169,6 +164,7 @@ def observe(
         participation=square,
         jacobian_norm_squared=np.maximum(square - 2 * cube + square**2, 0.0),
         largest_logit=largest,
+        largest_weight=np.exp(np.minimum(largest - probe - excess, 0.0)),
     )
 
 

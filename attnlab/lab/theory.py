@@ -1,13 +1,15 @@
 """What theory predicts, as pure functions in float64: all of `attnlab.theory`. SciPy loads with what needs it.
 
-The closed formulas stand here: of a score, of a row of softmax weights, of scales other than 1/√d. Integrals over
-random logits are in `random_logits`, error budgets in `attnlab.correctness`.
+First closed formulas: of a score, of a row of softmax weights, of scales other than 1/√d. Then integrals over random
+logits. Error budgets are in `attnlab.correctness`.
 
 The score is s = scale · Σ_c q_c k_c over d components that are independent, and symmetric about their mean.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,12 +27,6 @@ from attnlab.correctness.numbers import (
     underflow_threshold,
     unit_roundoff,
     whole,
-)
-from attnlab.lab.random_logits import (
-    RandomEnergy,
-    attention_under_random_inputs,
-    critical_beta,
-    random_energy,
 )
 
 __all__ = ["GRADIENT_CLASSES", "ROUNDING_RMS", "DotProductMoments", "ErrorBudget", "RandomEnergy"]
@@ -193,3 +189,249 @@ def initial_logit_variance(model_dim: int, weight_std: float, bias_std: float = 
     width = whole("model_dim", model_dim, 1)
     weight, bias = real("weight_std", weight_std, least=0.0), real("bias_std", bias_std, least=0.0)
     return (width * weight**2 + bias**2) ** 2
+
+
+# -- softmax over random logits ----------------------------------------------------------------------
+#
+# A softmax over n iid N(0, β²) logits is Derrida's random energy model. With t = e^τ, w = t e^{βx} and x ~ N(0, 1) let
+#
+#     φ(τ) = E e^{−w},    A_k(τ) = E[w^k e^{−w}].
+#
+# All expectations are then one-dimensional integrals over τ of smooth functions on the whole line:
+#
+#     E Σp^k    = n/Γ(k) ∫ A_k φ^{n−1} dτ                       (k = 1 gives 1: n A_1 φ^{n−1} is a density)
+#     E ln Z    = −γ − ∫ τ n A_1 φ^{n−1} dτ                     (by parts from ∫(e^{−t} − φⁿ) dt/t)
+#     E (Σp²)²  = E Σp⁴ + n(n−1)/Γ(4) ∫ A_2² φ^{n−2} dτ
+#     E p_max   = n ∫dτ ∫dN(x) w e^{−w} G(τ, x)^{n−1},  G(τ, x) = ∫_{−∞}^x dN(y) e^{−e^{τ+βy}}
+#     1 − E Σp² = n(n−1) ∫ A_1² φ^{n−2} dτ                      (two different keys; no cancellation)
+#     E max s   = β n ∫ x Φ(x)^{n−1} dN(x)
+#     E H       = E ln Z − β²(1 − E Σp²).
+#
+# The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ, and its
+# error is read off by halving the spacing. The spacing follows the narrowest feature: the step of
+# e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/β_c.
+#
+# With independent normal queries and keys a row's logits are, given the query, exactly iid N(0, β²), β = ‖q‖ σ_k scale.
+# So every expectation is the average over ‖q‖/σ_q ~ χ_d. The Gauss rule of the χ_d density itself is used, as the
+# expectations are smooth in β >= 0, but not in β², where E p_max has a root at 0 (so Gauss–Laguerre fails).
+
+# Discarded probability of a tail, before multiplication by n where n copies share it.
+_TAIL = 1e-18
+# ln(1/_TAIL), the reach in τ of a function that decays like e^τ.
+_REACH = 41.5
+# In units of its narrowest feature the spacing starts here; the check runs at twice that.
+_SPACING = 0.3
+_REFINEMENTS = 4
+# Largest accepted change when the spacing is halved. The running integral of E p_max is of fourth order and all else
+# converges exponentially, so the error left is about 1/16 of the change.
+_TOLERANCE = 2e-5
+
+
+@dataclass(frozen=True)
+class RandomEnergy:
+    """Expectations over a row of n logits.
+
+    n : number of keys.
+    beta : standard deviation of the logits; where β itself is random, its root mean square.
+    log_partition : E ln Σ e^s, in nats.
+    entropy : E H, in nats.
+    participation : E Σp², between 1/n and 1.
+    largest_weight : E max p.
+    jacobian_norm_squared : E‖diag p − ppᵀ‖_F².
+    largest_logit : E max s.
+    """
+
+    n: int
+    beta: float
+    log_partition: float
+    entropy: float
+    participation: float
+    largest_weight: float
+    jacobian_norm_squared: float
+    largest_logit: float
+
+
+class _Grid(NamedTuple):
+    """Nodes of the double integral: τ down the rows, x along the columns, y = τ + βx."""
+
+    tau: Array  # (rows, 1)
+    x: Array  # (rows or 1, columns)
+    y: Array  # (rows, columns)
+    tau_step: float
+    x_step: float
+    window: bool  # columns cover the step of e^{−w} only, not the whole normal law
+
+
+def critical_beta(n: int) -> float:
+    """β_c = √(2 ln n), where n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
+
+    Unscaled attention over standard normal inputs has β = √d_k, and so freezes above d_k = β_c².
+
+    Raises ValueError unless n is a whole number >= 2.
+    """
+    return math.sqrt(2 * math.log(whole("n", n, 2)))
+
+
+@lru_cache(maxsize=4096)
+def random_energy(n: int, beta: float) -> RandomEnergy:
+    """Exact expectations of a softmax over n iid N(0, β²) logits, by quadrature.
+
+    n : number of keys, a whole number >= 2. Tested from 2 to 10^7.
+    beta : standard deviation of the logits, >= 0 and finite. Tested from 0 to 64.
+
+    Formulas above `RandomEnergy`; Derrida 1981, Bovier, Kurkova and Löwe 2002. At β = 0 they
+    reduce to ln n, ln n, 1/n, 1/n, (n − 1)/n² and 0.
+
+    Raises ValueError for n < 2, for β < 0 or not finite, and where halving the spacing still changes a
+    result by more than 2e-5 of itself (the error left is about 1e-6).
+    """
+    n = whole("n", n, 2)
+    beta = real("beta", beta, least=0.0)
+    if beta < 1e-9:  # the first correction is of relative order β², below float64
+        return RandomEnergy(n, beta, math.log(n), math.log(n), 1 / n, 1 / n, (n - 1) / n**2, 0.0)
+    coarse = _expectations(n, beta, 2 * _SPACING)
+    for refinement in range(_REFINEMENTS):
+        fine = _expectations(n, beta, _SPACING / 2**refinement)
+        change = float(np.max(np.abs(coarse / fine - 1)))
+        if change <= _TOLERANCE:
+            return RandomEnergy(n, beta, *fine.tolist())
+        coarse = fine
+    raise ValueError(
+        f"random_energy did not converge at n={n}, beta={beta:g}: last change {change:.1e} > {_TOLERANCE:g}"
+    )
+
+
+def _grid(n: int, beta: float, spacing: float) -> _Grid:
+    from scipy.special import ndtri
+
+    level = critical_beta(n)
+    # Left: no x above `highest` in n draws, and n w < 1e-18. Right: some x above `lowest`, and w > 42.
+    highest = -float(ndtri(_TAIL / n))
+    lowest = float(ndtri(math.exp(-_REACH / (n - 1))))
+    left = -beta * highest - _REACH - math.log(n)
+    right = -beta * lowest + math.log(_REACH) + 0.1
+    tau_step = spacing * max(1.0, beta / level)
+    tau = np.arange(left, right + tau_step, tau_step)[:, None]
+    window = beta >= 4.0
+    if window:
+        # e^{−w} differs from its limits 1 and 0 only for −42 < y < 4; the normal step needs up to 9
+        y_step = spacing * min(1.0, beta / level)
+        y = np.arange(-42.0, 9.0 + y_step, y_step)[None, :]
+        return _Grid(
+            tau, (y - tau) / beta, np.broadcast_to(y, (tau.size, y.size)), tau_step, y_step / beta, True
+        )
+    x_step = min(spacing / max(beta, level), 0.5)
+    x = np.arange(-12.0, 12.0 + x_step, x_step)[None, :]
+    return _Grid(tau, x, tau + beta * x, tau_step, x_step, False)
+
+
+def _expectations(n: int, beta: float, spacing: float) -> Array:
+    """All expectations at one spacing, in the order of the fields of `RandomEnergy`."""
+    from scipy.integrate import cumulative_simpson
+    from scipy.special import log_ndtr, ndtr
+
+    grid = _grid(n, beta, spacing)
+    w = np.exp(np.minimum(grid.y, 6.8))  # e^{−e^6.8} is 0 in float64, as is everything beyond
+    survives = np.exp(-w)
+    fails = -np.expm1(-w)
+    normal = np.exp(-0.5 * grid.x**2) / math.sqrt(2 * math.pi)
+    weight = normal * grid.x_step
+    moments = []
+    term = weight * survives
+    for _ in range(4):
+        term = term * w
+        moments.append(term.sum(axis=1))
+    # 1 − φ(τ) with a relative error near rounding, so that n(1 − φ) is right at n = 10^7. On the window the integrand
+    # does not vanish at the right end: a normal step Φ(y), whose mean over x is Φ(τ/√(1 + β²)), is taken off and added
+    step, closed = (
+        (ndtr(grid.y[0]), ndtr(grid.tau[:, 0] / math.hypot(1.0, beta))) if grid.window else (0.0, 0.0)
+    )
+    failure = closed + (weight * (fails - step)).sum(axis=1)
+    log_phi = np.log1p(-np.minimum(failure, 1 - 2.0**-53))
+    density = n * np.exp((n - 1) * log_phi) * grid.tau_step
+    ones = float(density @ moments[0])
+    log_partition = -np.euler_gamma - density @ (moments[0] * grid.tau[:, 0]) / ones
+    pairs = n * (n - 1) * np.exp((n - 2) * log_phi) * grid.tau_step
+    second, third = density @ moments[1], density @ moments[2] / 2
+    second_squared = (density @ moments[3] + pairs @ moments[1] ** 2) / 6
+    # G(τ, x)^{n−1}: all other logits lie below x and survive. 1 − G = P(y > x) + ∫_{−∞}^x dN(y)(1 − e^{−w})
+    running = cumulative_simpson(normal * fails, dx=grid.x_step, axis=1, initial=0.0)
+    others = np.exp((n - 1) * np.log1p(-np.clip(ndtr(-grid.x) + running, 0.0, 1 - 2.0**-53)))
+    largest = n * grid.tau_step * (weight * w * survives * others).sum()
+    entropy = log_partition - beta * beta * (pairs @ moments[0] ** 2)
+    norm = second - 2 * third + second_squared
+    # the mean of the largest of n standard normal numbers
+    x = np.linspace(-12.0, 12.0, 2401)
+    highest = np.exp((n - 1) * log_ndtr(x) - 0.5 * x * x)
+    return np.array([log_partition, entropy, second, largest, norm, beta * (x @ highest / highest.sum())])
+
+
+# Nodes tried in turn; two successive rules must agree.
+_ORDERS = (6, 9, 13, 19, 28, 42, 60)
+_AGREEMENT = 2e-6
+# A node lighter than this cannot move a result by the tolerance: every field is bounded by about 10^4
+# times its mean, except at d = 1 with light nodes at extreme β.
+_NEGLIGIBLE = 1e-16
+
+
+@lru_cache(maxsize=1024)
+def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> RandomEnergy:
+    """Expectations over a row of softmax(scale · q·k) for q and k ~ N(0, I), exactly.
+
+    keys : number of keys a query sees, >= 2.
+    head_dim : d, number of components of q and k, >= 1.
+    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention; times σ_q σ_k where these are not 1. Its
+    sign has no effect.
+
+    E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981) and the average a Gauss rule whose order
+    rises until two agree to 2e-6. The `beta` of the result is the root mean square, |scale| √d.
+
+    Raises ValueError for numbers outside these domains and where the average does not converge.
+    """
+    keys, head_dim = whole("keys", keys, 2), whole("head_dim", head_dim, 1)
+    unit, change, previous = abs(real("scale", scale)), math.inf, None
+    for order in _ORDERS:
+        nodes, weights = chi_rule(head_dim, order)
+        kept = weights > _NEGLIGIBLE
+        rows = [astuple(random_energy(keys, unit * float(norm)))[2:] for norm in nodes[kept]]
+        total = weights[kept] @ np.array(rows)
+        if previous is not None:
+            change = float(np.max(np.abs(total - previous) / np.maximum(np.abs(total), 1e-300)))
+            if change <= _AGREEMENT:
+                return RandomEnergy(keys, unit * math.sqrt(head_dim), *total.tolist())
+        previous = total
+    raise ValueError(
+        f"the average over |q| did not converge at head_dim={head_dim}: last change {change:.1e} > {_AGREEMENT:g}"
+    )
+
+
+@lru_cache(maxsize=256)
+def chi_rule(head_dim: int, order: int) -> tuple[Array, Array]:
+    """Nodes and weights (sum 1) of the Gauss rule for the χ_d law, d = `head_dim`.
+
+    The density r^{d−1} e^{−r²/2} is laid on 400 Legendre nodes; Lanczos' process on them (Gragg and
+    Harrod 1984, here with full reorthogonalisation) gives the Jacobi matrix, and its eigenvectors the
+    rule (Golub and Welsch 1969). Weights are normalised throughout, as Γ(d/2) overflows at d = 344.
+    """
+    from scipy.special import roots_legendre
+
+    centre = math.sqrt(max(head_dim - 1, 0))  # the mode; the law's deviation is below 1 at every d
+    low, high = max(0.0, centre - 9.0), centre + 9.0
+    legendre, measure = roots_legendre(400)
+    nodes = 0.5 * (low + high) + 0.5 * (high - low) * legendre
+    exponent = (head_dim - 1) * np.log(nodes) - 0.5 * nodes**2
+    mass = measure * np.exp(exponent - exponent.max())
+    basis = np.empty((order, nodes.size))
+    basis[0] = np.sqrt(mass / mass.sum())
+    diagonal, beside = np.empty(order), np.empty(order)
+    for k in range(order):
+        ahead = nodes * basis[k]
+        diagonal[k] = basis[k] @ ahead
+        for _ in range(2):  # once is not orthogonal to rounding, twice is
+            ahead -= basis[: k + 1].T @ (basis[: k + 1] @ ahead)
+        beside[k] = np.linalg.norm(ahead)
+        if k + 1 < order:
+            basis[k + 1] = ahead / beside[k]
+    jacobi = np.diag(diagonal) + np.diag(beside[:-1], 1) + np.diag(beside[:-1], -1)
+    roots, vectors = np.linalg.eigh(jacobi)
+    return np.maximum(roots, 0.0), vectors[0] ** 2

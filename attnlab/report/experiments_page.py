@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from attnlab import figures, lab
 from attnlab.correctness.support import BASE, FAULT, YES, Support
 from attnlab.report.render import fill
@@ -73,7 +75,7 @@ def write(
     Returns the page's path. Raises OSError where the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stored: dict[str, Any] = {STORE: [one.to_dict() for one in findings]}
+    stored: dict[str, Any] = {STORE: msgspec.to_builtins(findings)}
     if claims:
         stored[CLAIMS] = [one.to_dict() for one in claims]
     for name, plain in stored.items():

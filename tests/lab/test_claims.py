@@ -11,7 +11,7 @@ from verdicts import CONDITIONAL, CONFIRMED, NOT_MEASURABLE, REFUTED, VERDICTS, 
 
 from attnlab.lab import EXPERIMENTS, judge
 from attnlab.lab.claims import PUBLISHED, Claim, Role, claims
-from attnlab.lab.experiment import Finding
+from attnlab.lab.experiments import Finding
 
 MEASURED = [claim for claim in claims().values() if claim.experiment]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_written_out_attention_is_the_same_and_data_and_figure() -> None:
     fused, eager = (attnlab.diagnose(*_made(eager=eager, gain=30.0)) for eager in (False, True))
     assert [one.beta for one in fused.heads] == pytest.approx([one.beta for one in eager.heads], rel=1e-5)
     assert fused.frozen and fused.frozen[0].beta > fused.frozen[0].critical and fused.keys == 9
-    assert json.loads(json.dumps(fused.to_dict()))["heads"][3]["head"] == 1
+    assert json.loads(json.dumps(asdict(fused)))["heads"][3]["head"] == 1
     assert "beyond freezing" in fused.figure().axes[0].get_title(loc="left")
     told = fill("diagnosis.md.j2", found=fused, place="here")
     assert f"{len(fused.frozen)} of 4 heads in Plain" in told and "| 1.1 |" in told

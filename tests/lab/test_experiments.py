@@ -10,6 +10,7 @@ import math
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from verdicts import VERDICTS
 
@@ -18,7 +19,7 @@ from attnlab.figures import save
 from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run_chapter, run_experiment
 from attnlab.lab.claims import claims
 from attnlab.lab.draw import draw
-from attnlab.lab.experiment import Row, Subject, pick
+from attnlab.lab.experiments import Row, Subject, pick
 from attnlab.lab.observables import black_box
 from attnlab.report import experiments_page
 
@@ -64,7 +65,7 @@ def test_a_whole_experiment(name: str, faulty: Path) -> None:
     assert {row.where["reason"] for row in failed if row.where["backend"] == "raises"} == {
         "RuntimeError: no such thing"
     }
-    assert Finding.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(found))), Finding) == found
     right = Finding(
         experiment=name, title="", question="", conclusion="",
         rows=tuple(row for row in found.rows if row.where.get("backend") not in ("raises", "wrong_scale")),
@@ -113,7 +114,7 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
         found = run_chapter(tmp_path, ["precision"], backends=["numpy_blocked"], on_event=told.append)
     assert told == ["precision"] and read_chapter(tmp_path) == found and found[0].passed
     (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
-    with pytest.raises(ValueError, match="the finding: "):
+    with pytest.raises(ValueError, match="holds no findings: "):
         read_chapter(tmp_path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnlab.lab.claims import Claim, ClaimVerdict, Role, Test
-from attnlab.lab.experiment import Finding, Row
+from attnlab.lab.experiments import Finding, Row
 
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 _BY_VERDICT = {

@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from attnlab.lab import CHAPTER_FILE
-from attnlab.lab.experiment import Finding
+from attnlab.lab.experiments import Finding
 from attnlab.runs.plan import Plan
 from attnlab.runs.store import Run
 from attnlab.workload.result import Accuracy, Ceiling, Measurement, Outcome, Result
@@ -142,14 +143,14 @@ def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
 
 def write_chapter(run: Run, findings: Sequence[Finding]) -> None:
     """Store the numerical chapter of a run."""
-    (run.folder / CHAPTER_FILE).write_text(json.dumps([one.to_dict() for one in findings]), encoding="utf-8")
+    (run.folder / CHAPTER_FILE).write_text(json.dumps(msgspec.to_builtins(findings)), encoding="utf-8")
 
 
 @cache
 def variance() -> Finding:
     """The reference run's: the variance of the logits against d_k, scaled and unscaled."""
     file = Path(__file__).parents[2] / "reports" / "reference" / "numerics" / "numerics.json"
-    every = map(Finding.from_dict, json.loads(file.read_text(encoding="utf-8")))
+    every = msgspec.convert(json.loads(file.read_text(encoding="utf-8")), list[Finding])
     return next(one for one in every if one.experiment == "variance_scaling")
 
 

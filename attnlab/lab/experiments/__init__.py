@@ -1,31 +1,405 @@
-"""One file for each experiment: what varies, what is measured, what theory predicts. Here: which there are, and a run.
+"""What an experiment declares, how it is run, and what it found: rows of measured beside predicted, as plain data.
 
-The name of an experiment is that of its file.
+Every other file here is an experiment of that name. Its docstring is the question (first line) and the theory. Its
+``EXPERIMENT`` declares the rest, and one function measures: it yields a row for each answer of a backend. A backend
+that cannot be asked is named with the reason. One that raises becomes a failed row, and the experiment goes on.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Sequence
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
-from attnlab.backends.discovery import require, unasked
-from attnlab.lab.experiment import Experiment, Finding, generator, run
-from attnlab.text import suggestion
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from attnlab.backends.backend import Backend
+from attnlab.backends.contender import in_this_process
+from attnlab.backends.discovery import require, unasked
+from attnlab.errors import Declined, Unavailable
+from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
+from attnlab.lab.observables import Attend, Observables, black_box, observe
+from attnlab.lab.theory import RandomEnergy
+from attnlab.text import suggestion
+from attnlab.workload.workload import MOST_SEED
+
+#: the conditions that tell a row apart: numbers and names
+Where = Mapping[str, Any]
+#: of which quantity rows are picked; ... for any
+Quantity = str | tuple[str, ...] | EllipsisType
+#: the relation of a figure of which nothing is predicted
+MEASURED = "measured"
+#: the row that stands for a backend which raised an error
+RAISED = "answered"
+#: what a reader calls the observables that the random energy model predicts
+QUANTITIES = {
+    "entropy / ln n": "entropy",
+    "largest weight": "largest_weight",
+    "Σp²": "participation",
+    "mean ‖J‖²": "jacobian_norm_squared",
+    "ln Z": "log_partition",
+    "largest logit": "largest_logit",
+}
+#: the backend that measures what one backend is enough for, if it is there
+_LEAD = "torch_sdpa"
 #: in the order in which they are read; a file that is not named here comes after them
 _ORDER = (
     *("formula", "variance_scaling", "saturation", "vanishing_gradient", "thermodynamics"),
     *("precision", "heads"),
 )
+_FOUND = {file.stem for file in Path(__file__).parent.glob("[a-z]*.py")}
+EXPERIMENTS = (*_ORDER, *sorted(_FOUND - set(_ORDER)))
 #: what every run's report shows; the others take longer and are asked for
 CHAPTER = ("variance_scaling", "saturation")
 #: the findings of a run's folder, a list
 CHAPTER_FILE = "numerics.json"
-_FOUND = {file.stem for file in Path(__file__).parent.glob("[a-z]*.py")}
-EXPERIMENTS = (*_ORDER, *sorted(_FOUND - set(_ORDER)))
+Array = NDArray[np.float64]
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One comparison. `where` tells it apart (d_k, scaling, backend, ...).
+
+    It passes if `measured` stands in `relation` to `predicted`, within five times `standard_error` or within `slack`
+    (what the instrument cannot resolve), whichever is larger.
+    """
+
+    quantity: str
+    where: dict[str, Any]
+    predicted: float
+    measured: float
+    passed: bool
+    standard_error: float = 0.0
+    relation: str = "="
+    slack: float = 0.0
+
+    @classmethod
+    def compare(
+        cls,
+        quantity: str,
+        where: Where,
+        predicted: float | None,
+        measured: float,
+        relation: str = "=",
+        **room: float,
+    ) -> Row:
+        """A judged row; `room` : standard_error and slack. Without a prediction (None) `measured` must be finite."""
+        if predicted is None:
+            predicted, relation = measured, MEASURED
+        plain = {name: one if isinstance(one, str | int) else float(one) for name, one in where.items()}
+        room = {name: float(value) for name, value in room.items()}
+        row = cls(quantity, plain, float(predicted), float(measured), False, relation=relation, **room)
+        strict = relation in "<>"
+        return msgspec.structs.replace(row, passed=row.excess < 0 or (row.excess == 0 and not strict))
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was predicted of it."""
+        return self.relation != MEASURED
+
+    @property
+    def excess(self) -> float:
+        """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far.
+
+        < and > must hold beyond the room.
+        """
+        room = max(STANDARD_ERRORS * self.standard_error, self.slack)
+        above = 0.0 if self.measured == self.predicted else self.measured - self.predicted
+        beyond = {
+            "=": abs(above) - room,
+            "≤": above - room,
+            "≥": -above - room,
+            "<": above + room,
+            ">": room - above,
+            MEASURED: -math.inf if math.isfinite(self.measured) else math.inf,
+        }[self.relation]
+        if math.isnan(beyond):
+            return math.inf
+        return beyond / room if room else beyond
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one experiment found. `conclusion` is its sentence with the measured values.
+
+    facts : seed, backends, seconds. missing : why a backend took no part, by its name.
+    """
+
+    experiment: str
+    title: str
+    question: str
+    conclusion: str
+    rows: tuple[Row, ...]
+    facts: dict[str, str | int | float] = {}
+    missing: dict[str, str] = {}
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row did."""
+        return all(row.passed for row in self.rows)
+
+
+def pick(rows: Iterable[Row], quantity: Quantity, **where: Any) -> list[Row]:
+    """The rows of that quantity with these conditions; a tuple or a list stands for any of its values, ... for all."""
+    return [
+        row
+        for row in rows
+        if all(
+            has is not None
+            if wanted is ...
+            else has in wanted
+            if isinstance(wanted, tuple | list)
+            else bool(has == wanted)
+            for has, wanted in [
+                (row.quantity, quantity),
+                *((row.where.get(name), wanted) for name, wanted in where.items()),
+            ]
+        )
+    ]
+
+
+Rows = Callable[[Sequence[Row]], list[Row]]
+
+
+def of(quantity: Quantity, **where: Any) -> Rows:
+    """For a chart: the rows of a quantity with these conditions, as `pick` takes them."""
+    return lambda rows: pick(rows, quantity, **where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One question as a figure, with the answer in its title. lines : what is drawn, by its label.
+
+    x : the condition along the horizontal axis, x_label its name. `by` in place of x : the condition that names the
+    lines of a dot plot, in which the measured values lie along the horizontal axis. marks : vertical lines, by their
+    label. log_x, log_y : logarithmic axes.
+    """
+
+    title: str
+    y: str
+    lines: Mapping[str, Rows]
+    x: str = ""
+    x_label: str = ""
+    by: str = ""
+    log_x: bool = True
+    log_y: bool = False
+    marks: Mapping[str, float] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What a file of `attnlab/lab/experiments` declares as ``EXPERIMENT``.
+
+    about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
+    it is asked in. sentence : what was found, a format string; `numbers` fill it from the rows. lesson : what follows.
+    """
+
+    about: str | None
+    title: str
+    measure: Callable[[Subject], Iterator[Row]]
+    sentence: str
+    numbers: Mapping[str, Callable[[Sequence[Row]], float]] = field(default_factory=dict)
+    lesson: str = ""
+    charts: tuple[Chart, ...] = ()
+    dtypes: tuple[str, ...] = ("float64",)
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The question and the theory: the first line of its docstring, and the rest."""
+        question, _, theory = (self.about or "").partition("\n\n")
+        return question, theory
+
+
+def measured(quantity: Quantity, how: Callable[..., Any] = np.mean, **where: Any) -> Callable[..., float]:
+    """For a sentence: the mean, or `how` else, of what was measured of these rows; NaN without any."""
+    return lambda rows: float(how([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
+
+
+def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:
+    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means over √clusters.
+
+    A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
+    each other, as long as clusters are independent.
+    """
+    means = np.asarray(found, np.float64).mean(axis=1)
+    return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
+
+
+def generator(seed: int, *stream: int) -> np.random.Generator:
+    """A random stream of its own for every part of an experiment, so that parts do not move each other.
+
+    Raises ValueError for a seed that is no whole number from 0 to `MOST_SEED`.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
+        raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {seed!r}")
+    return np.random.default_rng([seed, *stream])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A backend ready to be asked in one number format.
+
+    slow : only small sizes are affordable. lead : it alone measures what one backend is enough for.
+    """
+
+    name: str
+    backend: Backend
+    attend: Attend
+    dtype: str
+    seed: int
+    slow: bool
+    lead: bool
+
+    def rng(self, *stream: int) -> np.random.Generator:
+        """The random stream of that number: the same for every backend."""
+        return generator(self.seed, *stream)
+
+    def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
+        """`Row.compare` of what was measured through this backend."""
+        return Row.compare(quantity, {"backend": self.name, **where}, predicted, measured, **room)
+
+    def mean(
+        self, quantity: str, where: Where, found: NDArray[Any], predicted: float | None, slack: float = 0.0
+    ) -> Row:
+        """The mean of `found`, (clusters, members), with the error of `mean_over_clusters`."""
+        mean, error = mean_over_clusters(found)
+        return self.row(quantity, where, predicted, mean, standard_error=error, slack=slack)
+
+    def observed(
+        self, stream: Sequence[int], sizes: tuple[int, int, int], dim: int, scale: float, length: Any = None
+    ) -> Observables:
+        """Observables of rows of softmax(scale · q·k) over standard normal q and k, drawn from a stream of their own.
+
+        sizes : heads, queries, keys. length : of every query, if it is given: a row's logits are then independent
+        normal numbers of standard deviation scale · length.
+        """
+        rng, (heads, queries, keys) = self.rng(*stream), sizes
+        precision: Any = "float32" if self.dtype == "float32" else "float64"
+        q, k = (rng.standard_normal((1, heads, n, dim), dtype=precision) for n in (queries, keys))
+        if length is not None:
+            q = (q * (length / np.linalg.norm(q, axis=-1, keepdims=True))).astype(precision)
+        return observe(self.attend, q, k, scale=scale)
+
+    def means(
+        self, where: Where, seen: Observables, exact: RandomEnergy, *quantities: str, slack: float = 0.0
+    ) -> Iterator[Row]:
+        """Means of `QUANTITIES` over rows against their expectations; heads, which share no key, are clusters."""
+        for name in quantities:
+            field, over = QUANTITIES[name], math.log(exact.n) if name == "entropy / ln n" else 1.0
+            yield self.mean(name, where, getattr(seen, field)[0] / over, getattr(exact, field) / over, slack)
+
+
+def run_experiment(
+    name: str, backends: Sequence[str] | None = None, seed: int = 0, folders: Sequence[Path | str] = ()
+) -> Finding:
+    """What the experiment called `name` finds through `backends`.
+
+    backends : names, all that are found where None. folders : where to look for more of them. Every library computes
+    with one thread. Raises ValueError for an unknown experiment or backend or a bad seed, before anything has run.
+    """
+    experiment = load_experiment(name)
+    check_request(backends, seed, folders)
+    rows: list[Row] = []
+    missing: dict[str, str] = {}
+    begun, asked, slow = time.perf_counter(), dict[str, None](), dict[str, bool]()
+    with one_thread():
+        for dtype in experiment.dtypes:
+            opened: list[tuple[str, Backend, Attend]] = []
+            for one in unasked(folders) if backends is None else backends:
+                try:
+                    backend = in_this_process(one, folders)
+                    attend = black_box(backend, dtype=dtype)
+                    slow[one] = slow[one] if one in slow else _is_slow(attend)
+                    opened.append((one, backend, attend))
+                except (Declined, Unavailable) as reason:
+                    missing.setdefault(one, str(reason))
+            fast = [one for one, *_ in opened if not slow[one]]
+            lead = _LEAD if _LEAD in fast else next(iter(fast), None)
+            for one, backend, attend in opened:
+                subject = Subject(one, backend, attend, dtype, seed, slow[one], one == lead)
+                rows += _rows_of(experiment, subject, missing)
+            asked |= dict.fromkeys(one for one, *_ in opened)
+    said = "No backend could be measured."
+    if any(row.quantity != RAISED for row in rows):
+        said = experiment.sentence.format(**{key: number(rows) for key, number in experiment.numbers.items()})
+    seconds, names = round(time.perf_counter() - begun, 2), ", ".join(asked) or "none"
+    return Finding(
+        experiment=name,
+        title=experiment.title,
+        question=experiment.texts[0],
+        conclusion=said,
+        rows=tuple(rows),
+        facts={"seed": seed, "backends": names, "seconds": seconds},
+        missing=missing,
+    )
+
+
+def _rows_of(experiment: Experiment, subject: Subject, missing: dict[str, str]) -> list[Row]:
+    """The rows of one backend, up to a question that it declines; one failed row if it raises an error."""
+    rows: list[Row] = []
+    try:
+        for row in experiment.measure(subject):
+            rows.append(row)
+    except (Declined, Unavailable) as declined:
+        missing.setdefault(subject.name, str(declined))
+    except Exception as fault:  # a backend is other people's code and may raise anything
+        reason = f"{type(fault).__name__}: {fault}"
+        rows = [subject.row(RAISED, {"reason": reason, "dtype": subject.dtype}, 1.0, 0.0)]
+    return rows
+
+
+def _is_slow(attend: Attend) -> bool:
+    """Whether `attend` runs more than a line of Python for each query-key pair, as a loop in Python does.
+
+    Lines are counted, not seconds: a clock would make sizes depend on how busy the machine is. The first call may
+    set up, so the second counts. Raises Declined and Unavailable.
+    """
+    ones, lines, tracing = np.ones((1, 1, 64, 64)), 0, sys.gettrace()
+
+    def count(*event: Any) -> Any:
+        nonlocal lines
+        lines += event[1] == "line"
+        return count
+
+    try:
+        attend(ones, ones, ones, causal=False, scale=1.0)
+        sys.settrace(count)
+        attend(ones, ones, ones, causal=False, scale=1.0)
+    except (Declined, Unavailable):
+        raise
+    except Exception:  # other people's code: what it does wrong is shown where it is measured
+        return True
+    finally:
+        sys.settrace(tracing)
+    return lines > ones.shape[2] ** 2
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Every thread pool of this process with one thread, and as it was afterwards.
+
+    Several libraries are asked in turn, and a pool that spins while it waits takes the processor from the one at work:
+    on two cores the saturation experiment took 12 s with one thread and 47 s with two.
+    """
+    import torch  # so that its pool is there to be limited
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 def load_experiment(name: str) -> Experiment:
@@ -48,19 +422,6 @@ def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
         if name not in EXPERIMENTS:
             raise ValueError(f"no experiment is called {name!r}; {suggestion(name, EXPERIMENTS)}")
     return tuple(dict.fromkeys(names))
-
-
-def run_experiment(
-    name: str, backends: Sequence[str] | None = None, seed: int = 0, folders: Sequence[Path | str] = ()
-) -> Finding:
-    """What the experiment called `name` finds through `backends`.
-
-    backends : names, all that are found where None. folders : where to look for more of them. Every library computes
-    with one thread. Raises ValueError for an unknown experiment or backend or a bad seed, before anything has run.
-    """
-    one = load_experiment(name)
-    check_request(backends, seed, folders)
-    return run(name, one, unasked(folders) if backends is None else backends, seed, folders)
 
 
 def check_request(
@@ -92,7 +453,7 @@ def run_chapter(
             on_event(name)
             found.append(run_experiment(name, **how))
             new = folder / f"{CHAPTER_FILE}.new"
-            new.write_text(json.dumps([one.to_dict() for one in found]), encoding="utf-8")
+            new.write_text(json.dumps(msgspec.to_builtins(found)), encoding="utf-8")
             new.replace(folder / CHAPTER_FILE)
     return found
 
@@ -101,4 +462,7 @@ def read_chapter(folder: Path) -> list[Finding]:
     """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
     file = folder / CHAPTER_FILE
     found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-    return [Finding.from_dict(one) for one in found]
+    try:
+        return msgspec.convert(found, list[Finding])
+    except msgspec.ValidationError as fault:
+        raise ValueError(f"{file} holds no findings: {fault}") from None

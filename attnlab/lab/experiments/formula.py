@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.lab.experiment import Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
+from attnlab.lab.experiments import Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
 from attnlab.lab.observables import read_logits, weights_of
 from attnlab.lab.theory import attention_under_random_inputs, precision_classes
 from attnlab.workload.inputs import Inputs

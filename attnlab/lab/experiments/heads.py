@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
+from attnlab.lab.experiments import Chart, Experiment, Row, Subject, measured, of
 from attnlab.race.instruments import PEAK_MEMORY
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import Workload
@@ -40,7 +40,13 @@ def measure(one: Subject) -> Iterator[Row]:
         if not one.slow:
             yield from _cost(one)
     elif not one.slow:
-        yield from _memory(one)
+        n, heads = MEMORY_LENGTH, MEMORY_HEADS
+        arrays = one.rng(1550).standard_normal((3, 1, heads, n, MODEL_DIM // 4), dtype=np.float32)
+        inputs = Inputs.of(*arrays, dtype="float32")
+        call = one.backend.bind(Workload.of_inputs(inputs), inputs)
+        call()  # a first call takes workspaces that are kept
+        peak = min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples)  # without the inputs
+        yield one.row(OF_TABLE, {"heads": heads, "length": n}, None, peak / (4 * heads * n * n))
 
 
 def split(x: NDArray[Any], count: int) -> NDArray[Any]:
@@ -115,17 +121,6 @@ def _cost(one: Subject) -> Iterator[Row]:
                 one.attend(q, k, v, causal=False, scale=head_dim**-0.5)
             if flops := counter.get_total_flops():
                 yield one.row(quantity, where, expected, flops / (4 * n * n * MODEL_DIM), slack=1e-12)
-
-
-def _memory(one: Subject) -> Iterator[Row]:
-    """Peak memory of a call, its inputs not counted, and over that of the table of scores, 4Hn² bytes."""
-    n, heads = MEMORY_LENGTH, MEMORY_HEADS
-    arrays = one.rng(1550).standard_normal((3, 1, heads, n, MODEL_DIM // 4), dtype=np.float32)
-    inputs = Inputs.of(*arrays, dtype="float32")
-    call = one.backend.bind(Workload.of_inputs(inputs), inputs)
-    call()  # a first call takes workspaces that are kept
-    peak = min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples)
-    yield one.row(OF_TABLE, {"heads": heads, "length": n}, None, peak / (4 * heads * n * n))
 
 
 EXPERIMENT = Experiment(

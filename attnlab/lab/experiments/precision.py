@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.error_budget import CLASSES, ErrorBudget
 from attnlab.lab import theory
-from attnlab.lab.experiment import Chart, Experiment, Row, Subject, generator, measured, of
+from attnlab.lab.experiments import Chart, Experiment, Row, Subject, generator, measured, of
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, carrier, round_to
@@ -76,7 +76,14 @@ def measure(one: Subject) -> Iterator[Row]:
     if one.dtype != "float64":
         yield from _errors(one)
     if one.dtype == "float32" and not one.slow:
-        yield _subnormal_time(one)
+        (heads, length, dim), times = _TIMED, []
+        for distribution in ("normal", "subnormal"):
+            drawn = one.rng(1250).standard_normal((3, 1, heads, length, dim))
+            arrays = DISTRIBUTIONS[distribution](drawn[0], drawn[1], drawn[2], dim**-0.5, one.rng(1251))
+            call = partial(one.attend, *arrays, causal=False, scale=dim**-0.5)
+            # CPU time, the least of some
+            times.append(min(timeit.repeat(call, number=1, repeat=_CALLS, timer=time.process_time)))
+        yield one.row(SUBNORMAL, {"dtype": one.dtype}, None, times[1] / times[0])
 
 
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -196,17 +203,6 @@ def _errors(one: Subject) -> Iterator[Row]:
             where = {"dtype": one.dtype, "axis": axis, "value": value, "precision": name}
             room = {"standard_error": expected * budgets[name].relative_scatter, "slack": _OFF * expected}
             yield one.row(ERROR, where, expected, relative, relation=relation, **room)
-
-
-def _subnormal_time(one: Subject) -> Row:
-    """How much longer a call takes if all softmax weights but one are subnormal: CPU time, the least of some."""
-    (heads, length, dim), times = _TIMED, []
-    for distribution in ("normal", "subnormal"):
-        drawn = one.rng(1250).standard_normal((3, 1, heads, length, dim))
-        arrays = DISTRIBUTIONS[distribution](drawn[0], drawn[1], drawn[2], dim**-0.5, one.rng(1251))
-        call = partial(one.attend, *arrays, causal=False, scale=dim**-0.5)
-        times.append(min(timeit.repeat(call, number=1, repeat=_CALLS, timer=time.process_time)))
-    return one.row(SUBNORMAL, {"dtype": one.dtype}, None, times[1] / times[0])
 
 
 _LARGE = partial(measured, ERROR, dtype="bfloat16", axis="logit_std")

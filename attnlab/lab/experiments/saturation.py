@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 
 from attnlab.lab import theory
-from attnlab.lab.experiment import Chart, Experiment, Row, Subject, measured, of
+from attnlab.lab.experiments import Chart, Experiment, Row, Subject, measured, of
 
 #: keys a row, head dimensions, heads and queries a head of the leading backend. Below d_k = 4 a few long queries carry
 #: the mean of Σp², and no error of it can be told from the rows that were seen
@@ -70,20 +70,18 @@ def measure(one: Subject) -> Iterator[Row]:
             yield from one.means(where, seen, exact, *quantities, slack=_SLACK)
             yield one.row(OF_HEAD, where, None, float(seen.largest_logit.max(axis=-1).mean()))
     if one.lead:
-        for given, keys, beta in _given():
+        rows: list[tuple[dict[str, float | str], int, float]] = [
+            ({"keys": keys, "temperature": temperature}, keys, theory.critical_beta(keys) / temperature)
+            for keys in LENGTHS
+            for temperature in TEMPERATURES
+        ]
+        rows += [
+            ({"rule": rule, "keys": n}, n, beta(n)) for rule, beta in RULES.items() for n in RULE_LENGTHS
+        ]
+        for given, keys, beta in rows:
             seen = one.observed((500, keys, round(1e3 * beta)), (*_GIVEN_SIZES, keys), _GIVEN_DIM, beta, 1.0)
             exact = theory.random_energy(keys, beta)
             yield from one.means(given, seen, exact, ENTROPY, LARGEST, slack=_SLACK)
-
-
-def _given() -> Iterator[tuple[dict[str, float | str], int, float]]:
-    """The conditions, n and β of rows of given β: along the temperature, then along the length."""
-    for keys in LENGTHS:
-        for temperature in TEMPERATURES:
-            yield {"keys": keys, "temperature": temperature}, keys, theory.critical_beta(keys) / temperature
-    for rule, beta in RULES.items():
-        for keys in RULE_LENGTHS:
-            yield {"rule": rule, "keys": keys}, keys, beta(keys)
 
 
 def bounds(one: Subject) -> Iterator[Row]:

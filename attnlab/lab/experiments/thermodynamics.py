@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnlab.lab import observables, theory
-from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, measured, of
+from attnlab.lab.experiments import Array, Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.observables import Attend, Observables, derivative, observe, weights_of
 
 #: heads, queries, keys, head dimension of the identities; the logits' standard deviation; the temperatures
@@ -36,8 +36,8 @@ _STEP = 2e-3
 ALGEBRAIC, DIFFERENTIAL = 1e-11, 1e-8
 FREE, ENERGY, ENTROPY, CAPACITY = "free energy F", "mean energy U", "entropy H", "heat capacity"
 
-#: an identity, the largest violation of it over all rows, and how far rounding could take it
-Violation = tuple[str, float, float]
+#: an identity, its two sides for every row, and how far rounding could take them apart
+Identity = tuple[str, Array, Array, float]
 
 
 def measure(one: Subject) -> Iterator[Row]:
@@ -51,15 +51,15 @@ def measure(one: Subject) -> Iterator[Row]:
     rng = one.rng(900)
     q, k, v = (rng.standard_normal((1, _HEADS, n, _HEAD_DIM)) for n in (_QUERIES, _KEYS, _KEYS))
     for temperature in TEMPERATURES:
-        for identity, largest_one, tolerance in violations(one.attend, q, k, v, _STD / 4, temperature):
-            yield one.row(identity, {"τ": temperature}, 0.0, largest_one, slack=tolerance)
+        for name, left, right, tolerance in identities(one.attend, q, k, v, _STD / 4, temperature):
+            yield one.row(name, {"τ": temperature}, 0.0, np.abs(left - right).max(), slack=tolerance)
     if one.lead:
         yield from _curves(one)
 
 
-def violations(
+def identities(
     attend: Attend, q: Array, k: Array, v: Array, scale: float, temperature: float
-) -> Iterator[Violation]:
+) -> Iterator[Identity]:
     """Every identity at one temperature; logits s = scale·q·k of a few units. q, k, v : (batch, heads, length, dim).
 
     Inputs where two keys tie for a row's largest logit are taken as distinct.
@@ -72,60 +72,56 @@ def violations(
 
     seen, weights = at(b), weights_of(attend, q, k, scale=b * scale)
     mean, variance = seen.mean_energy / b, observables.energy_variance(attend, q, k, scale=b * scale) / b**2
-    for identity, function, place, expected in (
+    for name, function, place, expected in (
         ("d ln Z/db = ⟨s⟩", lambda b: at(b).log_partition, b, mean),
         ("d²ln Z/db² = Var_p(s)", lambda b: at(b).mean_energy / b, b, variance),
         ("dH/dτ = Var_p(s)/τ³", lambda t: at(1 / t).entropy, temperature, variance / temperature**3),
         ("dU/dτ = b² Var_p(s)", lambda t: -t * at(1 / t).mean_energy, temperature, b**2 * variance),
         ("dF/dτ = −H", lambda t: -t * at(1 / t).log_partition, temperature, -seen.entropy),
     ):
-        yield identity, _worst(derivative(function, place, _STEP * place), expected), DIFFERENTIAL
-    yield from _sums(seen, weights, b * logits)
-    yield from _responses(attend, q, k, v, weights, logits, scale, b)
-    top = b * logits.max(axis=-1)  # an inequality: by how much the wrong side is reached
-    over = np.maximum(top - seen.log_partition, seen.log_partition - top - math.log(k.shape[2]))
-    yield "max bs ≤ ln Z ≤ max bs + ln n", max(0.0, float(over.max())), ALGEBRAIC
-    yield from _limits(attend, q, k, logits, scale)
-
-
-def _worst(left: Array, right: Array) -> float:
-    return float(np.abs(left - right).max())
-
-
-def _sums(seen: Observables, weights: Array, scores: Array) -> Iterator[Violation]:
-    """What the observables say of the weights, against the weights; scores : b times the logits."""
-    boltzmann = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        yield name, derivative(function, place, _STEP * place), expected, DIFFERENTIAL
+    # what the observables say of the weights, against the weights
+    boltzmann = np.exp(b * (logits - logits.max(axis=-1, keepdims=True)))
     boltzmann /= boltzmann.sum(axis=-1, keepdims=True)
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
     square, cube = (weights**2).sum(axis=-1), (weights**3).sum(axis=-1)
-    for identity, left, right in (
+    low = b * logits.max(axis=-1)
+    for name, left, right in (
         ("p = exp(bs)/Z", weights, boltzmann),
         ("Σp = 1", weights.sum(axis=-1), np.ones(1)),
         ("H = b(U − F)", seen.log_partition - seen.mean_energy, entropy),
         ("Σp² = Z(2b)/Z(b)²", seen.participation, square),
         ("‖J‖² from Z(b), Z(2b), Z(3b)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
+        # an inequality: ln Z beside the nearest number that is allowed
+        (
+            "max bs ≤ ln Z ≤ max bs + ln n",
+            seen.log_partition,
+            seen.log_partition.clip(low, low + math.log(k.shape[2])),
+        ),
     ):
-        yield identity, _worst(left, right), ALGEBRAIC
+        yield name, left, right, ALGEBRAIC
+    yield from _responses(attend, q, k, v, weights, logits, scale, b)
+    yield from _limits(attend, q, k, logits, scale)
 
 
 def _responses(
     attend: Attend, q: Array, k: Array, v: Array, weights: Array, logits: Array, scale: float, b: float
-) -> Iterator[Violation]:
+) -> Iterator[Identity]:
     """Fluctuation and dissipation: the answer to a change is a covariance."""
     exact = b * theory.output_response(weights, v[..., None, :, :])  # (batch, heads, n_q, n_k, value_dim)
-    worst = 0.0
-    for key in range(0, k.shape[2], max(1, k.shape[2] // 4)):
-        # a change of a logit s is one of bs by b times as much
-        moved = b * observables.response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP)
-        worst = max(worst, _worst(moved, exact[..., key, :]))
-    yield "∂o/∂s_j = b p_j (v_j − o)", worst, DIFFERENTIAL
+    keys = range(0, k.shape[2], max(1, k.shape[2] // 4))
+    # a change of a logit s is one of bs by b times as much
+    moved = [
+        b * observables.response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP) for key in keys
+    ]
+    yield "∂o/∂s_j = b p_j (v_j − o)", np.stack(moved, axis=-2), exact[..., list(keys), :], DIFFERENTIAL
 
     covariance = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
-    moved = derivative(lambda b: attend(q, k, v, causal=False, scale=b * scale), b, _STEP * b)
-    yield "do/db = Cov_p(v, s)", _worst(moved, covariance), DIFFERENTIAL
+    slope = derivative(lambda b: attend(q, k, v, causal=False, scale=b * scale), b, _STEP * b)
+    yield "do/db = Cov_p(v, s)", slope, covariance, DIFFERENTIAL
 
 
-def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Violation]:
+def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Identity]:
     """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n."""
     top = np.sort(logits, axis=-1)
     # cold enough that the second key of every row has e^{−40} of the first one's weight
@@ -133,9 +129,9 @@ def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> 
     twice = np.concatenate([k, k], axis=2)  # every key once more: each maximum is attained twice
     frozen = weights_of(attend, q, twice, scale=scale * cold)
     expected = 0.5 * (np.concatenate([logits, logits], axis=-1) == logits.max(axis=-1, keepdims=True))
-    yield "τ → 0: uniform on the largest", _worst(frozen, expected), ALGEBRAIC
+    yield "τ → 0: uniform on the largest", frozen, expected, ALGEBRAIC
     hot = observe(attend, q, k, scale=scale * 1e-9)
-    yield "τ → ∞: H = ln n", _worst(hot.entropy, np.full(1, math.log(k.shape[2]))), ALGEBRAIC
+    yield "τ → ∞: H = ln n", hot.entropy, np.full(1, math.log(k.shape[2])), ALGEBRAIC
 
 
 def long_sums(one: Subject) -> Iterator[Row]:
@@ -169,16 +165,11 @@ def _curves(one: Subject) -> Iterator[Row]:
         yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, (exact.entropy - exact.log_partition) / b)
         yield one.mean(ENTROPY, where, seen.entropy[0], exact.entropy)
         capacity = observables.energy_variance(one.attend, q, k, scale=b)[0]  # of the logits bs: b² Var_p(s)
-        yield one.mean(CAPACITY, where, capacity, exact_heat_capacity(CURVE_KEYS, b))
-
-
-def exact_heat_capacity(keys: int, b: float) -> float:
-    """E b² Var_p(s) of N(0, 1) logits: b² d/db[b(1 − E Σp²)], as ⟨s⟩ = b(1 − E Σp²) by parts.
-
-    The derivative by a central difference of the exact quadrature, relative error about 1e-5.
-    """
-    slope = derivative(lambda b: np.array(b * (1 - theory.random_energy(keys, b).participation)), b, 0.02 * b)
-    return b**2 * float(slope)
+        # b² d⟨s⟩/db with ⟨s⟩ = b(1 − E Σp²) by parts; of the exact quadrature, relative error about 1e-5
+        slope = derivative(
+            lambda b: np.array(b * (1 - theory.random_energy(CURVE_KEYS, b).participation)), b, 0.02 * b
+        )
+        yield one.mean(CAPACITY, where, capacity, b**2 * float(slope))
 
 
 EXPERIMENT = Experiment(

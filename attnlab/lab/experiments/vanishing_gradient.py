@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.errors import Declined
-from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
+from attnlab.lab.experiments import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
 from attnlab.lab.theory import attention_under_random_inputs
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import Workload
@@ -130,34 +130,33 @@ def _against_sizes(one: Subject) -> Iterator[Row]:
 
 @lru_cache(maxsize=16)
 def _norms(keys: int, head_dim: int, scale: float) -> Array:
-    """‖J‖_F of rows, (rows, copies), the same in every run; rows are independent of each other."""
-    from scipy.stats import chi2
-
-    rng = np.random.default_rng([0, 610, keys, head_dim])
-    levels = (rng.permutation(_LAW_ROWS) + rng.random(_LAW_ROWS)) / _LAW_ROWS
-    beta, at_once = scale * np.sqrt(chi2.ppf(levels, head_dim)), max(1, 2**20 // keys)
-    return np.concatenate([_copies(keys, beta[i : i + at_once], rng) for i in range(0, _LAW_ROWS, at_once)])
-
-
-def _copies(keys: int, beta: Array, rng: np.random.Generator) -> Array:
-    """‖J‖_F of a row for each β, in copies that differ by the largest logit: (rows, copies).
+    """‖J‖_F of rows, (rows, copies), the same in every run; rows are independent of each other.
 
     With w_j = e^{s_j − s_max} of the keys but the largest, R = Σw and p = 1/(1 + R), the squared norm is
     p⁴R² + p²Σw² − 2p³Σw³ + 2p⁴Σw² + p⁴(Σw²)², in which nothing cancels.
     """
     from scipy.special import ndtr, ndtri
+    from scipy.stats import chi2
 
-    x = rng.standard_normal((beta.size, keys))
-    x[np.arange(beta.size), x.argmax(axis=1)] = -np.inf
-    second = x.max(axis=1, keepdims=True)
-    w = np.exp(beta[:, None] * (x - second))
-    first, square, cube = (one.sum(axis=1, keepdims=True) for one in (w, w * w, w**3))
-    above = (np.arange(_COPIES) + rng.random((beta.size, _COPIES))) / _COPIES * ndtr(-second)
-    down = np.exp(-beta[:, None] * (-ndtri(above) - second))  # e^{s_second − s_max}
-    first, square, cube = first * down, square * down**2, cube * down**3
-    p = 1 / (1 + first)
-    squared = p**4 * first**2 + p**2 * square - 2 * p**3 * cube + 2 * p**4 * square + p**4 * square**2
-    return np.asarray(np.sqrt(squared))
+    rng = np.random.default_rng([0, 610, keys, head_dim])
+    levels = (rng.permutation(_LAW_ROWS) + rng.random(_LAW_ROWS)) / _LAW_ROWS
+    betas, at_once, squared = (
+        scale * np.sqrt(chi2.ppf(levels, head_dim)),
+        max(1, 2**20 // keys),
+        list[Array](),
+    )
+    for beta in np.split(betas, range(at_once, _LAW_ROWS, at_once)):
+        x = rng.standard_normal((beta.size, keys))
+        x[np.arange(beta.size), x.argmax(axis=1)] = -np.inf
+        second = x.max(axis=1, keepdims=True)
+        w = np.exp(beta[:, None] * (x - second))
+        first, square, cube = (one.sum(axis=1, keepdims=True) for one in (w, w * w, w**3))
+        above = (np.arange(_COPIES) + rng.random((beta.size, _COPIES))) / _COPIES * ndtr(-second)
+        down = np.exp(-beta[:, None] * (-ndtri(above) - second))  # e^{s_second − s_max}
+        first, square, cube = first * down, square * down**2, cube * down**3
+        p = 1 / (1 + first)
+        squared.append(p**4 * (first**2 + 2 * square + square**2) + p**2 * square - 2 * p**3 * cube)
+    return np.asarray(np.sqrt(np.concatenate(squared)))
 
 
 EXPERIMENT = Experiment(

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.lab.experiment import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
+from attnlab.lab.experiments import Array, Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
 from attnlab.lab.experiments.heads import MODEL_DIM, joined, split
 from attnlab.lab.observables import read_logits
 from attnlab.lab.theory import dot_product_moments, initial_logit_variance
@@ -153,28 +153,23 @@ def _by_layer(one: Subject) -> Iterator[Row]:
     for norm in NORMS:
         last: list[Array] = []
         for scaling, scale in (("unscaled", 1.0), ("scaled", _STACK_HEAD_DIM**-0.5)):
-            for layer, sizes in enumerate(_sizes(one, norm, scale), start=1):
-                expected = 1.0 if norm == "pre-norm" or layer == 1 else None
+            rng = one.rng(1700)
+            x = _normalised(rng.standard_normal((_STACKS, _STACK_TOKENS, _STACK_DIM)))
+            for layer in range(1, LAYERS + 1):
+                weights = rng.standard_normal((4, _STACKS, _STACK_DIM, _STACK_DIM)) / math.sqrt(_STACK_DIM)
+                seen = _normalised(x) if norm == "pre-norm" else x
+                q, k, v = (split(seen @ w, _STACK_HEADS) for w in weights[:3])
+                sizes = np.asarray(((q @ k.swapaxes(-1, -2)) ** 2).mean(axis=(1, 2, 3)) / _STACK_HEAD_DIM)
                 where = {"norm": norm, "scaling": scaling, "layer": layer}
-                yield one.mean(BY_LAYER, where, sizes[:, None], expected)
+                known = 1.0 if norm == "pre-norm" or layer == 1 else None
+                yield one.mean(BY_LAYER, where, sizes[:, None], known)
+                x = x + joined(one.attend(q, k, v, causal=False, scale=scale)) @ weights[3]
             last.append(sizes)
         unscaled, scaled = last
         ratio, expected = float(unscaled.mean() / scaled.mean()), 1.0 if norm == "pre-norm" else None
         # of a ratio of two means: that of the mean of a − ratio·b, over the mean of b
         _, error = mean_over_clusters(((unscaled - ratio * scaled) / scaled.mean())[:, None])
         yield one.row(RATIO, {"norm": norm, "layer": LAYERS}, expected, ratio, standard_error=error)
-
-
-def _sizes(one: Subject, norm: str, scale: float) -> Iterator[Array]:
-    """E(q·k)²/d_k of each stack, (stacks,), a layer at a time."""
-    rng = one.rng(1700)
-    x = _normalised(rng.standard_normal((_STACKS, _STACK_TOKENS, _STACK_DIM)))
-    for _ in range(LAYERS):
-        weights = rng.standard_normal((4, _STACKS, _STACK_DIM, _STACK_DIM)) / math.sqrt(_STACK_DIM)
-        seen = _normalised(x) if norm == "pre-norm" else x
-        q, k, v = (split(seen @ w, _STACK_HEADS) for w in weights[:3])
-        yield np.asarray(((q @ k.swapaxes(-1, -2)) ** 2).mean(axis=(1, 2, 3)) / _STACK_HEAD_DIM)
-        x = x + joined(one.attend(q, k, v, causal=False, scale=scale)) @ weights[3]
 
 
 EXPERIMENT = Experiment(
