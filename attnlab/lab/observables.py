@@ -1,6 +1,6 @@
 """What every row of a softmax does, read from any backend as a black box, without the n×n matrix.
 
-A backend gives back softmax(s) V and nothing else, so that the questions are put as keys and values:
+A backend gives back softmax(s) V and nothing else. So questions are asked through keys and values:
 
 * *The largest logit*: at a scale 2^b times as large the weights sit on the largest logit alone. With V = K
   the output is then the winning key itself (or the mean of those that tie), and scale·q·o is its logit, from
@@ -13,7 +13,7 @@ A backend gives back softmax(s) V and nothing else, so that the questions are pu
 * *The mean energy* ⟨s⟩: V = K gives Σ_j p_j k_j, and ⟨s⟩ = scale·q·o.
 * *The powers of the weights*: Σ_j p_j^a = Z(a·scale)/Z(scale)^a, from calls at two and three times the scale.
 
-So a backend needs four calls, in its own number format, on arrays with at most nine dimensions more. Memory
+This takes four calls of a backend, in its own number format, on arrays with at most nine dimensions more. Memory
 is O(n) where the backend's is. Under a top-left causal mask the probe stands before all keys, and one idle query
 before all queries moves every row along with it; any other mask is given to the backend as an array in which every
 query sees the probe.

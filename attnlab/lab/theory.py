@@ -265,7 +265,7 @@ class _Grid(NamedTuple):
 def critical_beta(n: int) -> float:
     """β_c = √(2 ln n), where n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
 
-    Unscaled attention over standard normal inputs has β = √d_k, and so freezes above d_k = β_c².
+    Unscaled attention over standard normal inputs has β of about √d_k, and so freezes above d_k = β_c².
 
     Raises ValueError unless n is a whole number >= 2.
     """

@@ -225,10 +225,10 @@ def measured(quantity: Quantity, how: Callable[..., Any] = np.mean, **where: Any
 
 
 def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:
-    """Mean of `found`, (clusters, members), and its standard error: the spread of cluster means over √clusters.
+    """Mean of `found`, (clusters, members), and its standard error: the standard deviation of cluster means over √clusters.
 
     A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
-    each other, as long as clusters are independent.
+    each other, if clusters are independent.
     """
     means = np.asarray(found, np.float64).mean(axis=1)
     return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))

@@ -206,7 +206,7 @@ EXPERIMENT = Experiment(
             marks={"T_c": 1.0},
         ),
         Chart(
-            title="Every identity holds up to rounding",
+            title="Every identity holds up to numerical error",
             by="quantity",
             y="largest violation over all rows",
             lines={"": of(..., τ=...)},

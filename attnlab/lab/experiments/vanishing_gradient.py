@@ -178,7 +178,7 @@ EXPERIMENT = Experiment(
     "64 to .13 at 4,096. With the scale it falls with the length, as √(e/n) for large n and d_k.",
     charts=(
         Chart(
-            title="Unscaled, a tail of rows gets no gradient",
+            title="Unscaled, a tail of rows gets almost no gradient",
             x="norm",
             y="share of rows with ‖J‖ < x",
             lines={name: of(BELOW, scaling=name, keys=_KEYS) for name in ("unscaled", "scaled")},
