@@ -5,7 +5,7 @@ Given its query, a row of standard normal inputs has n independent normal logits
 temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many
 keys, and the entropy is about ln n − β²/2. At lower ones a few keys hold it. In the limit of many keys their weights
 then follow the Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for
-normal logits. Components of ±1, whose products have shorter tails, freeze at d_k = 3.05 ln n. At real n the
+normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k = 3.05 ln n. At real n the
 transition is gradual: curves are exact integrals at each n.
 
 At a fixed β, H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). For a few keys to keep a

@@ -193,8 +193,8 @@ EXPERIMENT = Experiment(
         "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
     },
     lesson="Divide by √d_k if the components have unit variance and mean 0. The factor removes d_k and nothing else. "
-    "Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every row. With "
-    "what variance logits start, the initialisation decides. In this stack depth matters only without a norm.",
+    "Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every row. The "
+    "initialisation decides with what variance logits start. In this stack depth matters only without a norm.",
     charts=(
         Chart(
             title="The scale 1/√d_k keeps the variance at 1",
