@@ -225,7 +225,7 @@ def measured(quantity: Quantity, how: Callable[..., Any] = np.mean, **where: Any
 
 
 def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:
-    """Mean of `found`, (clusters, members), and its standard error: the standard deviation of cluster means over √clusters.
+    """Mean of `found`, (clusters, members), and its standard error: the deviation of cluster means over √clusters.
 
     A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
     each other, if clusters are independent.
