@@ -5,19 +5,20 @@ The right values follow from the definition. Each input comes from a public repo
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
-from every import every
+from every import every, here, judged
 from numpy.typing import NDArray
 
 from attnlab.backends.call import answer
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
-from attnlab.errors import Declined
+from attnlab.errors import Declined, FieldError
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.workload import OUTPUT
+from attnlab.workload.workload import OUTPUT, Workload
 
 Array = NDArray[Any]
 #: our own files that go through the keys in blocks: nothing of a hidden key reaches their answers
@@ -100,6 +101,45 @@ def test_inputs_of_public_reports_are_answered_rightly(name: str) -> None:
             if what == OUTPUT and right is not None:
                 wanted = np.reshape(right, (1, 1, -1, 1)) if np.ndim(right) < 2 else right
                 np.testing.assert_allclose(result, wanted, rtol=1e-5, err_msg=case)
+
+
+#: the same as workloads, as they are typed for a race: the inputs are drawn
+RACED: tuple[dict[str, Any], ...] = (
+    {"queries": 2, "keys": 3, "causal": "top_left"},
+    {"queries": 7, "keys": 7, "head_dim": 1, "causal": "top_left", "distribution": "below_minus_50000"},
+    {"queries": 1, "keys": 9, "causal": "top_left"},
+    {"batch": 2, "queries": 4, "keys": 6, "key_lengths": (6, 0)},
+    {"queries": 6, "keys": 6, "softcap": 1.0, "mask": "prefix(2)", "bias": "normal"},
+    {"queries": 3, "keys": 5, "softcap": 50.0, "distribution": "above_1000"},
+    {"queries": 150, "keys": 150, "mask": "window(3,3)"},
+    {"queries": 8, "keys": 8, "window": (0, 0)},
+    {"queries": 6, "keys": 4, "causal": "bottom_right"},
+    {"queries": 3, "keys": 50},
+    {"queries": 4, "keys": 64, "distribution": "subnormal"},
+    {"heads": 24, "queries": 65, "keys": 65, "causal": "top_left"},
+    {"heads": 32, "kv_heads": 8, "queries": 8, "keys": 40, "head_dim": 128},
+    {"queries": 1, "keys": 700},
+    {"batch": 2, "queries": 1, "keys": 40, "key_lengths": (7, 33), "storage": "paged"},
+)
+#: what is changed of each: number format, direction, heads, and what else may be asked
+NEIGHBOURS: tuple[dict[str, Any], ...] = (
+    {"dtype": "float16"}, {"direction": "training"}, {"dtype": "bfloat16"}, {"heads": 3, "kv_heads": 3},
+    {"direction": "forward_with_log_sum"}, {"dtype": "float64"}, {"layout": "bshd"}, {"sinks": True},
+    {"bias": "alibi"}, {"head_dim": 40, "value_dim": 24}, {"causal": "bottom_right"},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", every())
+def test_workloads_like_them_are_answered_rightly_by_the_check_of_a_race(name: str) -> None:
+    """And a neighbour of each, another for every backend."""
+    backend, first = here(name), every().index(name)
+    for at, case in enumerate(RACED):
+        for change in ({}, NEIGHBOURS[(first + at) % len(NEIGHBOURS)]):
+            with contextlib.suppress(FieldError, Declined):  # a neighbour may contradict itself
+                workload = Workload(**{"heads": 2, "head_dim": 16, **case, **change})
+                backend.require(workload)
+                found = judged(backend, workload)
+                assert found.passed, f"{workload.label}: {found.reason}"
 
 
 @pytest.mark.parametrize("name", every())
