@@ -10,17 +10,20 @@ import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends, on_request, settings_of
 from attnlab.correctness.answering import SERVE, Held
 from attnlab.processes import Failed, Process
+from attnlab.workload.inputs import Inputs, pack
 from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import DTYPES
-from attnlab.workload.workload import DIRECTIONS, Workload
+from attnlab.workload.workload import DIRECTIONS, OUTPUT, Workload
 
 YES = "yes"
 #: what begins the answer of a backend that does not decline a workload, and was not run on it
@@ -29,6 +32,8 @@ DECLARED = "declared, not run"
 FAULT = "FAULT: "
 #: a first call may compile; an import that takes longer than the second is told as one that hangs
 _SECONDS, _IMPORT_SECONDS = 300.0, 60.0
+#: of two that are scores in float16, one after the other; 2^16 is beyond its largest number
+_POWERS = range(8, 25)
 #: what features are added to: the smallest shape that kernels made for real models take
 BASE = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64)
 PLAIN, BLOCK = "no mask", "multi-head block"
@@ -86,6 +91,7 @@ class Support:
     """What one backend supports on one device; `unavailable` says why nothing could be asked.
 
     versions : of the libraries that answered. answers : by feature, direction and number format `YES`, or why not.
+    hidden : what becomes of a NaN in a key or value that the mask hides. largest : the largest score in float16.
     """
 
     backend: str
@@ -93,6 +99,8 @@ class Support:
     versions: Mapping[str, str] = field(default_factory=dict)
     unavailable: str | None = None
     answers: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+    hidden: str = ""
+    largest: str = ""
 
     @property
     def faults(self) -> int:
@@ -132,11 +140,52 @@ def support(
                     found[dtype] = str(nothing)
                 except Failed as fault:
                     found[dtype] = str(fault) if fault.kind == "declined" else f"{FAULT}{fault}"
-        return Support(name, device, held.said["versions"], None, answers)
+        ways = {"hidden": _hidden, "largest": _largest} if only is None and not slow else {}
+        measured = {what: way(partial(_output, held, device)) for what, way in ways.items()}
+        return Support(name, device, held.said["versions"], None, answers, **measured)
     except Failed as fault:
         return Support(name, device, unavailable=str(fault))
     finally:
         held.end()
+
+
+def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any] | None:
+    """The answer to these arrays; None where there is none."""
+    plain, packed = pack(Inputs.of(*arrays, **asked))
+    how: dict[str, Any] = {"device": device, "direction": "forward", "layouts": []}
+    try:
+        reply = held.process.ask("answer", seconds=_SECONDS, plain=plain, arrays=list(packed), **how)
+    except Failed:
+        return None
+    return np.asarray(reply["results"][OUTPUT])
+
+
+def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
+    """What becomes of a NaN behind the last key of a padded batch and after a causal mask's diagonal: key, then value.
+
+    It stands right behind what is seen, in the same block of keys, and far behind.
+    """
+    found = []
+    for what, asked in itertools.product((1, 2), ({"key_lengths": [70]}, {"causal": "top_left"})):
+        arrays = [np.ones((1, 1, keys, 64), np.float32) for keys in (70, 140, 140)]
+        arrays[what][:, :, [70, 139]] = np.nan
+        answer = output(*arrays, **asked)
+        found += [] if answer is None else [bool(np.isnan(answer).any())]
+    return "" if not found else "comes out" if any(found) else "stays hidden"
+
+
+def _largest(output: Callable[..., NDArray[Any] | None]) -> str:
+    """The largest power of two that is right as a score in float16, at scale 1, against one of 15/16 of it."""
+    right = 0
+    for power in _POWERS:
+        ones, half = np.ones((1, 1, 2, 64), np.float32), (power - 6) // 2
+        key = ones * np.float32(2) ** (power - 6 - half) * np.float32([1, 15 / 16])[:, None]
+        value = ones * np.float32([1, 0])[:, None]
+        answer = output(ones * np.float32(2) ** half, key, value, scale=1.0, dtype="float16")
+        if answer is None or not np.isclose(answer, 1, atol=0.01).all():
+            break
+        right = 2**power
+    return "" if not right else f"over {right:,}" if power == _POWERS[-1] else f"{right:,}"
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,10 @@ def weigh(
     error, dtype = answer - truth, expected.dtype
     budget, mantissa = (expected.classes[FULL], 1.0) if exact else (expected.lenient, expected.mantissa)
     relative, allowed = relative_error(error, truth), allowance(budget) * mantissa
-    rms = np.maximum(budget.rms, max(float_format(dtype).smallest_subnormal, _LEAST)) * mantissa
+    # below the smallest normal number inside a processor may take 0 for it
+    inner = float_format("float64" if dtype == "float64" else "float32")
+    least = max(float_format(dtype).smallest_subnormal, inner.smallest_normal, _LEAST)
+    rms = np.maximum(budget.rms, least) * mantissa
     shared = () if exact else expected.shared
     gain, scale = (directed(error, one, rms, shared) for one in (truth, expected.lenient.tilt))
     along: Along = (

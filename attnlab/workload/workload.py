@@ -226,6 +226,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         written = vars(self)  # it is frozen once it is made
+        for one in fields(self):  # msgspec leaves out what is not in a file
+            written.setdefault(one.name, one.default)
         written.update(derived({name: written[name] for name in _SIZES}, _MOST))
         positions = self.batch * max(self.queries, self.keys)
         if positions > _MOST_POSITIONS:

@@ -177,6 +177,8 @@ def test_labels_tell_workloads_apart_and_json_keeps_them(one: Workload, other: W
 def test_defaults_are_resolved_at_once_and_an_unknown_field_is_refused() -> None:
     assert Workload(head_dim=16) == Workload(head_dim=16, value_dim=16, scale=0.25)
     assert Workload(heads=16, d_model=768).head_dim == 48
+    written = Workload(heads=2).to_dict()
+    assert all(Workload.from_dict({name: one}) for name, one in written.items()), "a file may leave out any"
     with pytest.raises(ValueError, match="unknown key 'windows'; did you mean window"):
         Workload.from_dict({"windows": 8})
 
