@@ -74,18 +74,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def yes(held: bool) -> str:
-    """Whether a promise is kept, in a table."""
-    return "yes" if held else "**NO**"
-
-
-def attnlab(*words: str, folder: str | None = None) -> tuple[float, subprocess.CompletedProcess[str]]:
-    """Seconds of a command as typed, start-up included, and what came of it."""
-    started = time.monotonic()
-    done = subprocess.run([*ATTNLAB, *words], capture_output=True, text=True, cwd=folder)
-    return time.monotonic() - started, done
-
-
 @contextmanager
 def load_beside(kind: str) -> Iterator[None]:
     """A process that disturbs in the way that `LOADS` names, as long as the context lasts."""

@@ -37,42 +37,32 @@ Trial = Mapping[str, Any]
 # -- what a tool's figures claim to a reader --------------------------------------------------------------------------
 
 
-def _sign(first: float, second: float) -> int:
+def sign(first: float, second: float) -> int:
     return (second > first) - (second < first)
-
-
-def smaller(trial: Trial) -> int:
-    """the smaller time wins"""
-    return _sign(1.0, trial["ratio"])
-
-
-def beyond_threshold(trial: Trial) -> int:
-    """the smaller time wins where the two differ by over 5 %, a threshold that people set for alarms"""
-    return smaller(trial) if max(trial["ratio"], 1 / trial["ratio"]) > 1.05 else 0
 
 
 def quartiles_apart(trial: Trial) -> int:
     """the smaller median wins where the ranges between the quartiles do not overlap"""
     first, second = trial["first"], trial["second"]
     apart = first["q3"] < second["q1"] or second["q3"] < first["q1"]
-    return _sign(first["median"], second["median"]) if apart else 0
+    return sign(first["median"], second["median"]) if apart else 0
 
 
 def trimmed_medians(trial: Trial) -> int:
     """the medians differ as `Compare` prints them after `trim_significant_figures()`"""
     sides = trial["first"], trial["second"]
     digits = min(side["significant_figures"] for side in sides)
-    return _sign(*(float(f"{side['median']:.{digits - 1}e}") for side in sides))
+    return sign(*(float(f"{side['median']:.{digits - 1}e}") for side in sides))
 
 
 def significant(trial: Trial) -> int:
     """`pyperf compare_to` finds the means significantly different (its t-test)"""
-    return smaller(trial) if trial["significant"] else 0
+    return sign(1.0, trial["ratio"]) if trial["significant"] else 0
 
 
-def significant_beyond(trial: Trial) -> int:
-    """that, and the means differ by 5 % or more"""
-    return beyond_threshold(trial) if trial["significant"] else 0
+def smaller(trial: Trial) -> int:
+    """the smaller time in the plot wins"""
+    return sign(1.0, trial["ratio"])
 
 
 def verdict(trial: Trial) -> int:
@@ -80,13 +70,13 @@ def verdict(trial: Trial) -> int:
     return {"faster": -1, "slower": 1}.get(trial["verdict"], 0)
 
 
-#: by tool the ways to read it, whose docstrings are told; the first of each is in the figure
-RULES: dict[str, dict[str, Callable[[Trial], int]]] = {
-    "pytest-benchmark": {"reads the table": quartiles_apart, "median:5%": beyond_threshold},
-    "torch.utils.benchmark": {"reads the table": trimmed_medians, "IQRs apart": quartiles_apart},
-    "pyperf": {"compare_to": significant, "--min-speed=5": significant_beyond},
-    "perfplot": {"reads the plot": smaller, "by over 5 %": beyond_threshold},
-    "attnlab": {"verdict": verdict},
+#: how each tool is read; the docstrings are told
+RULES: dict[str, Callable[[Trial], int]] = {
+    "pytest-benchmark": quartiles_apart,
+    "torch.utils.benchmark": trimmed_medians,
+    "pyperf": significant,
+    "perfplot": smaller,
+    "attnlab": verdict,
 }
 
 
@@ -128,9 +118,7 @@ def told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
         [(p.name, f"`{p.first}`", f"`{p.second}`", f"h={p.heads}, n={p.length}", p.truth) for p in PAIRS],
     )
     yield "## How each tool was read"
-    yield "\n".join(
-        f"- **{tool}**, {name}: {rule.__doc__}." for tool in tools for name, rule in RULES[tool].items()
-    )
+    yield "\n".join(f"- **{tool}**: {RULES[tool].__doc__}." for tool in tools)
     yield (
         "A claim in A/A is false. In A/B it is right or wrong by the truth's side of 1. “Off by” is "
         "exp|ln(ratio / truth)| − 1."
@@ -138,41 +126,37 @@ def told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
     for condition, title in CONDITIONS.items():
         if here := [one for one in trials if one["condition"] == condition]:
             yield f"## Machine {title}"
-            yield from _condition_told(here, tools)
-
-
-def _condition_told(trials: Sequence[Trial], tools: Sequence[str]) -> Iterator[str]:
-    """The scores of each tool and each way to read it, and the ratios that it told."""
-    head = ("tool", "read by", "false claims in A/A", "A/A: off by, median", "95th percentile")
-    head += ("A/B: off the truth by, median", "winner right", "wrong", "no claim", "seconds", "failed")
-    rows: list[Sequence[object]] = []
-    for tool in tools:
-        every = [one for one in trials if one["tool"] == tool]
-        aa, ab = of(every, truth=1.0), [one for one in of(every) if one["truth"] != 1]
-        off = [quantile(off_truth(some), part) for some, part in ((aa, 0.5), (aa, 0.95), (ab, 0.5))]
-        seconds = f"{quantile([one['spent_s'] for one in every], 0.5):.1f}"
-        for name, claim in RULES[tool].items():
-            right = [claim(one) * _sign(1.0, one["truth"]) for one in ab]
-            claims = f"{sum(claim(one) != 0 for one in aa)} of {len(aa)}"
-            counts = (f"{right.count(1)} of {len(ab)}", right.count(-1), right.count(0))
-            ends = (seconds, len(every) - len(aa + ab))
-            rows.append((tool, name, claims, *map(percent, off), *counts, *ends))
-    yield table(head, rows)
-    yield "Ratios, second over first: median (range)."
-    rows = []
-    for pair in PAIRS:
-        cells = []
-        for tool in tools:
-            mine = of(trials, pair=pair.name, tool=tool)
-            ratios = [one["ratio"] for one in mine if one["ratio"] is not None]
-            span = f"{quantile(ratios, 0.5):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "–"
-            cells.append(span)
-        rows.append((pair.name, f"{pair.truth:.3f}", *cells))
-    yield table(("pair", "truth", *tools), rows)
-    ours = of(trials, tool="attnlab")
+            yield table(HEAD, [row(here, tool) for tool in tools])
+    none, ours = (
+        sum(one["ratio_low"] is None for one in of(trials, tool="attnlab")),
+        of(trials, tool="attnlab"),
+    )
     if none := sum(one["ratio_low"] is None for one in ours):
-        why = "too few turns had a core to themselves"
-        yield f"attnlab gave no interval and no verdict in {none} of {len(ours)}: {why}."
+        yield f"attnlab gave no interval and no verdict in {none} of {len(ours)}: too few quiet turns."
+
+
+HEAD = (
+    "tool",
+    "false claims in A/A",
+    "A/A: off by, median",
+    "95th percentile",
+    "A/B: off the truth by, median",
+)
+HEAD += ("ratios in A/B, median (range)", "winner right", "wrong", "no claim", "seconds", "failed")
+
+
+def row(trials: Sequence[Trial], tool: str) -> tuple[object, ...]:
+    """The scores of a tool on a machine in one condition, and the ratios that it told."""
+    every, claim = [one for one in trials if one["tool"] == tool], RULES[tool]
+    aa, ab = of(every, truth=1.0), [one for one in of(every) if one["truth"] != 1]
+    off = (percent(quantile(off_truth(some), part)) for some, part in ((aa, 0.5), (aa, 0.95), (ab, 0.5)))
+    ratios = [one["ratio"] for one in ab if one["ratio"] is not None]
+    span = f"{quantile(ratios, 0.5):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "–"
+    right = [claim(one) * sign(1.0, one["truth"]) for one in ab]
+    claims = f"{sum(claim(one) != 0 for one in aa)} of {len(aa)}"
+    counts = (f"{right.count(1)} of {len(ab)}", right.count(-1), right.count(0))
+    seconds = f"{quantile([one['spent_s'] for one in every], 0.5):.1f}"
+    return (tool, claims, *off, span, *counts, seconds, len(every) - len(aa + ab))
 
 
 def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
@@ -182,7 +166,7 @@ def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     for number, condition in enumerate(conditions):
         shift, colour = 0.34 * (number - (len(conditions) - 1) / 2), (figures.BLUE, figures.ORANGE)[number]
         for row, tool in enumerate(tools):
-            mine, claim = of(trials, tool=tool, condition=condition), next(iter(RULES[tool].values()))
+            mine, claim = of(trials, tool=tool, condition=condition), RULES[tool]
             claims = [claim(one) != 0 for one in of(mine, truth=1.0)]
             place, share = row + shift, sum(claims) / max(len(claims), 1)
             left.barh(place, share, 0.3, color=colour, label=None if row else CONDITIONS[condition])
@@ -252,7 +236,8 @@ def main() -> None:
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
         "![False claims and ratio errors of each tool](figures/peers.png)",
-        "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + ".",
+        "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + "."
+        f" This page was made with attnlab {version('attnlab')}; an older one raced otherwise.",
         *told(trials, tools),
     ]
     title, last = "The same work by other benchmark tools", max(one["at"] for one in trials)

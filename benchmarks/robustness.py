@@ -17,6 +17,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,10 @@ from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import DIRECTIONS, STORAGES, Workload
 
-sys.path.append(str(REPOSITORY / "tests" / "robustness"))
+sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("robustness", "implementations", "")]
 
 from matrix import FAULTS, GOOD, PHASES, contender, expected, race_all
+from test_public_cases import NEIGHBOURS, RACED
 
 #: of the workloads that cheats are raced on
 SEEDS = 3
@@ -124,12 +126,12 @@ def _by(result: Result) -> str:
 
 
 def honest(asked: Namespace) -> Iterator[Figures]:
-    """Honest backends, raced on drawn workloads: none is to be refused"""
+    """Honest backends, raced on workloads of public bug reports, then on drawn ones: none is to be refused"""
     names, wrong, generator = unasked(), list[str](), random.Random(0)
     counts: Counter[str] = Counter()
     with Conductor(parse_all(names), limits=SHORT, memory=False) as conductor:
         for number in itertools.count():
-            workload = _drawn(generator, number)
+            workload = _public(number) if number < 2 * len(RACED) else _drawn(generator, number)
             for one in conductor.race(workload) if workload else ():
                 counts[one.outcome] += 1
                 wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
@@ -138,6 +140,15 @@ def honest(asked: Namespace) -> Iterator[Figures]:
             if counts["measured"] >= asked.races:
                 break
     yield {"backends": len(names), "told": dict(counts), "wrong": wrong}
+
+
+def _public(number: int) -> Workload | None:
+    """One of `RACED`, or a neighbour of it; None where that contradicts itself."""
+    at, further = divmod(number, 2)
+    change = NEIGHBOURS[at % len(NEIGHBOURS)] if further else {}
+    with suppress(ValueError):
+        return Workload(**{"heads": 2, "head_dim": 16, **RACED[at], **change})
+    return None
 
 
 def _drawn(generator: random.Random, seed: int) -> Workload | None:
@@ -161,10 +172,9 @@ def _drawn(generator: random.Random, seed: int) -> Workload | None:
         "layout": generator.choice(("bhsd", "bshd")),
     }
     sizes = {"heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys, "head_dim": 32}
-    try:
+    with suppress(ValueError):
         return Workload(**sizes, **drawn, **further, seed=seed)
-    except ValueError:
-        return None
+    return None
 
 
 def leaks(asked: Namespace) -> Iterator[Figures]:

@@ -1,6 +1,6 @@
 """Are verdicts true, and do they repeat? False claims, planted slow-downs found, and the same command many times.
 
-``python benchmarks verdicts [aa power leads repeats] [--beside idle|cpu|memory] [--trials 40] [--out DIR]``, on a
+``python benchmarks verdicts [aa power repeats] [--beside idle|cpu|memory] [--trials 40] [--out DIR]``, on a
 machine that does nothing else. Every result is appended to DIR/verdicts.jsonl as soon as it is there, and an
 interrupted benchmark goes on where it stopped; DIR/verdicts.md is written whole from that file. A trial takes twenty
 seconds, one of `aa` a minute.
@@ -27,8 +27,6 @@ TWINS = ("numpy_blocked", "numpy_vectorized", "torch_eager", "torch_sdpa", "torc
 #: about 3 ms a call on two cores of 2026
 THREE_MS = Workload(heads=8, queries=512, keys=512)
 SLOWED = ("torch_sdpa", "torch_sdpa[slowed=3]")
-#: pairs of which the second is slower by far more than a fifth, also where both are disturbed alike
-LEADS = (("torch_sdpa", "torch_eager"), ("torch_sdpa", "numpy_vectorized"))
 SHAPES = ((4, 1024), (16, 256), (1, 2048))
 REPEATED = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
 
@@ -61,8 +59,6 @@ def cases(section: str) -> Iterator[tuple[tuple[str, ...], Workload]]:
         yield from (((name,) * 6, Workload(heads=4, queries=n, keys=n)) for name in TWINS for n in LENGTHS)
     elif section == "power":
         yield SLOWED, THREE_MS
-    elif section == "leads":
-        yield from ((pair, Workload(heads=8, queries=n, keys=n)) for pair in LEADS for n in LENGTHS)
     else:
         yield from ((REPEATED, Workload(heads=h, queries=n, keys=n)) for h, n in SHAPES)
 
@@ -72,7 +68,7 @@ def told(store: Store) -> Iterator[str]:
     rows = pd.DataFrame(store.rows)
     for section, some in rows.groupby("section", sort=False):
         if section != "repeats":
-            right = {"aa": None, "power": Kind.SLOWER, "leads": Kind.SLOWER}[str(section)]
+            right = Kind.SLOWER if section == "power" else None
             yield f"## {TITLES[str(section)]}"
             yield table(
                 HEAD, [_row(key, ones, right) for key, ones in some.groupby(["beside", "names", "n"])]
@@ -97,7 +93,6 @@ def told(store: Store) -> Iterator[str]:
 TITLES = {
     "aa": "One contender against itself, entered six times: faster or slower is a false claim",
     "power": f"A known slow-down: `{SLOWED[1]}` against `{SLOWED[0]}`",
-    "leads": "A lead of far more than 20 %",
     "repeats": f"The same command many times: {', '.join(REPEATED)}",
 }
 HEAD = (

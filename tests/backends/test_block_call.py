@@ -46,9 +46,7 @@ def written_out(problem: Inputs) -> np.ndarray:
 @pytest.mark.parametrize("projection", PROJECTIONS)
 @pytest.mark.parametrize("name", ["numpy_vectorized", "torch_sdpa"])
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_every_projection_around_every_core_is_the_formula(
-    variant: dict[str, Any], name: str, projection: str
-) -> None:
+def test_every_projection_around_every_core_is_the_formula(variant, name, projection) -> None:
     """In float64, to rounding; in two array libraries."""
     workload = SMALL.with_(**variant)
     backend, problem = load(name), inputs_of(workload)

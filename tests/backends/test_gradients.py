@@ -70,9 +70,7 @@ RAISING = "raise NotImplementedError('no way back here')"
     ],
     ids=["cut off", "an array alone", "no backward pass", "refused before"],
 )
-def test_a_backend_without_a_way_back_says_so(
-    tmp_path: Path, body: str, raised: type[Exception], message: str
-) -> None:
+def test_a_backend_without_a_way_back_says_so(tmp_path, body, raised, message) -> None:
     with pytest.raises(raised, match=message):
         attnlab.gradients("mine", Q, K, V, G, folders=written(tmp_path, body + "\n"))
 

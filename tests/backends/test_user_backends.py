@@ -58,19 +58,6 @@ def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
         load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
 
 
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        ("torch_mah", r"did you mean torch_mha( or \w+)*\?$"),
-        ("torch_abc", "there are: array_api, "),
-        ("", "there are: array_api, "),
-    ],
-)
-def test_an_unknown_name_gets_its_near_names_or_all(typed: str, told: str) -> None:
-    with pytest.raises(ValueError, match=f"no backend is called '{typed}'; {told}"):
-        load(typed)
-
-
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
     """By a built-in, or by a file in another folder."""
     with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
@@ -149,9 +136,7 @@ def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str]
         ({}, {"causal", "bias", "enable_gqa"}, {"causal": False, "bias": None, "enable_gqa": False}),
     ],
 )
-def test_a_keyword_is_given_what_it_says(
-    asked: dict[str, Any], taken: set[str], given: dict[str, Any]
-) -> None:
+def test_a_keyword_is_given_what_it_says(asked, taken, given) -> None:
     """And what rests has its resting value."""
     seen: dict[str, Any] = {}
     of(lambda q, k, v, **rest: seen.update(rest), options=frozenset(taken)).bind(SMALL.with_(**asked))()

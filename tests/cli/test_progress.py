@@ -37,9 +37,7 @@ def shown(
     return file.getvalue()
 
 
-def test_a_terminal_shows_the_workload_its_lap_and_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_the_workload_its_lap_and_the_time_left(monkeypatch, tmp_path) -> None:
     text = shown(monkeypatch, tmp_path, terminal=True, TERM="xterm")
     assert all(one in text for one in ("b1 h8 n512", "1/2", "lap 2", "0:00 left", "another program is here"))
     assert "round 3, [bold]visit 1 and more" in text and "\x1b[31mround" not in text
@@ -57,9 +55,7 @@ def test_the_time_left_is_right_within_30_percent_from_the_second_lap_on() -> No
 
 
 @pytest.mark.parametrize("variables", [{}, {"CI": "true", "TERM": "xterm"}, {"TERM": "dumb"}])
-def test_a_log_has_a_line_a_stage(
-    variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_log_has_a_line_a_stage(variables, monkeypatch, tmp_path) -> None:
     lines = shown(monkeypatch, tmp_path, terminal=bool(variables), **variables).splitlines()
     told = ["[0/2] b1 h8 n512", "[1/2] b1 h8 n512", "another program is here"]
     assert [line.split(" (")[0] for line in lines] == told

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import pytest
 from synthetic import synthetic
 from typed import status
 
 
-def test_a_stored_run_is_shown_as_data_and_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stored_run_is_shown_as_data_and_reported(tmp_path, capsys) -> None:
     """Showing writes nothing. The report here is of a run without results, which has no figures to draw."""
     stored, out = tmp_path / "run", tmp_path / "other"
     stored.mkdir()

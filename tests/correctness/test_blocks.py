@@ -47,19 +47,6 @@ def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, lea
         assert found.ratio > least
 
 
-@pytest.mark.parametrize("name", ["torch_mha", "torch_eager", "numpy_vectorized"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("case", ["memory", "padded"])
-def test_every_honest_block_passes(case: str, dtype: str, name: str) -> None:
-    """Cores that store scores or weights, and PyTorch's module, whose fast path stores before it adds the bias."""
-    workload = CASES[case].with_(dtype=dtype)
-    refusal = load(name).declines(workload)
-    if refusal:
-        pytest.skip(refusal.reason)
-    found = judged(workload, name)
-    assert found.passed, found.reason
-
-
 # -- faults
 
 

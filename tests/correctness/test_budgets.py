@@ -46,12 +46,6 @@ def test_rows_are_those_of_the_whole(feature: str) -> None:
         np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
 
 
-def test_a_row_that_sees_no_key_has_the_output_0_without_error() -> None:
-    empty = theory.error_budget(drawn("bfloat16", **FEATURES["a row without keys"]))
-    for zero in (empty.output, empty.rms):
-        assert (zero[:, :, 7] == 0).all()
-
-
 #: right ways of rounding, and the classes of output and of gradients that they are of
 KINDS = {
     "float64 inside": ("full precision inside", "full precision inside"),
@@ -81,22 +75,6 @@ def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind:
             assert (0.5 if chosen != "scores rounded" else 0.25) < ratio < 1.2, name
 
 
-@pytest.mark.parametrize("dtype", HALVES)
-def test_the_classes_are_told_apart_and_nest(dtype: str) -> None:
-    problem = drawn(dtype, 9, queries=150, keys=200, dim=64, scale=0.125)
-    budgets = theory.precision_classes(problem)
-    for kind, (name, _) in KINDS.items():
-        if name is not None and kind != "softmax written out":
-            output = RIGHT[kind](problem)["output"].astype(np.float64)
-            exact = budgets[name].output
-            error = np.linalg.norm(output - exact) / np.linalg.norm(exact)
-            assert theory.classify(float(error), budgets) == name
-    assert theory.classify(1.0, budgets) is None
-    for budget in theory.gradient_budgets(problem):
-        sizes = [budget.restricted_to(*sources).relative for sources in theory.GRADIENT_CLASSES.values()]
-        assert sizes == sorted(sizes)
-
-
 @pytest.mark.parametrize(
     ("n", "d", "std", "mean"), [(64, 8, 1, 0), (256, 64, 8, 0), (600, 32, 1, 0), (128, 64, 1, 3)]
 )
@@ -114,29 +92,6 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     ratio = np.linalg.norm(o - budget.output) / np.linalg.norm(budget.output) / budget.relative
     slack = 3 * budget.relative_scatter
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
-
-
-def test_keys_whose_neighbours_are_alike_have_the_error_of_their_own_partial_sums() -> None:
-    """As in a text: values of one sign first and of the other later sum to little by way of much, and that is rounded.
-
-    In another order the same sums wander less; independent values get what they got.
-    """
-    rng = np.random.default_rng(7)
-    n, d = 512, 16
-    q, k, drawn_v = (rng.standard_normal((1, 1, n, d)) for _ in range(3))
-    v = drawn_v * 0.1 + np.sign(np.arange(n) - n / 2 + 0.5)[:, None]
-    q, k, v = (one.astype(np.float32) for one in (0.1 * q, k, v - v.mean(axis=-2, keepdims=True)))
-    s = q @ np.swapaxes(k, -1, -2) / np.float32(4)
-    p = np.exp(s - s.max(axis=-1, keepdims=True))
-    p = (p / p.sum(axis=-1, keepdims=True)).astype(np.float32)
-    o = sum((p[..., j, None] * v[:, :, None, j] for j in range(n)), np.zeros(1, np.float32))
-    budget = theory.error_budget(Inputs.of(q, k, v, dtype="float32")).restricted_to("output", "inner")
-    far = np.abs(o - budget.output) / budget.rms
-    assert far.max() < 6
-    assert np.sqrt((far**2).mean()) > 0.5
-    mixed = rng.permutation(n)
-    shuffled = Inputs.of(q, k[:, :, mixed], v[:, :, mixed], dtype="float32")
-    assert budget.relative > 3 * theory.error_budget(shuffled).relative
 
 
 # -- what is refused

@@ -96,9 +96,7 @@ def test_a_wrong_number_format_hides_no_other(tmp_path: Path) -> None:
     assert [(dtype, word) for dtype, word, _ in found.lines] == [("float32", "WRONG"), ("float16", "right")]
 
 
-def test_a_file_that_does_not_load_is_not_called_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_does_not_load_is_not_called_wrong(tmp_path, capsys) -> None:
     for text in ("this is no Python", "import os\nos._exit(3)"):
         (tmp_path / "mine.py").write_text(text)
         with pytest.raises(SystemExit, match="1"):

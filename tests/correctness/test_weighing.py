@@ -58,9 +58,7 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
         ("infinity in 16", 1.0, 1.0, np.s_[1, 2, 7], np.inf),
     ],
 )
-def test_a_fault_is_told_by_what_it_looks_like(
-    said: str, scale: float, gain: float, where: Any, number: float
-) -> None:
+def test_a_fault_is_told_by_what_it_looks_like(said, scale, gain, where, number) -> None:
     """In one line, which survives JSON; facts come before statistics."""
     posed = inputs_of(WORKLOAD)
     output = gain * whole(posed.with_(scale=posed.scale * scale), WORKLOAD.dtype)["output"]

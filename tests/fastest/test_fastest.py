@@ -184,9 +184,7 @@ def test_scores_in_float16_never_answer(tmp_path: Path) -> None:
     ("seconds", "rounds", "why"),
     [({"torch_eager": 10.0, "torch_sdpa_math": 20.0}, 15, "was not measured"), (BOTH, 2, "decidedly")],
 )
-def test_a_run_that_does_not_decide_it_changes_nothing(
-    seconds: dict[str, float], rounds: int, why: str, tmp_path: Path
-) -> None:
+def test_a_run_that_does_not_decide_it_changes_nothing(seconds, rounds, why, tmp_path) -> None:
     run = raced(tmp_path, seconds, visits=min(rounds, 5) // 2, rounds=rounds)
     found = answered(attnlab.fastest(run), *tensors())
     assert found.backend == "torch_sdpa" and why in found.why
@@ -208,16 +206,10 @@ def test_a_run_that_cannot_serve_is_refused(tmp_path: Path) -> None:
         ({"contenders": {"torch_sdpa": {"versions": {"torch": "1.0"}}}}, r"with PyTorch 1\.0"),
     ],
 )
-def test_another_machine_is_told_once_and_nothing_is_sent(
-    environment: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_another_machine_is_told_once_and_nothing_is_sent(environment, said, tmp_path) -> None:
     run = raced(tmp_path)
     run.environment = environment
     with pytest.warns(UserWarning, match=said):
         found = attnlab.fastest(run)
     assert answered(found, *tensors()).backend == "torch_sdpa"
     assert answered(attnlab.fastest(run, elsewhere=True), *tensors()).backend == "torch_eager"
-
-
-def test_the_public_functions_keep_their_names_beside_modules_that_have_them_too() -> None:
-    assert attnlab.fastest is attnlab.fastest and attnlab.backends() == attnlab.backends()

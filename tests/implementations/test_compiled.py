@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,24 +48,6 @@ def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("changes", "kernel"),
-    [
-        ({}, "_scaled_dot_product_flash_attention_for_cpu, called by Inductor"),
-        ({"queries": 300, "keys": 300}, "_scaled_dot_product_flash_attention_for_cpu, called by Inductor"),
-        ({"softcap": 5.0}, "bmm + loops of Inductor"),
-    ],
-    ids=["shapes left open", "for its own shapes", "not recognised"],
-)
-def test_what_inductor_makes_of_the_formula_is_attested(changes: dict[str, Any], kernel: str) -> None:
-    """The fused kernel where it recognises attention, else matrix products and loops of its own."""
-    backend = load("torch_compile")
-    call = backend.bind(SMALL.with_(**changes))
-    call()
-    assert backend.open("cpu").attest(call) == kernel
-
-
-@pytest.mark.thorough
 def test_keys_that_flex_attention_reads_past_are_declined_as_long_as_it_does() -> None:
     """Arrays lie between NaN, so that it shows. Where this fails on AVX2, PyTorch is mended: decline no more."""
     backend, workload = load("torch_flex"), SMALL.with_(queries=8, keys=8)
@@ -98,16 +79,3 @@ def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None
         expected = load("torch_eager").bind(workload)()
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
     assert compiled_so_far() - before == 10
-
-
-@pytest.mark.thorough
-def test_gradients_alone_are_declined_and_a_training_step_is_not() -> None:
-    """PyTorch refuses a second backward pass through memory that the first one gave up."""
-    backend = load("torch_compile")
-    reason = backend.declines(SMALL.with_(direction="backward"))
-    assert reason is not None and "training can" in reason.reason
-    workload = SMALL.with_(direction="training")
-    call = backend.bind(workload)
-    for found in (call(), call()):
-        for one, right in zip(found, load("torch_eager").bind(workload)(), strict=True):
-            np.testing.assert_allclose(one, right, rtol=1e-4, atol=1e-5)

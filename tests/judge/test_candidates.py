@@ -26,9 +26,7 @@ MODEL = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, q
         (MODEL, ("model", "ModelNew", "torch")),
     ],
 )
-def test_each_form_is_recognised_without_running_it(
-    source: str, found: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_each_form_is_recognised_without_running_it(source, found, tmp_path) -> None:
     file = tmp_path / "one.py"
     file.write_text(source + "raise SystemExit('it must not be run')\n")
     one = read_candidate(file)

@@ -72,9 +72,7 @@ THREE = ("numpy_vectorized", "torch_eager", "torch_sdpa")
         *((name, dtype, 1.0, False) for name in THREE for dtype in UNIT_ROUNDOFF),
     ],
 )
-def test_backends_and_formats_agree_with_direct_sums(
-    name: str, dtype: str, scale: float, causal: bool
-) -> None:
+def test_backends_and_formats_agree_with_direct_sums(name, dtype, scale, causal) -> None:
     q, k = round_to(normal(1, 2, 24, 64), dtype), round_to(normal(1, 2, 40, 64), dtype)
     assert_agrees(name, q, k, scale, dtype, causal=causal)
 
@@ -111,9 +109,7 @@ ROWS = np.ones((1, 1, 2, 3))
         (ROWS, ROWS, {"backend": lambda q, k, v, **rest: np.nan * v}, "the output must be finite"),
     ],
 )
-def test_what_cannot_be_observed_is_refused(
-    q: np.ndarray, k: np.ndarray, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_observed_is_refused(q, k, options, message) -> None:
     asked = {"backend": "numpy_vectorized", "scale": 1.0, **options}
     with pytest.raises(ValueError, match=message):
         observe(asked.pop("backend"), q, k, **asked)

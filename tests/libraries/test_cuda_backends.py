@@ -10,12 +10,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from types import ModuleType
-from typing import Any
-from unittest.mock import Mock
 
 import fake_kernels
 import pytest
-import torch
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import load
@@ -62,9 +59,7 @@ def on_the_cpu(backend: Backend, file: ModuleType) -> Backend:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("name", NAMES)
-def test_all_that_it_does_not_decline_passes_the_gate(
-    name: str, dtype: str, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_that_it_does_not_decline_passes_the_gate(name, dtype, loaded, monkeypatch) -> None:
     """Layouts, grouped heads, alignments, windows, soft caps, ALiBi, scales of any sign, and gradients."""
     backend, file = loaded(name)
     if name == "flashinfer":
@@ -76,18 +71,6 @@ def test_all_that_it_does_not_decline_passes_the_gate(
         assert not found.asked and "computes in float16 and bfloat16 only" in found.refusal["forward"]
     else:
         assert found.asked > 30
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_flash_attn_is_as_deterministic_as_pytorch_is_told_to_be(
-    wanted: bool, loaded: Loaded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend, file = loaded("flash_attn")
-    called = Mock(side_effect=file.flash_attn.flash_attn_func)
-    monkeypatch.setattr(file.flash_attn, "flash_attn_func", called)
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: wanted)
-    on_the_cpu(backend, file).bind(HALF.with_(device="cpu"))()
-    assert called.call_args.kwargs["deterministic"] is wanted
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,9 +99,7 @@ def test_on_the_cpu_it_is_declined(name: str, loaded: Loaded) -> None:
         ("sageattention", {"keys": 32, "causal": "top_left"}, "as many queries as keys"),
     ],
 )
-def test_what_its_kernels_lack_is_declined_with_the_reason(
-    name: str, asked: dict[str, Any], reason: str, loaded: Loaded
-) -> None:
+def test_what_its_kernels_lack_is_declined_with_the_reason(name, asked, reason, loaded) -> None:
     _, file = loaded(name)
     said = file.declines(HALF.with_(**asked))
     assert said is not None and reason in said[1]

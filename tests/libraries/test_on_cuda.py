@@ -75,9 +75,7 @@ def test_a_forced_kernel_is_the_one_that_ran(device: Any, name: str) -> None:
 
 @pytest.mark.parametrize("asked", [{}, {"causal": "bottom_right", "queries": 384}, {"kv_heads": 2}], ids=str)
 @pytest.mark.parametrize("name", ["flash_attn", "xformers", "flashinfer"])
-def test_what_was_written_for_stand_ins_is_so_on_a_device(
-    device: Any, name: str, asked: dict[str, Any]
-) -> None:
+def test_what_was_written_for_stand_ins_is_so_on_a_device(device, name, asked) -> None:
     """Within some roundings of float16, against NumPy in float64."""
     workload = HALF.with_(**asked)
     found = device.to_numpy(on_cuda(name, workload)())
@@ -87,9 +85,7 @@ def test_what_was_written_for_stand_ins_is_so_on_a_device(
 
 
 @pytest.mark.parametrize("length", [512, 2048])
-def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(
-    device: Any, length: int
-) -> None:
+def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(device, length) -> None:
     """Within 1 %, once the workspaces of the matrix products are there."""
     workload = HALF.with_(queries=length, keys=length, dtype="float32")
     call = on_cuda("torch_eager", workload)

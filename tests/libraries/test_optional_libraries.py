@@ -7,7 +7,6 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -54,9 +53,7 @@ def test_what_is_missing_or_fails_on_import_is_told(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("name", [*ATTESTED, "jax_cudnn", *KERNELS])
-def test_a_backend_whose_library_is_missing_says_what_installs_it(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_backend_whose_library_is_missing_says_what_installs_it(name, monkeypatch) -> None:
     """An extra that there is, or one version of a package."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}", raising=False)
@@ -92,41 +89,29 @@ def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str
     ("name", "asked", "reason"),
     [
         ("ggml_flash", {"heads": 3, "bias": "alibi"}, "no power of two, got 3"),
-        ("ggml_flash", {"keys": 4096, "bias": "alibi"}, "exact to 2048, got 4095"),
         ("ggml_flash", {"bias": "normal"}, "would round one in float32"),
         ("ggml_flash", {"softcap": 2.0, "queries": 64, "keys": 100}, "got 100 keys"),
         ("onnxruntime_contrib", {"dtype": "float16"}, "float32 only on the CPU"),
         ("onnxruntime_unfused", {"dtype": "float16"}, "it rounds the scale"),
-        ("ggml_unfused", {"dtype": "float16"}, "rounds the weights to float16"),
         ("executorch", {"key_lengths": (3, 9)}, "one mask for all batch elements and heads"),
-        ("executorch", {"keys": 9}, "got 33 queries and 9 keys"),
         ("vllm_cpu", {"head_dim": 48, "value_dim": 48}, "not for 48"),
         ("vllm_cpu", {"window": (3, 1)}, "this one looks ahead"),
-        ("vllm_cpu", {"keys": 9, "causal": "bottom_right"}, "got 33 queries and 9 keys"),
-        ("vllm_cpu", {"bias": "alibi"}, "it needs a causal mask"),
         ("jax_xla", {"dtype": "float64"}, "softmax in float32"),
-        ("jax_xla", {"dtype": "float16"}, "XLA has not on the CPU"),
-        ("jax_xla", {"value_dim": 8}, "needs value_dim = head_dim, got value_dim 8 and head_dim 32"),
         ("jax_xla", {"dtype": "bfloat16", "head_dim": 1, "value_dim": 1}, "aborts the process"),
         ("jax_cudnn", {}, "CUDA only"),
         ("mlx", {"dtype": "float64"}, "softmax in float32"),
         ("mlx", {"dtype": "bfloat16", "scale": 0.3}, "0.3 becomes 0.300781"),
-        ("mlx", {"dtype": "float16", "scale": 0.3}, "0.3 becomes 0.300049"),
         ("keras", {"dtype": "float64"}, "float64 in float32"),
     ],
 )
-def test_what_a_library_lacks_is_declined_with_the_reason(
-    name: str, asked: dict[str, Any], reason: str
-) -> None:
+def test_what_a_library_lacks_is_declined_with_the_reason(name, asked, reason) -> None:
     """Before it is called: some end the process."""
     said = here(name).declines(SMALL.with_(**{"kv_heads": None, **asked}))
     assert said is not None and reason in said.reason
 
 
 @pytest.mark.parametrize(("precision", "format"), [("f32", None), ("bf16", "bfloat16"), ("f16", "float16")])
-def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(
-    precision: str, format: str | None
-) -> None:
+def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(precision, format) -> None:
     backend, workload = here("openvino", settings={"precision": precision}), SMALL.with_(causal="top_left")
     assert backend.computes_in == format
     found = judged(backend, workload)

@@ -53,9 +53,7 @@ def speed(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(
-    speed: pytest.Pytester,
-) -> None:
+def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(speed) -> None:
     """Of all backends those alone are raced that `-k` selects, and the baseline."""
     (speed.path / "mine" / "deaf.py").write_text("raise AssertionError('it was not selected')\n")
     selected = ("-k", "not deaf", "--backends", ",".join(("numpy_blocked", *OWN, "absent", "deaf")))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 from typing import Any
 
 import numpy as np
@@ -13,9 +11,8 @@ from hypothesis import strategies as st
 
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import judge, sampled_rows
-from attnlab.libraries.torch_library import between_nan
-from attnlab.race.admission import rungs, too_large, too_long
-from attnlab.race.answers import Drawn, answer_pages, astray
+from attnlab.race.admission import rungs, too_long
+from attnlab.race.answers import Drawn, astray
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
@@ -76,16 +73,6 @@ def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> Non
     drawn.close()
 
 
-def test_the_gradient_of_the_first_answer_is_of_the_rows_that_are_checked() -> None:
-    """So that the gradients of key and value are known without all rows."""
-    workload = Workload(heads=1, queries=6, keys=6, head_dim=4, direction="training")
-    drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(1))
-    drawn.without_gradient([1, 4])
-    upstream = drawn.inputs.output_gradient
-    assert upstream is not None and list(np.unique(np.nonzero(upstream)[2])) == [1, 4]
-    drawn.close()
-
-
 def test_arrays_lie_between_pages_of_nan() -> None:
     """A reader that goes past an end finds no number; both processes see what one of them writes."""
     pages = Pages([Form("<f4", (3, 5)), Form("<f8", (1024,)), Form("|b1", (7,))])
@@ -99,26 +86,6 @@ def test_arrays_lie_between_pages_of_nan() -> None:
     assert np.isnan(around.view("<f4")).all() and around.size >= 2 * 4096
     pages.fill_nan()
     assert np.isnan(other.arrays[0]).all() and np.isnan(other.arrays[1]).all()
-    pages.close()
-
-
-def test_arrays_of_pytorch_lie_between_nan_too() -> None:
-    """Aligned as PyTorch aligns its own."""
-    found = between_nan(np.ones((3, 5), np.float32))
-    assert found.ctypes.data % 64 == 0 and (found == 1).all()
-    around = ctypes.c_float
-    assert all(
-        math.isnan(around.from_address(found.ctypes.data + at).value)
-        for at in (-4096, -4, found.nbytes, 4096)
-    )
-
-
-def test_answers_have_pages_in_their_carriers() -> None:
-    """bfloat16 travels in float32, ln Z is float32."""
-    workload = WORKLOADS[3].with_(dtype="bfloat16")
-    pages = answer_pages(workload)
-    assert [one.dtype for one in pages.arrays] == [np.float32, np.float32]
-    assert [one.shape for one in pages.arrays] == [workload.shape_of(name) for name in workload.results]
     pages.close()
 
 
@@ -137,11 +104,3 @@ def test_smaller_calls_tell_what_would_take_too_long() -> None:
     assert too_long(plain, by_flops(1e-11), 1.0) is None
     assert "the limit is 1.00 s" in (too_long(plain, by_flops(1e-8), 1.0) or "")
     assert too_long(plain, lambda rung: None, 1.0) is None
-
-
-def test_memory_is_told_by_the_declared_formula() -> None:
-    """One output by default; score matrices where a backend says that it holds them."""
-    plain = Workload(heads=1, queries=1024, keys=1024)
-    assert too_large(plain, None, 2**20 * 2) is None
-    assert "are free" in (too_large(plain, {"scores": 2.0}, 2**20 * 2) or "")
-    assert too_large(plain, {"scores": 2.0}, 2**20 * 16) is None

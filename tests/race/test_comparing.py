@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 from process_sets import TINY, compared, latency, measured
 from scripted import REAL
-from synthetic import synthetic
 
 from attnlab.backends.discovery import load
-from attnlab.correctness.check import Checked, Format
 from attnlab.errors import Unavailable
 from attnlab.libraries import library
 from attnlab.race.compare import compare
 from attnlab.race.instruments import PEAK_MEMORY
-from attnlab.workload.number_formats import DTYPES
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds"}
@@ -61,14 +58,6 @@ def test_a_ratio_is_told_with_or_without_an_interval() -> None:
     assert found.frame().set_index("contender").loc["b", "ratio"] == row["ratio"]
 
 
-def test_results_are_shown_in_ten_lines(tmp_path: Path) -> None:
-    """However many contenders and samples there are."""
-    run = synthetic(tmp_path, lengths=(64,), heads=(1,))
-    checked = Checked("a", False, "why", {dtype: Format(False, "w" * 2000) for dtype in DTYPES})
-    for one in (compared(*run.results * 2), run, run.results[0], run.results[0].latency, checked):
-        assert len(repr(one).splitlines()) <= 10 and max(map(len, repr(one).splitlines())) < 200
-
-
 def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
     """By the names of the command line's options; a slip in one of them is told."""
     script = (
@@ -88,17 +77,7 @@ def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
     ], done.stderr
 
 
-def test_what_computes_in_less_is_told_with_both_errors() -> None:
-    """Whichever of the two is the baseline."""
-    quick, plain = measured("quick", 1e-3, error=3.1e-3, computes_in="bfloat16"), measured("plain", 2e-3)
-    told = {one["name"]: one for one in compared(plain, quick).to_json()["contenders"]}
-    assert told["quick"]["computes_in"] == "bfloat16" and told["plain"]["computes_in"] is None
-    assert told["quick"]["relative_error"] == 3.1e-3 and told["plain"]["relative_error"] == 1e-7
-
-
-def test_without_its_tracer_memory_is_told_to_be_missing_with_the_mend(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_its_tracer_memory_is_told_to_be_missing_with_the_mend(monkeypatch) -> None:
     """In one line."""
     monkeypatch.setattr(library, "is_there", lambda name: False)
     with pytest.raises(Unavailable, match=r"memray is not installed; pip install 'attnlab\[memory\]'"):

@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -18,7 +17,7 @@ from typed import status
 
 from attnlab.backends.contender import require_two, setting_of
 from attnlab.errors import Unavailable
-from attnlab.interpreters import environment_of, interpreter, made_whole
+from attnlab.interpreters import environment_of, interpreter
 from attnlab.race.compare import Comparison, compare
 from attnlab.workload.workload import Workload
 
@@ -158,18 +157,6 @@ def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch
     assert environments == {one.name: one.stat().st_mtime_ns for one in (cache / "environments").iterdir()}
 
 
-def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever ran out of it says less."""
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=0))
-
-    def make(folder: Path) -> None:
-        raise Unavailable("-m venv failed: exit status 1")
-
-    with pytest.raises(Unavailable, match=r"has 0 B left: make room, or set ATTNLAB_CACHE\. -m venv failed"):
-        made_whole(tmp_path / "environment", make)
-    assert not list(tmp_path.iterdir())
-
-
 def test_two_commits_race(commit: Commit) -> None:
     """And the working tree, whose changes are in no commit; the repository stays as it is."""
     commit(KERNEL, "right")
@@ -190,9 +177,7 @@ def test_a_package_of_the_repository_is_that_of_the_commit(commit: Commit) -> No
 
 
 @pytest.mark.thorough
-def test_a_gate_of_two_commits_answers_by_its_exit_status(
-    commit: Commit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_gate_of_two_commits_answers_by_its_exit_status(commit, tmp_path, capsys) -> None:
     """Of which one is wrong."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
@@ -222,15 +207,6 @@ def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) ->
         setting_of("torch>=2,<3")
 
 
-def test_a_commit_is_asked_for_where_there_is_no_repository(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    with pytest.raises(Unavailable, match="not a git repository"):
-        require_two(setting_of("one"), setting_of("."))
-
-
 @pytest.mark.parametrize(
     ("text", "setting"),
     [
@@ -250,9 +226,7 @@ def test_what_a_side_is_follows_from_its_name(text: str, setting: str) -> None:
     ("status", "ends", "verdict"),
     [(0, 0, "passed"), (1, 1, "regression"), (3, 0, "no verdict"), (2, 2, None)],
 )
-def test_the_action_passes_on_what_the_gate_says(
-    tmp_path: Path, status: int, ends: int, verdict: str | None
-) -> None:
+def test_the_action_passes_on_what_the_gate_says(tmp_path, status, ends, verdict) -> None:
     """No verdict is no failure of the job; a mistake in the call is."""
     install, step = ACTION["runs"]["steps"]
     for name in ("attnlab", "python"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -11,10 +10,8 @@ import numpy as np
 import pytest
 from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
-from attnlab.libraries.library import Call, Library
 from attnlab.processes import Failed
 from attnlab.race.conductor import Conductor
-from attnlab.race.instruments import INSTRUMENTS, Instrument, Readings, disturbed, waited
 from attnlab.stats.verdicts import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 
@@ -79,9 +76,7 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
     ],
     ids=range(10),
 )
-def test_what_goes_wrong_ends_one_contender_with_a_reason(
-    script: Scripted, outcome: Outcome, said: str
-) -> None:
+def test_what_goes_wrong_ends_one_contender_with_a_reason(script, outcome, said) -> None:
     """The other goes on; and it is not asked again in the next visit."""
     with conducted({A: script, B: Scripted()}) as conductor:
         first = {one.contender: one for one in conductor.visit(SMALL)}
@@ -112,18 +107,6 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
     assert found[C].uncounted
     verdicts = verdicts_against(found.values(), A)
     assert (verdicts[B].rounds, verdicts[B].disturbed) == (1, 7) and verdicts[C].no_interval
-
-
-def test_how_much_of_a_turn_was_lost() -> None:
-    """By its threads and by the hypervisor, where they tell."""
-    turn = {"seconds": 1e-3, "iterations": 20.0, "opening_s": 1e-3, "run_delay_s": 2e-3, "between_s": 0.0}
-    assert waited(turn, 0.022, 0.0) == pytest.approx(0.1)
-    assert waited({**turn, "run_delay_s": math.nan}, 0.022, 0.01) == pytest.approx(0.5)
-    assert waited(turn, 0.015, 0.0) == waited(turn, 0.04, 0.0) == math.inf
-    assert waited({**turn, "between_s": 0.018}, 0.04, 0.0) == pytest.approx(0.1)
-    assert waited(turn, 0.04, 0.018) == pytest.approx(1.0)
-    assert disturbed([], 0.05) == []
-    assert disturbed([{"waited": one} for one in (0.0, 0.01, 0.3, 0.01)], 0.05) == [False, False, True, False]
 
 
 def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:
@@ -186,24 +169,6 @@ def test_what_is_not_to_be_had_is_started_once() -> None:
             assert (found[A].outcome, found[A].reason) == (Outcome.UNAVAILABLE, "no such library")
             assert found[B].outcome is Outcome.MEASURED
     assert absent.asked.count("load") == 1
-
-
-def test_an_instrument_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that needs a single visit is asked in one, with memory or without it."""
-
-    class Faults(Instrument):
-        quantity, unit = "faults", "1"
-
-        def measure(self, library: Library, call: Call) -> Readings:
-            raise NotImplementedError("a scripted worker reads it")
-
-    monkeypatch.setitem(INSTRUMENTS, "faults", Faults())
-    for memory in (True, False):
-        with conducted({A: Scripted()}, memory=memory) as conductor:
-            (found,) = conductor.race(SMALL)
-        faults = found.measurement("faults")
-        assert faults is not None and len(faults.samples) == 1
-        assert (found.peak_bytes is not None) == memory
 
 
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
-from pathlib import Path
-
 import psutil
 import pytest
 from scripted import REAL, SMALL
@@ -138,9 +134,7 @@ def test_settings_arrive_and_what_cannot_be_had_is_an_outcome(raced: dict[str, R
     assert huge.outcome in (Outcome.MEASURED, Outcome.UNAVAILABLE), huge.reason
 
 
-def test_a_library_that_ends_its_process_ends_one_contender(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_ends_its_process_ends_one_contender(tmp_path, monkeypatch) -> None:
     """Also where it does so in the nursery; the last thing that it printed is told."""
     for name in ("numba", "llvmlite"):
         (tmp_path / f"{name}.py").write_text(ABORTS)
@@ -152,26 +146,6 @@ def test_a_library_that_ends_its_process_ends_one_contender(
     assert (broken.outcome, sound.outcome) == (Outcome.CRASHED, Outcome.MEASURED), (broken, sound)
     assert "SIGABRT" in (broken.reason or "") and "terminate called" in (broken.reason or "")
     assert "numba_fused" not in facts and facts["numpy_vectorized"]["versions"]["numpy"]
-
-
-def test_a_worker_that_tells_too_little_time_has_no_speed(tmp_path: Path) -> None:
-    """Its library's own instrument is replaced; what it does not tell must not pass for something else."""
-    flatters = (
-        HONEST.format(what="")
-        + """
-from attnlab.libraries.numpy_library import NumPy
-real = NumPy.time_calls
-NumPy.time_calls = lambda self, *asked: 0.3 * real(self, *asked)
-"""
-    )
-    (tmp_path / "flatters.py").write_text(flatters)
-    limits = replace(REAL, turn_seconds=0.05)
-    with Conductor(
-        parse_all(["flatters", "numpy_vectorized"]), folders=[tmp_path], limits=limits
-    ) as conductor:
-        told, honest = conductor.visit(Workload(heads=2, queries=256, keys=256, head_dim=16))
-    assert told.latency is not None and told.uncounted
-    assert honest.latency is not None
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:
@@ -190,18 +164,3 @@ def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -
         )
         assert parts.samples == pytest.approx([sum(three) for three in sums])
     assert paged.peak_bytes is not None and paged.peak_bytes > 5000 * 16 * 4
-
-
-def test_workers_are_forked_from_a_nursery_that_stays() -> None:
-    """They are children of this process, in groups of their own."""
-    with Conductor(parse_all(["numpy_vectorized"]), limits=REAL) as conductor:
-        (contender,) = conductor.contenders
-        workers = [conductor._begin(contender)[0] for _ in range(2)]
-        for one in workers:
-            assert one.ask("load", seconds=300, contender=contender, folders=[])["library"] == "numpy"
-            process = psutil.Process(one.number)
-            assert process.ppid() == os.getpid() and os.getpgid(one.number) == one.number
-            one.stop()
-            assert process.status() == psutil.STATUS_STOPPED
-            one.end()
-            assert not process.is_running()

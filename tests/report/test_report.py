@@ -15,7 +15,7 @@ from synthetic import disturbed
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
 from attnlab.report import Frames, fill, report_texts, show, verdict_text, write
-from attnlab.report.render import escaped, faster, speedup
+from attnlab.report.render import escaped
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
 from attnlab.workload.result import Outcome, Result
@@ -76,9 +76,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
     ],
 )
-def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(
-    made: Make, options: dict, said: str
-) -> None:
+def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(made, options, said) -> None:
     assert said in reported(made(**{"lengths": (64, 256), "heads": (1,), **options}))
 
 
@@ -164,12 +162,6 @@ def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
     )
     assert row in text and (row in brief) == unclear and said in brief
     assert (text.index(row) < text.index(said)) == unclear
-
-
-def test_speedups_are_written_one_way() -> None:
-    assert speedup(1.392, 1.281, 1.504).replace("\N{NO-BREAK SPACE}", " ") == "1.39 [1.28, 1.50]"
-    assert speedup(1.392) == "1.39" and speedup(None) == speedup(float("nan")) == "–"
-    assert faster(1.392, 1.281, 1.504).startswith("1.39× faster [1.28,") and faster(38.0) == "38.0× faster"
 
 
 def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from attnlab.race.compare import Comparison
-from attnlab.report import comparison_text, differences, fill
-from attnlab.runs.diff import diff
+from attnlab.report import comparison_text
 from attnlab.runs.store import Run
 from attnlab.stats.verdicts import verdicts_against
 from attnlab.workload.result import Outcome, Result
@@ -45,22 +43,3 @@ def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
     assert told(r"\| `b` \| [\d.]+ µs \| ([\d.]+) \[", text) == pytest.approx(2, rel=0.02)
     brief = comparison_text(compared(run, missing), quiet=True)
     assert "|" not in brief and "faster" in brief
-
-
-def test_without_an_interval_nothing_is_decided(made: Make) -> None:
-    text = comparison_text(compared(made(costs=COSTS, **{**ONE, "visits": 1, "rounds": 2})))
-    assert told(r"Undecided: `b` against `a`\*\*, speedup ([\d.]+)", text) == pytest.approx(2, rel=0.02)
-    assert "faster" not in text and "without an interval" in text
-
-
-def test_two_runs_side_by_side(made: Make) -> None:
-    """`b` is twice as fast in the second run, and its speedup over the baseline changed; `c` is not there any more."""
-    first = made(costs=COSTS, **ONE)
-    second = made(costs={**COSTS, "b": lambda w: 0.5e-4}, **ONE)
-    second.results = [replace(one, kernel="new") for one in second.results if one.contender != "c"]
-    found = diff(replace(first, id="1"), replace(second, id="2"), anyway=True)
-    rows = differences(found).set_index("contender")
-    for row, column, value in (("b", "speedup", 2), ("b", "was", 2), ("b", "now", 4), ("d", "speedup", 1)):
-        assert rows.loc[row, column] == pytest.approx(value, rel=0.02)
-    text = fill("diff.md.j2", found=found, rows=rows.reset_index())
-    assert re.search(r"`b` \| measured \| [\d.]+ µs → [\d.]+ µs \|", text)

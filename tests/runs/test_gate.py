@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from process_sets import TINY, latency, measured
 
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.report import fill
 from attnlab.runs import gate as regression
 from attnlab.runs.gate import STATUS, Gate, Kinds, Line, Margins, agreed, judged
 from attnlab.stats.verdicts import MARGIN
@@ -118,9 +116,7 @@ def setup(*seconds: float) -> Measurement:
         (told("b", 1.5, kernel="other"), Margins(), ["time", "kernel"]),
     ],
 )
-def test_memory_kernel_and_set_up_have_margins_of_their_own(
-    head: Result, margins: Margins, found: list[str]
-) -> None:
+def test_memory_kernel_and_set_up_have_margins_of_their_own(head, margins, found) -> None:
     """Of set-up every process of HEAD has to take longer than any of BASE."""
     one = line(head, margins=margins, base=told("a", 1.0, setup(0.02, 0.03)))
     assert whats(one) == found and not one.no_memory
@@ -180,26 +176,9 @@ def test_only_what_did_not_pass_is_raced_again(conductor: Any) -> None:
     assert (plain["found"], plain["exit_status"], plain["unseen"]) == ("regression", 1, None)
 
 
-def test_a_side_that_is_not_to_be_had_is_told_before_anything_is_raced(
-    tmp_path: Path, conductor: Any
-) -> None:
+def test_a_side_that_is_not_to_be_had_is_told_before_anything_is_raced(tmp_path, conductor) -> None:
     nowhere = ("python", str(tmp_path / "nowhere"))
     for sides in ((BASE, nowhere), (nowhere, BASE)):
         with pytest.raises(Unavailable, match="no such file"):
             regression.gate(*sides, ["numpy_vectorized"], [TINY], conductor=conductor)
     assert conductor.started == []
-
-
-def test_the_summary_has_the_verdict_first_and_at_most_twenty_rows() -> None:
-    many = tuple(replace(line(told("b", 1.0)), workload=TINY.with_(keys=keys)) for keys in range(4, 64))
-    text = fill("gate.md.j2", found=Gate("old|", "new", Margins(), many), quiet=False)
-    assert "No regression in 60 races" in text.splitlines()[0] and text.count("\n|") == 22
-    faults = [
-        line(told("b", 1.5, kernel="o")),
-        line(told("b", 1.5), control=1.1),
-        line(told("b", 1.0, spread=0.2)),
-        line(Result("b", TINY, Outcome.WRONG, "<b>")),
-        line(measured("b", latency([[1e-3] * 6], disturbed=range(6)))),
-    ]
-    text = fill("gate.md.j2", found=Gate("old", "new", Margins(), tuple(faults)), quiet=False)
-    assert "Regression" in text and "<b>" not in text and "steady" in text and "ruled out" in text

@@ -31,9 +31,7 @@ def stored(folder: Path, *, complete: bool = True) -> Run:
     return run
 
 
-def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_path, monkeypatch) -> None:
     """By submitit, on this machine; the first is there already."""
     pytest.importorskip("submitit", reason="submitit is not installed; pip install 'attnlab[cluster]'")
     whole, out = stored(tmp_path / "whole"), tmp_path / "out"

@@ -114,20 +114,3 @@ def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
     Path(file).unlink()
     with pytest.raises(Declined, match="cannot be read"):
         inputs_of(one)
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        ({"distribution": "none.safetensors"}, "the file of inputs none.safetensors cannot be read"),
-        ({"distribution": "{file}/b"}, "holds no 'b'; it holds a"),
-        ({"distribution": "{file}", "queries": 6}, "queries must be at most the 5 of"),
-        ({"distribution": "{file}", "mask": "given"}, "mask 'given' stands for an array"),
-        ({"distribution": "a`b.safetensors"}, "its path of letters, digits"),
-    ],
-)
-def test_what_does_not_fit_is_told_in_one_line(tmp_path: Path, said: dict[str, Any], told: str) -> None:
-    file = _file(tmp_path, a=_inputs())
-    with pytest.raises(ValueError, match=told) as fault:
-        _one(**{**said, "distribution": said["distribution"].format(file=file)})
-    assert "\n" not in str(fault.value)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -13,8 +11,6 @@ from numpy.typing import NDArray
 
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.drawing import inputs_of
-from attnlab.workload.mask_kinds import Causal, Part, Shape, Window, band
-from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import Workload
 
@@ -43,9 +39,7 @@ def test_logits_have_the_promised_spread(distribution: str, std: float, change: 
 @pytest.mark.parametrize(("distribution", "near"), [("above_1000", 1200.0), ("below_minus_50000", -52000.0)])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [None, -0.2])
-def test_every_logit_lies_near_the_offset(
-    distribution: str, near: float, dtype: str, scale: float | None
-) -> None:
+def test_every_logit_lies_near_the_offset(distribution, near, dtype, scale) -> None:
     """Within 2 % in every format, so that float16 holds the logits: its largest number is 65504."""
     found = logits(WORKLOAD.with_(distribution=distribution, dtype=dtype, scale=scale))
     assert np.abs(found / near - 1).max() < 0.02 and np.abs(found).max() < 65504
@@ -73,22 +67,6 @@ def test_inputs_are_finite_and_values_have_no_mean(distribution: str, dtype: str
     found = inputs_of(WORKLOAD.with_(distribution=distribution, dtype=dtype))
     assert all(np.isfinite(array).all() for array in (found.query, found.key, found.value))
     assert abs(found.value.astype(np.float64).mean()) < 0.05
-
-
-WINDOWS = st.none() | st.tuples(st.integers(-1, 12), st.integers(-1, 12))
-
-
-@given(st.integers(1, 12), st.integers(1, 12), st.tuples(st.booleans(), st.booleans(), WINDOWS, WINDOWS))
-def test_the_band_holds_the_pairs_that_all_the_masks_keep(n_q: int, n_k: int, masks: Any) -> None:
-    causal, causal_bottom_right, window, window_bottom_right = masks
-    parts: list[Part] = [*[Causal()] * causal, *[Causal("bottom_right")] * causal_bottom_right]
-    sides = ((window, "top_left"), (window_bottom_right, "bottom_right"))
-    parts += [Window.of(one, alignment) for one, alignment in sides if one is not None]
-    seen = Mask(tuple(parts)).array(Shape(1, 1, n_q, n_k))
-    lowest, highest = band(n_q, n_k, *masks)
-    distance = np.arange(n_k) - np.arange(n_q)[:, None]
-    expected = np.ones((n_q, n_k), bool) if seen is None else seen
-    np.testing.assert_array_equal((lowest <= distance) & (distance <= highest), expected)
 
 
 @given(arrays.arrays(np.uint32, arrays.array_shapes(min_dims=0), elements=st.integers(0, 2**32 - 1)))

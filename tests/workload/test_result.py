@@ -41,9 +41,7 @@ OTHERS = [outcome for outcome in Outcome if outcome is not Outcome.MEASURED]
         ({"accuracy": FAILED}, "a wrong result has no speed"),
     ],
 )
-def test_only_a_measured_result_has_a_speed_and_every_other_a_reason(
-    fields: dict[str, Any], message: str
-) -> None:
+def test_only_a_measured_result_has_a_speed_and_every_other_a_reason(fields, message) -> None:
     with pytest.raises(ValueError, match=message):
         result(**fields)
 
@@ -78,9 +76,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
 
 
 @given(measurements(), st.text(min_size=1), numbers, st.none() | st.text(max_size=9))
-def test_a_result_survives_a_trip_through_one_line_of_strict_json(
-    latency: Measurement, name: str, error: float, kernel: str | None
-) -> None:
+def test_a_result_survives_a_trip_through_one_line_of_strict_json(latency, name, error, kernel) -> None:
     """Any text and any number, told by their representation (NaN is not equal to itself)."""
     accuracy = Accuracy(error, 1.0, error, 1, 2, passed=True)
     before = result(kernel=kernel, library="torch", accuracy=accuracy, measurements=(latency,))

@@ -107,18 +107,6 @@ def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Wo
     assert w.least_bytes == int(read) * ITEM_BYTES[w.dtype] + w.output_bytes
 
 
-@pytest.mark.parametrize("heads", [1, 12])
-def test_projections_are_half_of_a_block_s_flops_at_twice_its_width(heads: int) -> None:
-    """8nd² of them and 4n²d, however many heads there are; queries and keys of d_k save from 2dd_k/(d − d_k) on."""
-    n, d = 2 * 768, 768
-    block = Workload(heads=heads, head_dim=d // heads, queries=n, keys=n, d_model=d)
-    core = Workload(heads=heads, head_dim=d // heads, queries=n, keys=n)
-    assert core.flops == 4 * n * n * d == block.flops - 8 * n * d * d == block.flops // 2
-    for keys, saves in ((139, False), (140, True)):
-        narrow, wide = (Workload(heads=1, head_dim=dim, queries=keys, keys=keys).flops / 2 for dim in (64, d))
-        assert (narrow + 2 * 2 * keys * d * 64 < wide) is saves
-
-
 @given(workloads | strategies.blocks())
 def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
