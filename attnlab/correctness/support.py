@@ -150,8 +150,9 @@ def support(
 
 
 def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any] | None:
-    """The answer to these arrays; None where there is none."""
-    plain, packed = pack(Inputs.of(*arrays, **asked))
+    """The answer to these arrays in float32; None where there is none."""
+    query, key, value = (np.asarray(one, np.float32) for one in arrays)
+    plain, packed = pack(Inputs.of(query, key, value, **asked))
     how: dict[str, Any] = {"device": device, "direction": "forward", "layouts": []}
     try:
         reply = held.process.ask("answer", seconds=_SECONDS, plain=plain, arrays=list(packed), **how)
@@ -165,11 +166,11 @@ def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
 
     It stands right behind what is seen, in the same block of keys, and far behind.
     """
-    found = []
-    for what, asked in itertools.product((1, 2), ({"key_lengths": [70]}, {"causal": "top_left"})):
-        arrays = [np.ones((1, 1, keys, 64), np.float32) for keys in (70, 140, 140)]
+    found, masks = [], ({"key_lengths": [70]}, {"causal": "top_left"})
+    for what, mask in itertools.product((1, 2), masks):
+        arrays = [np.ones((1, 1, keys, 64)) for keys in (70, 140, 140)]
         arrays[what][:, :, [70, 139]] = np.nan
-        answer = output(*arrays, **asked)
+        answer = output(*arrays, **dict(mask))
         found += [] if answer is None else [bool(np.isnan(answer).any())]
     return "" if not found else "comes out" if any(found) else "stays hidden"
 
@@ -178,10 +179,9 @@ def _largest(output: Callable[..., NDArray[Any] | None]) -> str:
     """The largest power of two that is right as a score in float16, at scale 1, against one of 15/16 of it."""
     right = 0
     for power in _POWERS:
-        ones, half = np.ones((1, 1, 2, 64), np.float32), (power - 6) // 2
-        key = ones * np.float32(2) ** (power - 6 - half) * np.float32([1, 15 / 16])[:, None]
-        value = ones * np.float32([1, 0])[:, None]
-        answer = output(ones * np.float32(2) ** half, key, value, scale=1.0, dtype="float16")
+        half, first = (power - 6) // 2, np.ones((1, 1, 2, 64)) * [[1.0], [0.0]]
+        query, key = np.full(first.shape, 2.0**half), 2.0 ** (power - 6 - half) * (15 + first) / 16
+        answer = output(query, key, first, scale=1.0, dtype="float16")
         if answer is None or not np.isclose(answer, 1, atol=0.01).all():
             break
         right = 2**power
