@@ -166,11 +166,12 @@ def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
 
     It stands right behind what is seen, in the same block of keys, and far behind.
     """
-    found, masks = [], ({"key_lengths": [70]}, {"causal": "top_left"})
+    masks: tuple[dict[str, Any], ...] = ({"key_lengths": [70]}, {"causal": "top_left"})
+    found = list[bool]()
     for what, mask in itertools.product((1, 2), masks):
         arrays = [np.ones((1, 1, keys, 64)) for keys in (70, 140, 140)]
         arrays[what][:, :, [70, 139]] = np.nan
-        answer = output(*arrays, **dict(mask))
+        answer = output(*arrays, **mask)
         found += [] if answer is None else [bool(np.isnan(answer).any())]
     return "" if not found else "comes out" if any(found) else "stays hidden"
 
