@@ -91,7 +91,7 @@ def gates(store: Store, head: str, beside: str, trials: int) -> None:
 def told(store: Store) -> Iterator[str]:
     """All that is stored."""
     yield f"One kernel in PyTorch at {WORKLOAD.label}, from two commits; the default margin of 3 %."
-    yield "Rows of 2026-11-25 and later are of the race in visits."
+    yield "Rows before 2026-11-25 are of attnlab 0.3.1, whose race was another: they do not tell of today's."
     rows = pd.DataFrame([row for row in store.rows if row["section"] in COMMITS])
     keys, cells = ["section", "beside", "cpu", "day", "pages"], []
     for where, some in rows.groupby(keys, sort=False):

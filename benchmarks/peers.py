@@ -30,6 +30,7 @@ from attnlab.environment import environment
 
 #: kinds of background load
 CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
+OLD = " This attnlab is not today's, and its race was another: its rows do not tell how good today's is."
 #: ``ratio`` (second over first), ``spent_s`` and what the tool told, as `peer_tools` stores it; or why it ``failed``
 Trial = Mapping[str, Any]
 
@@ -236,8 +237,10 @@ def main() -> None:
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
         "![False claims and ratio errors of each tool](figures/peers.png)",
-        "Versions: " + ", ".join(f"{tool} {versions[tool]}" for tool in tools) + "."
-        f" This page was made with attnlab {version('attnlab')}; an older one raced otherwise.",
+        "Versions: "
+        + ", ".join(f"{tool} {versions[tool]}" for tool in tools)
+        + "."
+        + OLD * (versions.get("attnlab") != version("attnlab")),
         *told(trials, tools),
     ]
     title, last = "The same work by other benchmark tools", max(one["at"] for one in trials)
