@@ -113,6 +113,7 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
     for _ in range(2):
         found = run_chapter(tmp_path, ["precision"], backends=["numpy_blocked"], on_event=told.append)
     assert told == ["precision"] and read_chapter(tmp_path) == found and found[0].passed
+    assert "nan" not in found[0].conclusion, "a sentence about PyTorch, which was not measured"
     (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
     with pytest.raises(ValueError, match="holds no findings: "):
         read_chapter(tmp_path)

@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import EllipsisType
@@ -200,13 +200,14 @@ class Experiment:
     """What a file of `attnlab/lab/experiments` declares as ``EXPERIMENT``.
 
     about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
-    it is asked in. sentence : what was found, a format string; `numbers` fill it from the rows. lesson : what follows.
+    it is asked in. sentences : what was found, format strings; `numbers` fill them from the rows. A sentence without
+    its numbers is left out. lesson : what follows.
     """
 
     about: str | None
     title: str
     measure: Callable[[Subject], Iterator[Row]]
-    sentence: str
+    sentences: tuple[str, ...]
     numbers: Mapping[str, Callable[[Sequence[Row]], float]] = field(default_factory=dict)
     lesson: str = ""
     charts: tuple[Chart, ...] = ()
@@ -328,15 +329,17 @@ def run_experiment(
                 subject = Subject(one, backend, attend, dtype, seed, slow[one], one == lead)
                 rows += _rows_of(experiment, subject, missing)
             asked |= dict.fromkeys(one for one, *_ in opened)
-    said = "No backend could be measured."
-    if any(row.quantity != RAISED for row in rows):
-        said = experiment.sentence.format(**{key: number(rows) for key, number in experiment.numbers.items()})
+    numbers = {key: number(rows) for key, number in experiment.numbers.items()}
+    known, said = {key: number for key, number in numbers.items() if not math.isnan(number)}, list[str]()
+    for sentence in experiment.sentences:
+        with suppress(KeyError):  # of a number that was not measured
+            said.append(sentence.format(**known))
     seconds, names = round(time.perf_counter() - begun, 2), ", ".join(asked) or "none"
     return Finding(
         experiment=name,
         title=experiment.title,
         question=experiment.texts[0],
-        conclusion=said,
+        conclusion=" ".join(said) or "No backend could be measured.",
         rows=tuple(rows),
         facts={"seed": seed, "backends": names, "seconds": seconds},
         missing=missing,

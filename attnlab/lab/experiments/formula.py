@@ -148,8 +148,10 @@ EXPERIMENT = Experiment(
     title="The formula, index by index",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="The largest error is {worst:.2f} of what roundings predict. Without the softmax, the sum Σ_j s_ij v_j "
-    "over 128 keys is {ratio:.0f} times the size of the output.",
+    sentences=(
+        "The largest error is {worst:.2f} of what roundings predict.",
+        "Without the softmax, the sum Σ_j s_ij v_j over 128 keys is {ratio:.0f} times the size of the output.",
+    ),
     numbers={"worst": measured(ERROR, max), "ratio": measured("rms of Σ s v / rms of Σ p v", keys=128)},
     lesson="The table of scores is not symmetric in general. It is if queries and keys are equal. For one query a "
     "score is the length of the key times a cosine, times a constant. So a longer key can outweigh a better aligned "

@@ -128,10 +128,14 @@ EXPERIMENT = Experiment(
     title="Heads: independence and cost",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="Changing one head changes no bit of the others. 16 heads of d_model/16 take {many:.2f} times the FLOPs "
-    "of one full-width head. At n = 1024 and 8 heads a call in float32 holds {eager:.1f} tables of scores in "
-    "PyTorch's eager attention, and {fused:.2f} in its fused one.",
+    sentences=(
+        "Changing one head changes {changed:.0f} numbers of the others.",
+        "16 heads of d_model/16 take {many:.2f} times the FLOPs of one full-width head.",
+        "At n = 1024 and 8 heads a call in float32 holds {eager:.1f} tables of scores in PyTorch's eager "
+        "attention, and {fused:.2f} in its fused one.",
+    ),
     numbers={
+        "changed": measured(UNTOUCHED, max),
         "many": measured(FLOPS, heads=16),
         "eager": measured(OF_TABLE, backend="torch_eager"),
         "fused": measured(OF_TABLE, backend="torch_sdpa"),

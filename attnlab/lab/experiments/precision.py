@@ -211,11 +211,14 @@ EXPERIMENT = Experiment(
     title="Number formats: overflow, underflow and rounding",
     measure=measure,
     dtypes=DTYPES,
-    sentence="Without subtracting the largest logit, 1024 equal logits get weights of zero above {half:.2f} in "
-    "float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}. Let the logits in bfloat16 "
-    "grow from a standard deviation of 0.25 to 16. The relative error of PyTorch's eager attention then goes from "
-    "{small:.1e} to {large:.1e}, that of its fused one from {fused:.1e} to {fused_large:.1e}. With subnormal weights "
-    "a call takes up to {slowest:.1f} times as long.",
+    sentences=(
+        "Without subtracting the largest logit, 1024 equal logits get weights of zero above {half:.2f} in "
+        "float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}.",
+        "Let the logits in bfloat16 grow from a standard deviation of 0.25 to 16. The relative error of "
+        "PyTorch's eager attention then goes from {small:.1e} to {large:.1e}, that of its fused one from "
+        "{fused:.1e} to {fused_large:.1e}.",
+        "With subnormal weights a call takes up to {slowest:.1f} times as long.",
+    ),
     numbers={
         "half": measured(LIMIT, keys=1024, dtype="float16"),
         "single": measured(LIMIT, keys=1024, dtype="float32"),

@@ -115,11 +115,14 @@ EXPERIMENT = Experiment(
     title="Saturation of the softmax",
     measure=measure,
     dtypes=("float32", "float64"),
-    sentence="Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the "
-    "scale, and {scaled:.3f} at 256 with 1/√d_k. The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature "
-    "and {hot:.2f} ln n at 2.5 times it. From 64 to 16,384 keys it goes from {short:.2f} to {long:.2f} ln n at β = "
-    "1. The largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} with "
-    "it.",
+    sentences=(
+        "Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the "
+        "scale, and {scaled:.3f} at 256 with 1/√d_k.",
+        "The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 times it.",
+        "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
+        "The largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} "
+        "with it.",
+    ),
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
         "many": measured(LARGEST, scaling="unscaled", head_dim=256, keys=KEYS),

@@ -177,8 +177,11 @@ EXPERIMENT = Experiment(
     title="The softmax as thermodynamics",
     measure=measure,
     dtypes=("float64", "float32"),
-    sentence="At τ = ½, 1 and 2 every identity with a derivative holds within {slope:.0e}, and p = exp(bs)/Z within "
-    "{plain:.0e}. Over 49,152 keys in float32 the weights add up to 1 within {sum:.1e}.",
+    sentences=(
+        "At τ = ½, 1 and 2 every identity with a derivative holds within {slope:.0e}, and p = exp(bs)/Z within "
+        "{plain:.0e}.",
+        "Over 49,152 keys in float32 the weights add up to 1 within {sum:.1e}.",
+    ),
     numbers={
         "slope": lambda rows: max(
             (one.measured for one in rows if one.slack == DIFFERENTIAL), default=math.nan

@@ -163,9 +163,13 @@ EXPERIMENT = Experiment(
     about=__doc__,
     title="The vanishing gradient",
     measure=measure,
-    sentence="At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
-    "with it. But {below:.1%} of the unscaled rows lie below 1e-3, and {many:.0%} at d_k = 4096. With the scale the "
-    "mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at 16,384.",
+    sentences=(
+        "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
+        "with it.",
+        "Of the unscaled rows {below:.1%} lie below 1e-3, and {many:.0%} at d_k = 4096.",
+        "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
+        "16,384.",
+    ),
     numbers={
         "ratio": measured(RATIO, keys=_KEYS),
         "below": measured(AGAINST_DIM, head_dim=64),
