@@ -33,7 +33,7 @@ from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
 #: calls that a warm-up makes at least, unless they take so many seconds; calls after it tell what lies between on a GPU
-_CALLS, _LONG, _BETWEEN = 5, 0.05, 2
+_CALLS, _LONG, _BETWEEN = 3, 0.05, 2
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 #: as it was before any backend was imported

@@ -11,7 +11,9 @@ and the interval is Student's over the k visits (Kalibera and Jones 2013, "Rigor
 replicating at the level that varies most), mean(d) ± t(k - 1 + p) s / sqrt(k). A few visits tell little of their own
 spread, so s² counts what the rounds say of it as p further visits (Smyth 2004, "Linear models and empirical Bayes
 methods", the moderated t): in recorded visits d_v scatters about 0.7 times as much as the rounds within a visit, and
-p is 2. It is never less than what the visits themselves scatter by.
+p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few visits
+outliers. So from seven visits on the most extreme tenth at either end, one at least, counts as its nearest neighbour
+(Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures", the trimmed t).
 
 What visits and sittings differ by is told too: whether a contender has two speeds, and one estimate from several
 sittings.
@@ -38,6 +40,8 @@ ALPHA = 0.05
 EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
 #: the spread that rounds let expect between visits, in their standard deviations, and how many visits that counts for
 _WITHIN, _PRIOR_VISITS = 0.7, 2
+#: from so many visits on this part is trimmed at either end, one visit at least
+_TRIMMED_FROM, _TRIMMED = 7, 0.1
 #: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
 _LEAST_FREEDOM = 2
 #: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, which counts as so many
@@ -137,26 +141,31 @@ def compare(
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 0, len(shared), 0)
     kept = sum(map(len, visits.values()))
     figures = [statistics.median(logs) for logs in visits.values()]
-    center, left_out = statistics.fmean(figures), len(shared) - kept
-    spread, freedom = _spread(figures, center, list(visits.values()))
+    center, spread, freedom = _center(figures, list(visits.values()))
+    left_out = len(shared) - kept
     found = Verdict(
         Kind.UNDECIDED, math.exp(center), 0.0, math.inf, kept, left_out, len(figures), spread, freedom
     )
     return _at_level(found, alpha / max(1, comparisons), margin)
 
 
-def _spread(figures: Sequence[float], center: float, rounds: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The standard deviation of the visits' `figures` and its degrees of freedom, of which `rounds` tell some.
+def _center(figures: Sequence[float], rounds: Sequence[Sequence[float]]) -> tuple[float, float, int]:
+    """The mean of the visits' `figures`, its standard error times √k, and the degrees of freedom of that.
 
-    As many at most as the spread of the rounds has itself.
+    Of many visits the trimmed mean, with the Winsorized standard deviation. `rounds` tell some degrees of freedom, as
+    many at most as their spread has itself.
     """
+    count = len(figures)
+    cut = max(1, int(_TRIMMED * count)) if count >= _TRIMMED_FROM else 0
+    left = sorted(figures)[cut : count - cut]
+    center, counted = statistics.fmean(left), [left[0]] * cut + left + [left[-1]] * cut
     known = sum(map(len, rounds)) - len(rounds)
     squares = math.fsum((one - statistics.fmean(logs)) ** 2 for logs in rounds for one in logs)
-    prior, freedom = min(_PRIOR_VISITS, known), len(figures) - 1
+    prior, freedom = min(_PRIOR_VISITS, known), len(left) - 1
     expected = prior * _WITHIN**2 * squares / known if known else 0.0
-    found = math.fsum((one - center) ** 2 for one in figures)
-    moderated = (expected + found) / max(1, prior + freedom)
-    return math.sqrt(max(moderated, found / max(1, freedom))), prior + freedom
+    found = statistics.pvariance(counted) * count
+    squared = max((expected + found) / max(1, prior + freedom), found / max(1, freedom))
+    return center, math.sqrt(squared * count / len(left)), prior + freedom
 
 
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
