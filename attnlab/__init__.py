@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend"]
 __all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "judge", "load"]
 __all__ += ["observe", "read_run", "run", "theory"]
-#: the module of each of them, but for the package `theory`
+#: the module of each public name; `theory` is a module itself
 _HOMES = {
     "backends.backend": ("Backend",),
     "backends.call": ("attend", "block", "gradients"),
@@ -65,9 +65,9 @@ def __dir__() -> list[str]:
 
 
 class _Face(ModuleType):
-    """Keeps the functions `backends`, `fastest` and `judge`, although packages and a module have their names.
+    """Keeps the functions `backends`, `fastest` and `judge`, although packages and a module have these names too.
 
-    An import of one of those would put it in the place of the function.
+    Python would otherwise replace the function when the package or module is imported.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:

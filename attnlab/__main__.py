@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from attnlab.text import one_line
 
-#: letters of a mistake; some name all backends
+#: the most letters of an error message; some list all backends
 _MOST_LETTERS = 2000
 
 

@@ -61,6 +61,8 @@ def environment() -> dict[str, Any]:
     What cannot be read here is None, never a guess.
     """
     processor = _processor()
+    # of each GPU that NVIDIA's driver lists
+    gpus = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
     no_turbo, boost = (read(_SYS_CPU / one) or "" for one in ("intel_pstate/no_turbo", "cpufreq/boost"))
     return {
         "cpu": processor.get("brand_raw") or platform.processor() or None,
@@ -68,7 +70,7 @@ def environment() -> dict[str, Any]:
         "cores": {"logical": psutil.cpu_count(), "physical": psutil.cpu_count(logical=False)},
         "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         "memory_bytes": int(psutil.virtual_memory().total),
-        "gpus": _gpus(),
+        "gpus": sorted(line.partition(":")[2].strip() for line in gpus if "Model:" in line),
         "system": f"{platform.system()} {platform.machine()}",
         "libc": " ".join(platform.libc_ver()).strip() or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -157,14 +159,8 @@ def _shown(value: Any) -> str:
     return one_line(str(value), 120)
 
 
-def _gpus() -> list[str]:
-    """The model of each GPU that NVIDIA's driver lists, in alphabetical order."""
-    lines = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
-    return sorted(line.partition(":")[2].strip() for line in lines if "Model:" in line)
-
-
 def read(file: Path) -> str | None:
-    """The text of a file of the system; None where it cannot be read."""
+    """The text of a file of the system; None if it cannot be read."""
     try:
         return file.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Why there is no answer, not the right one, or none on disk. What a caller gave wrongly is a ValueError."""
+"""The exceptions: no answer, a wrong one, or one that cannot be stored. A caller's mistake is a ValueError."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Refusal:
     """Why a backend does not answer a workload.
 
-    field : what is not supported: a field of the workload, a keyword of `attend`, "library", or "" where it cannot be
-    told. reason : a short sentence for a person, without the backend's name.
+    field : what is not supported: a field of the workload, a keyword of `attend`, "library", or "" if it is unknown.
+    reason : a short sentence for a person, without the name of the backend.
     """
 
     field: str
@@ -18,7 +18,7 @@ class Refusal:
 
 
 class Declined(Exception):
-    """A backend does not do this workload, by its `refusal`; `asked` goes before the reason in the message."""
+    """A backend does not do this workload; `refusal` says why. `asked` precedes the reason in the message."""
 
     def __init__(self, refusal: Refusal | str, asked: str = "") -> None:
         self.refusal = Refusal("", refusal) if isinstance(refusal, str) else refusal
@@ -26,11 +26,11 @@ class Declined(Exception):
 
 
 class Misbehaved(Exception):
-    """The backend did what no caller expects; the message says what."""
+    """The backend did something wrong; the message says what."""
 
 
 class NotStored(Exception):
-    """What was measured could not be written; the message says why. What was written before stays."""
+    """Results could not be written; the message says why. What was written before is kept."""
 
 
 class Unavailable(Exception):
@@ -38,7 +38,7 @@ class Unavailable(Exception):
 
 
 class FieldError(ValueError):
-    """A field of a workload has a value that it cannot have: the name of the field, and what is wrong with it."""
+    """A field of a workload has an impossible value: the name of the field, and what is wrong."""
 
     def __init__(self, field: str, wrong: str) -> None:
         super().__init__(f"{field} {wrong}")

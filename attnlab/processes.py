@@ -88,11 +88,6 @@ def decode(data: bytes | bytearray, kind: Any = Any) -> Any:
     return msgspec.msgpack.decode(data, type=kind, ext_hook=_array, dec_hook=lambda _, found: found)
 
 
-def convert(value: Any, kind: Any) -> Any:
-    """Plain data as a `kind`, such as a dataclass; arrays stay. Raises msgspec.ValidationError."""
-    return msgspec.convert(value, kind, dec_hook=lambda _, found: found)
-
-
 def _packed(value: Any) -> Any:
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         head = json.dumps([value.dtype.str, value.shape]).encode()
@@ -344,7 +339,10 @@ def serve(
             try:
                 method = getattr(holder, op)
                 hints = typing.get_type_hints(method)
-                given = {name: convert(one, hints.get(name, Any)) for name, one in arguments.items()}
+                given = {
+                    name: msgspec.convert(one, hints.get(name, Any), dec_hook=lambda _, found: found)
+                    for name, one in arguments.items()
+                }
                 channel.send(("answer", method(**given)))
             except Closed:
                 return

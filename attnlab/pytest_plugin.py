@@ -42,7 +42,7 @@ from attnlab.race.admission import Limits
 from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
 from attnlab.runs.execute import resolve
-from attnlab.runs.plan import Part, Plan, only_part
+from attnlab.runs.plan import Plan
 from attnlab.stats.verdicts import verdicts_against
 from attnlab.text import interval_text, ratio_text, seconds_text, split_names, within
 from attnlab.workload.drawing import inputs_of
@@ -72,7 +72,7 @@ class Settings:
     """The options, checked. `said` is what they say of workloads, by `Choice.name`.
 
     contenders : by name, in the order given. formats : the number formats in which accuracy is judged, all unless the
-    user chose. part : that of the preset, if one is named.
+    user chose.
     """
 
     contenders: Mapping[str, Contender]
@@ -80,12 +80,11 @@ class Settings:
     folders: tuple[str, ...]
     said: Mapping[str, Any]
     formats: Sequence[str]
-    part: Part | None = None
 
     def workload(self, **axes: int | str) -> Workload:
         """The first workload of the options' grid, or the one at `lengths`, `heads` and `dtypes`."""
         said = {**self.said, **{name: (value,) for name, value in axes.items()}}
-        return (self.part.workloads(said) if self.part else workloads(said))[0]
+        return workloads(said)[0]
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
@@ -93,16 +92,12 @@ class Settings:
         option = config.getoption
         within("--benchmark-max-time", float(option("--benchmark-max-time")))
         said = read_options({one.name: option(one.option) for one in choices(grid=True)}, grid=True)
-        preset, names = option("--preset"), option("--backends")
-        part = None if preset is None else only_part(preset)
-        if part is not None:  # the part itself says everything else
-            said = {name: part.said[name] for name in _DEFAULTS if name in part.said} | said
+        names = option("--backends")
         defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
         said |= read_options(defaults, grid=True)
         try:
             plan, contenders = resolve(
                 Plan.grid(
-                    preset=preset,
                     contenders=() if names is None else tuple(split_names(names)),
                     baseline=option("--baseline"),
                     folders=tuple(option("--implementations")),
@@ -116,7 +111,7 @@ class Settings:
         if plan.baseline not in known:
             raise ValueError(f"--baseline must be one of {', '.join(known)}, got {plan.baseline!r}")
         formats = DTYPES if "dtypes" in defaults else said["dtypes"]
-        return cls(known, plan.baseline or names[0], plan.folders, said, formats, part)
+        return cls(known, plan.baseline or names[0], plan.folders, said, formats)
 
 
 class Races:
@@ -244,7 +239,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attnlab", "attention; write a value that begins with a dash as in --window=-1,0")
     own = {
         "--backends": ("LIST", "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"),
-        "--preset": ("NAME/PHASE", "the shapes of a known model, one part of a preset: llama3-8b/decode"),
         "--baseline": ("CONTENDER", "what the others are compared with (default: the first of --backends)"),
     }
     own |= {

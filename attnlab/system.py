@@ -27,7 +27,6 @@ _FILE_BYTES = 2**31
 _STOPPING_SECONDS = 2.0
 _STATUS = Path("/proc/self/status")
 _TASKS = Path("/proc/self/task")
-_PRESSURE = Path("/proc/pressure/cpu")
 #: the control group of this process, and the folder of all groups
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -129,21 +128,9 @@ COUNTERS: Mapping[str, Callable[[], float]] = {
 }
 
 
-def pressure_seconds() -> float:
-    """Seconds since the system started in which any task waited for a core; nan if unknown."""
-    try:
-        return int(_PRESSURE.read_text().split("total=")[1].split()[0]) / 1e6
-    except (OSError, ValueError, IndexError):
-        return math.nan
-
-
 def hidden() -> list[str]:
     """What this system does not tell, in words: each is a disturbance that would go unnoticed."""
-    found = {
-        "run delay of threads (no schedstat)": run_delay_seconds(),
-        "pressure of tasks on the cores (no /proc/pressure)": pressure_seconds(),
-    }
-    return [name for name, seconds in found.items() if math.isnan(seconds)]
+    return ["run delay of threads (no schedstat)"] if math.isnan(run_delay_seconds()) else []
 
 
 # -- limits of this process ------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from attnlab.errors import Declined, Refusal
 from attnlab.libraries.library import Arrays, Call, Library, open_library
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
-from attnlab.workload.workload import CONTIGUOUS, GRADIENTS, LOG_SUM, OUTPUT, Workload
+from attnlab.workload.workload import CONTIGUOUS, LOG_SUM, OUTPUT, Workload
 
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
@@ -70,7 +70,7 @@ class Backend:
     def declines(self, workload: Workload, projection: str | None = None) -> Refusal | None:
         """Why this backend does not do `workload`, or None. Raises Unavailable for a missing device.
 
-        projection : how x of a block is to be projected, where that was asked for.
+        projection : how x of a block is to be projected, if that was asked for.
         """
         library, told = self.open(workload.device), in_form(workload, self.mask_form)
         return (
@@ -147,18 +147,8 @@ class Backend:
         `PROJECTIONS`, "fused" unless given. Raises Declined.
         """
         self.require(workload, projection)
-        return self.call(workload, inputs or inputs_of(workload), projection=projection)
-
-    def call(
-        self,
-        workload: Workload,
-        inputs: Inputs,
-        arrays: Arrays | None = None,
-        upstream: Any = None,
-        projection: str | None = None,
-    ) -> Callable[[], Any]:
-        """Like `bind`, on query, key and value (and the output's gradient) that are arrays of the library already."""
-        return Calling(self, workload, inputs, self.open(workload.device)).call(arrays, upstream, projection)
+        calling = Calling(self, workload, inputs or inputs_of(workload), self.open(workload.device))
+        return calling.call(projection=projection)
 
     def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         """What a call of `bind` returned, by name, as NumPy arrays.
@@ -218,10 +208,8 @@ class Calling:
             return self._block_call(projection or PROJECTIONS[0])
         arrays = arrays or tuple(one for name in _NAMES for one in self._laid_out(name, self.inputs))
         names = _NAMES if self.workload.storage == CONTIGUOUS else _NAMES[:1]
-        for name, one in zip(names, arrays, strict=False):
-            if (
-                OUTPUT in self.workload.results
-            ):  # a backward pass alone keeps the arrays that it was made from
+        if OUTPUT in self.workload.results:  # a backward pass alone keeps the arrays that it was made from
+            for name, one in zip(names, arrays, strict=False):
                 self.held.append(((one,), partial(self._laid_out, name)))
         return self._differentiated(arrays, upstream) if self.workload.backward else self._forward(arrays)
 
@@ -263,25 +251,16 @@ class Calling:
         return call if completed is None else lambda: completed(call())
 
     def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
-        """A call that returns the gradients asked for, and the output where that is timed too."""
+        """A call that returns the gradients, and the output if that is timed too."""
         workload, attend = self.workload, self._attending()
         if upstream is None:
             if self.inputs.output_gradient is None:
                 raise ValueError(f"{workload.label} asks for gradients: give an output_gradient")
             (upstream,) = self._laid_out("output_gradient", self.inputs)
             self.held.append(((upstream,), partial(self._laid_out, "output_gradient")))
-        asked = [at for at, name in enumerate(GRADIENTS) if name in workload.results]
-
-        def of_leaves(*leaves: Any) -> Any:
-            whole = list(arrays)
-            for at, leaf in zip(asked, leaves, strict=True):
-                whole[at] = leaf
-            return attend(*self._prepared(tuple(whole)))
-
-        plain = len(asked) == len(arrays) and not self.backend.prepare
+        prepared = (lambda *leaves: attend(*self._prepared(leaves))) if self.backend.prepare else attend
         of = self.library.training_call if OUTPUT in workload.results else self.library.backward_call
-        call = of(attend if plain else of_leaves, tuple(arrays[at] for at in asked), upstream)
-        return call if len(workload.results) > 1 else lambda: call()[0]
+        return of(prepared, arrays, upstream)
 
     def _block_call(self, projection: str) -> Call:
         block, dtype, library = self.inputs.block, self.workload.dtype, self.library

@@ -111,7 +111,8 @@ class BlockCall:
             (tokens, [self._linear(partial(of, name=name, head=at)) for at in range(heads)])
             for name, (heads, tokens) in self._of.items()
         ]
-        return lambda: [self._library.stacked([one(tokens) for one in each], 1) for tokens, each in products]
+        stack = self._library.functions.stack
+        return lambda: [stack([one(tokens) for one in each], axis=1) for tokens, each in products]
 
     def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
         library, (weight, bias) = self._library, self._kept(of)

@@ -93,7 +93,8 @@ def block(
     Raises as `attend` does, and ValueError for a state dict that does not fit.
     """
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
-    inputs = Inputs.around(Block.of(x, parameters, memory=memory, **sizes), **rest)
+    around = Block.of(x, parameters, memory=memory, **sizes)
+    inputs = Inputs.of(*around.unknown(), **rest).with_(block=around)
     return answer(name, inputs, device=device, folders=folders, projection=projection)[OUTPUT]
 
 

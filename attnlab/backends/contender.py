@@ -244,7 +244,7 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
     if contender.requirements:
         found = environment_of(contender.requirements, found.executable or sys.executable)
     if contender.ref is not None:
-        top = _repository()
+        top = Path(_git("rev-parse", "--show-toplevel")).resolve()
         root = top if contender.ref == WORKING_TREE else _checkout(top, _commit_of(top, contender.ref))
         moved = (root / one.relative_to(top) if one.is_relative_to(top) else one for one in there)
         # a folder that is missing in this commit holds no backend either
@@ -253,11 +253,6 @@ def side_of(contender: Contender, folders: Sequence[Path | str] = ()) -> Side:
         paths = [*(found.paths or [own_code()]), *(one for one in (root, root / "src") if one.is_dir())]
         found = Interpreter(found.executable, tuple(map(str, paths)))
     return Side(found, tuple(map(str, there)))
-
-
-def _repository() -> Path:
-    """The top of the git repository of the working folder. Raises Unavailable if there is none."""
-    return Path(_git("rev-parse", "--show-toplevel")).resolve()
 
 
 @functools.cache
@@ -331,4 +326,5 @@ def _state(ref: str) -> str:
     """The commit that `ref` names; the working tree itself if it differs from its last commit."""
     if ref == WORKING_TREE and _git("status", "--porcelain"):
         return ref
-    return _commit_of(_repository(), "HEAD" if ref == WORKING_TREE else ref)
+    top = Path(_git("rev-parse", "--show-toplevel")).resolve()
+    return _commit_of(top, "HEAD" if ref == WORKING_TREE else ref)

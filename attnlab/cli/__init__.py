@@ -48,6 +48,9 @@ REMOVED = {
     "compare --predict": "measure the length that you need: attnlab compare A B --length N",
     "compare --splits": "leave it out: keys are no longer cut into parts",
     "run --splits": "leave it out: keys are no longer cut into parts",
+    **dict.fromkeys(
+        ("compare --rotary", "run --rotary", "gate --rotary"), "leave it out: a block has no positions"
+    ),
     "collect --into": "type: attnlab collect RUN... -o results.parquet",
     "diagnose --backends": "leave it out: attnlab compare A B --inputs FILE.safetensors has errors and times",
     "diagnose --no-race": "leave it out: diagnose races nothing",

@@ -1,14 +1,14 @@
-"""The backend's side of a check: a process that holds one backend, answers questions, and tells what else it does.
+"""The process of one backend in a check: it answers questions, and watches what else the backend does.
 
-Arrays lie in memory as the question wants, because a kernel that reads past a stride is right on contiguous arrays
-only. After each call the inputs are compared with what they were, and the results of the calls before with what those
-were.
+`Held` is the side that asks, `Child` the side that answers. Arrays lie in memory as the question wants, because a
+kernel that ignores strides is right on contiguous arrays only. After each call the inputs, and the results of earlier
+calls, must be unchanged (`Witness`).
 
-It is also asked for the same bits again: alone in a batch, by head, by query, with other threads, and of its gradients.
-Where they differ, both answers are right, and differ by rounding (He et al. 2025, "Defeating nondeterminism in LLM
-inference"). One question of each number format is asked, without a mask, so that every part has one meaning by itself.
-A backend that gives other bits there depends on what is computed beside it. One that gives the same may do otherwise
-at other sizes, where it may choose another kernel or cut the work elsewhere.
+`same_bits` asks whether the answer has the same bits again: for a part of the batch, of the heads, of the queries, with
+other threads, and for gradients. If not, both answers are right and differ by rounding (He et al. 2025, "Defeating
+nondeterminism in LLM inference"). There is one question for each number format, without a mask, so that each part is a
+question by itself. A backend that gives other bits there depends on what is computed beside it. One that gives the
+same bits may still differ at other sizes, at which it may choose another kernel or another split.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.backend import Backend
+from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.contender import Contender, side_of
 from attnlab.backends.discovery import load
 from attnlab.correctness.questions import Question
@@ -38,18 +37,18 @@ from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 SERVE = "attnlab.correctness.answering:serve_answers"
-#: seconds in which a library is imported
+#: seconds in which the library must be imported
 _LOADING = 120.0
 INPUTS = ("query", "key", "value", "output gradient")
-#: calls whose results are looked at again: buffers that are used in turn are two or three
+#: how many earlier calls have their results compared: a backend that reuses buffers has two or three
 _REMEMBERED = 8
-#: layouts of query, key and value that differ
+#: the layouts of query, key and value, if they differ
 _MIXED = {
     "mixed": ("contiguous", "transposed", "heads_inside"),
     "mixed_2": ("heads_inside", "contiguous", "transposed"),
 }
 _ALL = slice(None)
-#: of `SAME_BITS`, the part of (batch, heads, queries) that is computed by itself; the last is asked of other threads
+#: the part of (batch, heads, queries) that is computed alone, for each question of `SAME_BITS` about a part
 _PARTS: dict[str, tuple[slice, slice, slice]] = {
     "again": (_ALL, _ALL, _ALL),
     "batch alone": (slice(1, 2), _ALL, _ALL),
@@ -57,17 +56,17 @@ _PARTS: dict[str, tuple[slice, slice, slice]] = {
     "a chunk of queries": (_ALL, _ALL, slice(13, 50)),
     "one query alone": (_ALL, _ALL, slice(37, 38)),
 }
-#: no block of a kernel divides these numbers
+#: sizes that the tiles of kernels do not divide
 _QUERIES, _KEYS = 300, 700
-#: a backend that would take longer than this for one call is asked about a 25th of the size
+#: a backend whose call would take longer than this is asked about a 25th of the size
 _LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
-#: parts are asked for until so many seconds are spent: some libraries compile for each
+#: no further parts are asked for after so many seconds: some libraries compile for each
 _PATIENCE_SECONDS = 15.0
 #: calls whose gradients are compared, and seconds that a process has for one number format
 _AGAIN, _SECONDS = 3, 60.0
 Named = dict[str, Any]
 Arrays = Sequence[NDArray[Any]]
-#: what makes a call of the arrays that it is given and of the output's gradient, where there is one
+#: makes a call for query, key and value, and the output's gradient if there is one
 Made = Callable[..., Callable[[], Any]]
 
 
@@ -77,14 +76,14 @@ def serve_answers(channel: Channel) -> None:
 
 
 class Child:
-    """What the child holds; requests name its methods."""
+    """What the child holds. Requests name its methods."""
 
     probe: Probe
 
     def load(self, name: str, settings: Named, folders: list[str], mask: str | None, device: str) -> Named:
-        """Import a backend in place of the one before, and its library; what it is, and why it declines, if it does.
+        """Import a backend and its library, in place of the one before, and describe it.
 
-        `reason` : why it declines even a plain workload, else None. Raises Misbehaved for a file that cannot be loaded.
+        `reason` : why it declines even a plain workload, or None. Raises Misbehaved for a file that cannot be loaded.
         """
         try:
             backend = replace(load(name, folders, dict(settings)), mask_form=mask)
@@ -97,7 +96,7 @@ class Child:
         return {**told, "versions": versions, "reason": None if refusal is None else refusal.reason}
 
     def confirm(self, workload: Workload, run: bool) -> None:
-        """Raises Declined, and Misbehaved where its answer to the `workload`, if it is `run`, is wrong."""
+        """Raises Declined; if it is `run`, Misbehaved for a wrong answer to the `workload`."""
         backend = self.probe.backend
         backend.require(workload)
         if run:
@@ -108,16 +107,16 @@ class Child:
                 raise Misbehaved(found.reason or "failed the accuracy check")
 
     def answer(self, plain: Named, arrays: Arrays, device: str, direction: str, layouts: list[str]) -> Named:
-        """The named results, and the processor seconds that they took."""
+        """The results by name, and the processor seconds that they took."""
         inputs, started = unpack(plain, arrays), processor_seconds()
         workload = Workload.of_inputs(inputs, device=device, direction=direction)
         results = self.probe.answer(inputs, workload, *layouts)
         return {"results": results, "seconds": processor_seconds() - started}
 
     def same_bits(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
-        """The output, whether parts of it have the same bits when they are computed alone, and why not all were asked.
+        """The output, whether its parts have the same bits when computed alone, and why some were not asked.
 
-        With a `size` (1 for all of it) the output alone. Raises Declined.
+        With a `size` (1 for the full one) only the output. Raises Declined.
         """
 
         backend, plain = self.probe.backend, Workload(batch=2, heads=4, dtype=dtype, device=device)
@@ -131,7 +130,7 @@ class Child:
         if size is not None:
             return {"output": answered(workload)[OUTPUT]}
         call, library = backend.bind(workload), backend.open(device)
-        # the first call carries a library's start-up, and a busy machine makes any of them long
+        # the least of some: the first call has the start of the library in it, and a busy machine slows any call
         seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
         size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
         workload, started = plain.with_(queries=_QUERIES // size, keys=_KEYS // size), processor_seconds()
@@ -155,9 +154,9 @@ class Child:
 
 
 class Held:
-    """A backend in a process of its own, as whoever asks it holds it; it is started again where it has ended.
+    """A backend in a process of its own, on the side that asks. It is started again after it has ended.
 
-    said : what `Child.load` told.
+    said : what `Child.load` returned.
     """
 
     def __init__(self, contender: Contender, folders: Sequence[str], device: str) -> None:
@@ -167,12 +166,12 @@ class Held:
 
     @property
     def process(self) -> Process:
-        """That of the backend, started if need be. Raises Failed."""
+        """The process of the backend, started if necessary. Raises Failed."""
         if self._process is not None and self._process.alive:
             return self._process
         one = self.contender
         variables = one.environment(os.environ)
-        # nothing is timed: threads that wait would spin on the cores that work out answers
+        # nothing is timed here: waiting threads would spin on the cores that compute the right answers
         variables.setdefault("OMP_WAIT_POLICY", "passive")
         try:
             side = side_of(one, self._folders)
@@ -206,15 +205,16 @@ class Probe:
         return self.answer(question.inputs, question.workload(), *question.layouts)
 
     def answer(self, inputs: Inputs, workload: Workload, *layouts: str) -> dict[str, NDArray[Any]]:
-        """The named results of `workload` on these arrays, laid out in memory as `Witness.asked` says.
+        """The results of `workload` on these arrays by name. layouts : as for `Witness.asked`.
 
-        Raises Declined, also where the backend cannot be differentiated; Misbehaved, also for a result that is
-        missing or of a wrong shape or dtype; and whatever the backend raises.
+        Raises Declined, also if the backend cannot be differentiated; Misbehaved, also for a result that is missing or
+        has a wrong shape or dtype; and whatever the backend raises.
         """
         backend = self.backend
         backend.require(workload)
-        self._witness = self._witness or Witness(backend.open(workload.device))
-        made = partial(backend.call, workload, inputs)
+        library = backend.open(workload.device)
+        self._witness = self._witness or Witness(library)
+        made = Calling(backend, workload, inputs, library).call
         returned = self._witness.asked(inputs, workload.dtype, workload.results, made, *layouts)
         try:
             return {name: np.array(one) for name, one in backend.named(workload, returned).items()}
@@ -223,20 +223,20 @@ class Probe:
 
 
 class Witness:
-    """Remembers what a call was given and what the calls before returned, and compares."""
+    """Compares the inputs of a call, and the results of earlier calls, with what they were."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        #: of each call its results: name, array, and what the array held
+        #: for each call its results: name, array, and the bytes of the array
         self._earlier: deque[list[tuple[str, Any, bytes]]] = deque(maxlen=_REMEMBERED)
 
     def asked(self, inputs: Inputs, dtype: str, names: Sequence[str], made: Made, *layouts: str) -> Any:
-        """What the call that is `made` returns: the one result that `names` names, or a tuple of them.
+        """What the call that is `made` returns: the one result of `names`, or a tuple of them.
 
-        layouts : of the inputs and of the output's gradient, contiguous by default; see `laid_out`. "refilled": asked
-        once on other arrays, which are then filled in place with these and asked again; a backend that keeps results,
-        or copies of an array, by the identity of its arrays answers with the old ones. Where arrays cannot be written
-        into, it is asked once.
+        layouts : of the inputs and of the output's gradient, contiguous by default; see `laid_out`. "refilled": it is
+        called on other arrays, which are then overwritten with these, and called again. A backend that keeps results or
+        copies by the identity of its arrays then answers with the old ones. If the library cannot write into arrays it
+        is called once.
         """
         library, around = self._library, list[Any]()
         layout, gradient_layout = (*layouts, "contiguous", "contiguous")[:2]
@@ -246,7 +246,7 @@ class Witness:
         if inputs.output_gradient is not None and names[-1] in GRADIENTS:
             upstream = laid_out(library, (inputs.output_gradient,), dtype, gradient_layout)
         if layout == "refilled" and library.in_place:
-            # by another distance each: no two of them are stale in step
+            # each by another distance, so that no two old arrays fit together
             rolled = tuple(np.roll(array, 1 + at, axis=2) for at, array in enumerate(arrays))
             final, given = given, laid_out(library, rolled, dtype, layout)
             self._watch((*given, *upstream), made(given, *upstream), names, ())
@@ -259,8 +259,8 @@ class Witness:
     ) -> Any:
         """What `call` returns.
 
-        inputs : query, key, value and, for gradients, the output's gradient. around : larger arrays that hold
-        them. Raises Misbehaved for changed inputs and what lies beside them, memory shared with query, key or
+        inputs : query, key, value and, for gradients, the output's gradient. around : larger arrays that contain them.
+        Raises Misbehaved for changed inputs, changed memory beside them, a result that shares memory with query, key or
         value, and a changed earlier result.
         """
         before, beside = [self._bits(one) for one in inputs], [self._bits(one) for one in around]
@@ -278,30 +278,30 @@ class Witness:
         for result, kept, was in (one for call_results in self._earlier for one in call_results):
             if self._bits(kept) != was:
                 raise Misbehaved(f"a call changed the {result} that an earlier call had returned")
-        # what is no array at all is told by the check of its shape
+        # the check of the shape reports a result that is no array at all
         arrays = [(name, one) for name, one in zip(names, results, strict=False) if hasattr(one, "shape")]
         self._earlier.append([(name, one, self._bits(one)) for name, one in arrays])
         return returned
 
     def _bits(self, array: Any) -> bytes:
-        """What it holds; compared as bytes, which takes a fraction of comparing numbers, and NaN is itself."""
+        """The bytes of an array: they compare much faster than numbers, and NaN equals itself."""
         return np.asarray(self._library.to_numpy(array)).tobytes()
 
 
 def laid_out(
     library: Library, arrays: Sequence[NDArray[Any]], dtype: str, layout: str, around: list[Any] | None = None
 ) -> tuple[Any, ...]:
-    """`arrays` in the library, (batch, heads, length, dim) to the eye, in memory as `layout` says.
+    """`arrays` in the library, of shape (batch, heads, length, dim), in memory as `layout` says.
 
-    "transposed": the length runs fastest. "heads_inside": (batch, length, heads, dim), as a projection leaves
-    it. "mixed", "mixed_2": one contiguous, one transposed, one with heads inside. "packed": side by side in one
-    (batch, length, 3, heads, dim), as one projection for all leaves them, where they are alike in shape. "sliced":
-    every second position of a longer array, with other numbers between. "cache": positions amid a longer array of
-    NaN, which is appended to `around`. "expanded", "batch_expanded": one head's or batch's memory stands for all,
-    where they are alike. "one_number": one stands for all, as in the gradient of a sum. Else contiguous.
+    "transposed": the length runs fastest. "heads_inside": (batch, length, heads, dim), as a projection leaves it.
+    "mixed", "mixed_2": one contiguous, one transposed, one with heads inside. "packed": side by side in one (batch,
+    length, 3, heads, dim), as a single projection leaves them, if their shapes are equal. "sliced": every second
+    position of a longer array, with other numbers between. "cache": positions in the middle of a longer array of NaN,
+    which is appended to `around`. "expanded", "batch_expanded": equal heads or batches share the memory of the first.
+    "one_number": all share one number, as in the gradient of a sum. Otherwise contiguous.
     """
     if layout == "packed":
-        # stack copies, as all below: what a backend does to its input must not reach the question
+        # stack copies, as does all below: a backend that changes its input must not change the question
         packed = library.from_numpy(np.stack([array.swapaxes(1, 2) for array in arrays], axis=2), dtype)
         return tuple(packed[:, :, at].swapaxes(1, 2) for at in range(len(arrays)))
     layouts = _MIXED.get(layout, (layout,) * len(arrays))
@@ -312,7 +312,7 @@ def laid_out(
 
 
 def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tuple[Any, Any]:
-    """One array as `laid_out`, and the larger one that holds it, or itself."""
+    """One array as `laid_out`, and the larger array that contains it (or itself)."""
     n = array.shape[2]
     exchanged = {"transposed": (2, 3), "heads_inside": (1, 2)}.get(layout)
     if exchanged:
@@ -329,14 +329,14 @@ def _alone(library: Library, array: NDArray[Any], layout: str, dtype: str) -> tu
     one = stands.get(layout, array)
     one = one if (one == array).all() else array
     found = library.from_numpy(np.array(one, order="C"), dtype)
-    return (found if one.shape == array.shape else library.expanded(found, array.shape)), found
+    return (found if one.shape == array.shape else library.functions.broadcast_to(found, array.shape)), found
 
 
 # -- the same bits again ------------------------------------------------------------------------------
 
 
 def with_other_threads(contender: Contender) -> Contender:
-    """`contender` with 1 thread, or 2 where it has 1 itself, by its settings or by the environment."""
+    """`contender` with 1 thread, or with 2 if it has 1 itself, by its settings or by the environment."""
     variables = {**os.environ, **dict(contender.variables)}
     said = [one for name in thread_variables() if (one := variables.get(name, "")).isdecimal() and int(one)]
     now = contender.threads or min(map(int, said), default=cores())
@@ -344,7 +344,7 @@ def with_other_threads(contender: Contender) -> Contender:
 
 
 def same_bits(held: Held, other: Held, dtypes: Sequence[str], device: str) -> list[Invariance]:
-    """What a backend does in each of `dtypes`, asked in its process and in one with other threads.
+    """Whether a backend gives the same bits in each of `dtypes`. other : the same one with other threads.
 
     A dtype that it declines is left out.
     """

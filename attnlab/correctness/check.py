@@ -1,13 +1,12 @@
-"""Is a backend right? An examination in every number format: all questions, down to the first wrong answer.
+"""Is a backend right? `check` asks it all questions in every number format, up to the first wrong answer.
 
-A black box is a callable from a question to its answers by name: "output", "log sum" where the question asks for ln Z,
-and "query gradient", "key gradient" and "value gradient" where its inputs have an output gradient. `examine` puts the
-questions to it in one format, and every named answer is weighed. What the black box declines is not held against it.
-The first fault is told with the question that showed it. A slow black box is spared questions by the clock that it is
-given.
+`examine` asks in one number format. What it asks is a callable (`Ask`) from a question to its answers by name:
+"output", "log sum" if the question asks for ln Z, and "query gradient", "key gradient" and "value gradient" if its
+inputs have an output gradient. Each answer is weighed. A declined question is no fault. The first fault is reported
+with its question. With a clock, a slow backend is asked fewer questions.
 
-`check` examines a backend in a process of its own. It may crash or hang there: that is an outcome with a reason, and
-the check goes on. The right answer is worked out here while the backend works on its own.
+`check` runs the backend in a process of its own. If it crashes or hangs there, that is an outcome with a reason, and
+the check continues. The right answer is computed here while the backend computes its own.
 """
 
 from __future__ import annotations
@@ -37,35 +36,35 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Answers = dict[str, NDArray[Any]]
-#: a question to its answers; raises Declined, or Misbehaved for what no caller expects
+#: from a question to its answers; raises Declined, or Misbehaved for a misbehaviour
 Ask = Callable[[Question], Answers]
 
-#: seconds that a black box may take for the questions of one kind, and for the sequences after them: array libraries
-#: take a second or two, a Python loop as much as it is given, a library that compiles for every shape 0.1 to 0.3 s each
+#: seconds that a backend may take for the questions of one kind, and with the sequences after them. Array libraries
+#: take a second or two, a Python loop all of it, a library that compiles for every shape 0.1 to 0.3 s for a question
 SECONDS, SECONDS_IN_ALL = 8.0, 10.0
-#: query-key pairs of a question up to which it is asked every day; larger ones are asked where everything is
+#: the most query-key pairs of a question that is always asked; larger ones are asked with `everything`
 DAILY = {FORWARD: 10_000, LOG_SUM: 10_000, BACKWARD: 20_000}
-#: calls of one question of several blocks: a fault that strikes once in ten calls escapes them with a probability of
-#: 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
+#: how often one question of several blocks is asked: a fault that occurs once in ten calls escapes with a probability
+#: of 0.9^20 = 12 % in one dtype, and of 0.9^80 = 0.02 % in all four
 _OFTEN = 20
-#: a backend that declines so many of the first questions, the plainest of several shapes, has no gradients, or no ln Z
+#: a backend that declines so many of the first, plainest questions has no gradients, or no ln Z
 _PLAINEST = 4
-#: asked again at once, with another between, and again and again: several blocks and two heads, so that what runs at
-#: once may collide
+#: questions that are asked again at once, with another between, and many times: the last has several blocks and two
+#: heads, so that threads may collide
 _REPEATED, _BETWEEN, _REPEATED_OFTEN = "fewer queries, causal", "normal", "several blocks, causal"
-#: from the tightest to the loosest, and outside of all
+#: from the tightest to the loosest; None is outside all of them
 _CLASSES = (*GRADIENT_CLASSES, None)
 
 
 @dataclass
 class Examined:
-    """What was found in one dtype; `fault` is None where all held.
+    """What was found in one dtype; `fault` is None if all answers were right.
 
-    asked, declined : numbers of questions. left_out : questions that would have taken the black box too long. drawn :
-    answered questions that were drawn at random. blamed : another dtype, whose question was answered wrong. precision :
-    by what was asked about (`KINDS`), by the question that tells the classes apart, of gradients the least exact.
-    refusal : why it declined, by what it answered nothing of. unasked : why it could not be asked at all. lower : the
-    number format in which it computes, where that is a lower one. loaded : False for a file that cannot be loaded.
+    asked, declined : numbers of questions. left_out : questions that would have taken too long. drawn : answered
+    questions that were drawn at random. blamed : another dtype, whose question was answered wrong. precision : for each
+    of `KINDS`, the accuracy on the question that tells the classes apart; the worst one of the gradients. refusal : why
+    it declined, for each of `KINDS` of which it answered nothing. unasked : why it could not be asked at all. lower :
+    the number format in which it computes, if that is a lower one. loaded : False for a file that cannot be loaded.
     """
 
     dtype: str
@@ -83,7 +82,7 @@ class Examined:
 
     @property
     def passed(self) -> bool | None:
-        """Whether all held, None where it declined everything."""
+        """Whether all answers were right; None if it declined everything."""
         return None if self.unasked else False if self.fault else True if self.asked else None
 
 
@@ -96,11 +95,10 @@ def examine(
     clock: Callable[[], float] = lambda: 0.0,
     daily: bool = False,
 ) -> Examined:
-    """Put every question and sequence in `dtype` to `ask`, up to the first fault.
+    """Ask every question and sequence in `dtype`, up to the first fault.
 
-    kinds : what is asked about, of `KINDS`. clock : processor seconds that `ask` took so far; without a clock nothing
-    is left out. daily : without the large questions.
-    Whatever else `ask` raises comes through.
+    kinds : some of `KINDS`. clock : the processor seconds that `ask` has taken so far; without a clock no question is
+    left out. daily : without the large questions. Other exceptions of `ask` are passed on.
     """
     found = Examined(dtype)
     for kind in kinds:
@@ -112,7 +110,7 @@ def examine(
         if found.asked > before[0]:
             found.refusal.pop(kind, None)
         elif kind != kinds[0]:
-            # the first questions about gradients that are declined by what has none are no questions that it declined
+            # a backend without gradients declines only the first questions about them: these do not count
             found.declined = before[1]
         if found.fault or not found.asked:
             break
@@ -120,7 +118,7 @@ def examine(
 
 
 class _Asking:
-    """One black box, asked about one kind; what is found goes to `found`. A wrong answer is raised as Misbehaved."""
+    """Asks about one kind and writes into `found`. A wrong answer is raised as Misbehaved."""
 
     def __init__(self, ask: Ask, found: Examined, seed: int, kind: str, clock: Callable[[], float]) -> None:
         self._ask, self._found, self._clock = ask, found, clock
@@ -128,7 +126,7 @@ class _Asking:
         self._answered, self._pairs, self._spent, self._limit = 0, 0, 0.0, SECONDS
 
     def everything(self, most: float) -> None:
-        """Ask all questions, then all sequences. most : query-key pairs of a question."""
+        """Ask all questions, then all sequences. most : the most query-key pairs of a question."""
         found, declined = self._found, self._found.declined
         for question in questions.questions(*self._how, most):
             found.drawn += self._answer(question) is not None and question.name.startswith("drawn ")
@@ -150,7 +148,7 @@ class _Asking:
             self._in_sequence(often, [often] * (_OFTEN - 1))
 
     def _answer(self, question: Question, when: str = "") -> Answers | None:
-        """The answers, or None where there are none. when : what a fault is told with, beside the question."""
+        """The answers, or None. when : is added to the message of a fault."""
         found, pairs = self._found, question.pairs
         if self._spent * (1 + pairs / max(self._pairs, 1)) > self._limit:
             found.left_out += 1
@@ -158,7 +156,7 @@ class _Asking:
         started = self._clock()
         try:
             answers = self._ask(question)
-            if self._answered:  # the first call carries a library's start-up
+            if self._answered:  # the first call has the start of the library in it
                 self._spent += self._clock() - started
                 self._pairs += pairs
             self._answered += 1
@@ -187,9 +185,9 @@ class _Asking:
             self._found.precision[self._kind] = least
 
     def _in_sequence(self, first: Question, others: Sequence[Question]) -> None:
-        """`first`, then each of the others and `first` again: all right, and the answers to `first` alike.
+        """Ask `first`, then each of the others and `first` again: all must be right, and the answers to `first` alike.
 
-        A kernel that is kept by a key that leaves something out answers one of the others as it did the first.
+        A backend that caches by an incomplete key answers one of the others as it answered the first.
         """
         was = self._answer(first)
         if was is None:
@@ -214,15 +212,15 @@ class _Asking:
 
 # -- a backend in a process of its own ------------------------------------------------------------------
 
-#: the order of asking: what most backends have, and what shows most, first
+#: the order of asking: first the formats that most backends have and that show most
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 @dataclass(frozen=True)
 class Format:
-    """What came of one number format: `passed` is None where nothing of it was answered, with the `reason`.
+    """The outcome in one number format: `passed` is None if nothing was answered, for the `reason`.
 
-    asked, declined, left_out, drawn : as of `Examined`.
+    asked, declined, left_out, drawn : as in `Examined`.
     """
 
     passed: bool | None
@@ -235,16 +233,16 @@ class Format:
 
 @dataclass(frozen=True)
 class Checked:
-    """Whether a backend passed in every number format, and why not in the first that it did not.
+    """Whether a backend passed in every number format, and the reason from the first one in which it did not.
 
-    `passed` is None where it could not be asked at all; then `formats`, what came of each number format by name, is
-    empty. loaded : False for a file that cannot be loaded, or whose library ends the process.
+    `passed` is None if it could not be asked at all; then `formats`, the outcomes by number format, is empty.
+    loaded : False for a file that cannot be loaded, or whose library ends the process.
     precision : by dtype, ``class`` (full precision inside, weights rounded, scores rounded), ``relative_error``,
-    ``budget_ratio`` (of the class's budget), ``max_ulp``, ``bias`` (z of the error along the output) and ``of``.
-    gradients : the same of its least exact gradient, where it can be differentiated (``of`` names it); one that adds
-    its gradients up in their dtype has the class "partial sums rounded". no_gradients : why it cannot, where it cannot.
-    log_sums, no_log_sums : the same of ln Z. lower : the number format in which it computes, by dtype, where that is a
-    lower one: its answers were then held against the truth of inputs rounded to it.
+    ``budget_ratio`` (relative to the budget of the class), ``max_ulp``, ``bias`` (z of the error along the output) and
+    ``of``. gradients : the same for its least exact gradient, which ``of`` names; one that adds its gradients up in
+    their dtype has the class "partial sums rounded". no_gradients : why it has none. log_sums, no_log_sums : the same
+    for ln Z. lower : by dtype, the number format in which it computes, if that is a lower one: its answers were then
+    checked against the truth for inputs rounded to it.
     """
 
     name: str
@@ -262,7 +260,7 @@ class Checked:
 
     @property
     def lines(self) -> list[tuple[str, str, Format]]:
-        """A number format, what came of it in words, and its figures; one line, of no format, where none was asked."""
+        """For each number format its name, the outcome in words, and its figures. One line if none was asked."""
         if not self.formats:
             word = "not asked" if self.loaded else "cannot be loaded"
             return [("", word, Format(self.passed, self.reason))]
@@ -275,10 +273,9 @@ class Checked:
         return found
 
     def frame(self) -> pd.DataFrame:
-        """A tidy table, one row a number format.
+        """A tidy table with one row for each number format.
 
-        Columns: ``backend``, ``dtype``, ``result`` (in a word or two), what `Format` has, and of the output what
-        `precision` has.
+        Columns: ``backend``, ``dtype``, ``result`` (in a word or two), those of `Format`, and those of `precision`.
         """
         import pandas as pd
 
@@ -306,14 +303,14 @@ def check(
     everything: bool = False,
     deadline: float = 60.0,
 ) -> Checked:
-    """Put the questions to a backend in each of `dtypes`, all by default; each ends at the first wrong answer.
+    """Ask a backend the questions in each of `dtypes`, all by default, each up to the first wrong answer.
 
-    First those about its output, then ln Z, then the gradients of query, key and value, where its library
-    differentiates. `contender` is its name, with settings where they are to hold: ``torch_sdpa[threads=1]``. keep : the
-    right answers, some GB, for the next backend of this process. invariance : does it, where it is right, give the same
-    bits again? Asked afterwards, see `attnlab.correctness.answering`. everything : also the large questions, and it
-    is spared none, however slow it is. deadline : seconds after which a question that it has not answered ends it.
-    Raises ValueError for an unknown backend, an unknown dtype and for broken notation.
+    First about its output, then about ln Z, then about the gradients of query, key and value if its library
+    differentiates. contender : its name, or a name with settings, ``torch_sdpa[threads=1]``. keep : keep the right
+    answers, some GB, for the next backend in this process. invariance : afterwards ask a right backend for the same
+    bits again, see `attnlab.correctness.answering`. everything : also ask the large questions, and leave out none,
+    however slow it is. deadline : seconds after which an unanswered question ends its process.
+    Raises ValueError for an unknown backend, an unknown dtype and broken notation.
     """
     dtypes = _DTYPES if dtypes is None else dtypes
     for dtype in dtypes:
@@ -332,7 +329,7 @@ def check(
                 break
             if not keep:
                 questions.forget()
-        # what is wrong in one dtype by itself is no fault of another, between whose questions it was asked
+        # a dtype that is wrong by itself is no fault of another one, between whose questions it was asked
         wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
             if end.blamed in wrong:
@@ -357,21 +354,21 @@ def _examined(
     deadline: float,
     on_event: Callable[[str], None],
 ) -> Examined:
-    """How the questions in one dtype end. spared : dtypes in which nothing is asked, between questions of others."""
+    """The examination in one dtype. spared : dtypes that are not asked between the questions of this one."""
     from threadpoolctl import threadpool_limits
 
     try:
         held.process.signal(0)
-    except Failed as fault:  # a backend that is not to be had here is no file that cannot be loaded
+    except Failed as fault:  # a backend that is unavailable here could still be loaded elsewhere
         return Examined(dtype, unasked=str(fault), loaded=fault.kind == "unavailable")
     less = lower(dtype, held.said["computes_in"])
-    # processor seconds that the backend took so far: a busy machine does not make it slow
+    # processor seconds of the backend so far, which do not grow when the machine is busy
     asked_in, last, seconds = less or dtype, "", 0.0
 
     def answers(question: Question) -> Answers:
         nonlocal last, seconds
         lowered, inputs = held.said["computes_in"] is not None, question.inputs
-        # those of others, which come between, would be held to theirs
+        # questions in other dtypes, which come between, would need their own lower format
         if question.dtype in spared or (lowered and question.dtype != asked_in):
             raise Declined(f"{question.dtype} is not asked about here")
         last = question.dtype
@@ -381,7 +378,7 @@ def _examined(
         try:
             direction = question.workload().direction
             wait = held.process.begin("answer", seconds=deadline, device=device, direction=direction, **how)
-            _ = question.expected  # is worked out while the backend works
+            _ = question.expected  # computed while the backend computes
             reply = wait()
         except Failed as fault:
             if fault.kind == "declined":
@@ -392,12 +389,12 @@ def _examined(
                 raise Misbehaved(str(fault)) from None
             raise Failed(fault.kind, f"{question.text}: {fault}", fault.tail) from None
         seconds += reply["seconds"]
-        carried, named = inputs.query.dtype, reply["results"]  # float16 is carried in itself
+        carried, named = inputs.query.dtype, reply["results"]  # the NumPy dtype that carries the format
         return {name: one if name == LOG_SUM else one.astype(carried) for name, one in named.items()}
 
     clock: dict[str, Any] = {} if everything else {"clock": lambda: seconds, "daily": True}
     try:
-        with threadpool_limits(1):  # right answers are small products: a second thread here would only spin
+        with threadpool_limits(1):  # the right answers are small products: a second thread would only spin
             found = examine(answers, asked_in, seed=seed, kinds=KINDS, **clock)
     except Failed as fault:
         if fault.kind == "unavailable":

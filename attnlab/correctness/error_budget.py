@@ -1,18 +1,17 @@
-"""The error a correct attention call may have, derived from where it rounds and not chosen; and classes of precision.
+"""The error that a correct attention call may have, derived from where it rounds; and classes of precision.
 
-To first order a perturbation δ_j of the scores moves the output by Σ p_j(v_j − o)δ_j, and one rounding to
-nearest has the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add in squares:
+To first order a perturbation δ_j of the scores moves the output by Σ p_j(v_j − o)δ_j, and one rounding to nearest has
+the relative rms c·u, c = 1/√(8 ln 2). Independent roundings add in squares:
 
     rms² = (c u_O o)² + (c u_P)² Σp_j²v_j² + r(c u_S)² Σp_j²(v_j − o)²s_j² + inner²
 
 u_O, u_P, u_S : unit roundoff at which output, weights and scores are stored; r : roundings of the scores.
 
-The inner term is a bound: the error of arithmetic at u_i whose sums are chains of N additions, each partial sum
-rounded, one term after another: N = d or n. A sum in order is honest, so its error has to be allowed. Kernels that
-sum in 8 to 64 lanes have less of it, far less where the terms of a sum share a sign (with means of 3 at d = 64 some 5
-%): to be far below this bound is nothing that tells against a kernel, and to be near it nothing that its lanes
-explain. For terms a_t with total A the squares of N partial sums add to (N/2)Σa² by scatter and (N/3)A² by drift,
-hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
+The inner term is a bound: the error of arithmetic at u_i whose sums are chains of N additions, N = d or n, each
+partial sum rounded. A sum in order is honest, so its error must be allowed. Kernels that sum in 8 to 64 lanes have a
+smaller one, far smaller if the terms of a sum share a sign (some 5 % with means of 3 at d = 64). So a kernel may well
+be far below this bound. For terms a_t with total A the squares of N partial sums add to (N/2)Σa² by scatter and
+(N/3)A² by drift, hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
 
     score s_j = scale Σ_c q_c k_jc :  σ_j² = scale²[(1 + N_d/2) Σ_c q_c²k_jc²] + (1 + N_d/3) s_j²
     exponent and exp               :  σ_j² += 2(s_j − m)² + 2, m the largest score of the row
@@ -22,18 +21,18 @@ hence the variance (c u_i)²[(1 + N/2)Σa² + (N/3)A²]:
     ln Z = m + ln l in one number  :  [(ln Z)² + (ln l)²] o²/(3c²)
     inner² = (c u_i)² [ Σp_j²(v_j − o)²σ_j² + the last four lines ] + (λo)²/3,  λ = Σ_j p_j [p_j < u_i].
 
-A two-pass softmax may take exp(s_j − ln Z), and parts of the keys may be merged by their ln Z (split-k decoding);
-where logits are large the rounding of ln Z is then the largest, and all weights of the row share it. Its 1/(3c²) is
-that of the worst mantissa, since the ln Z of a call are alike. Beside an m of few bits, which float32 holds, no more
-is lost than ln l itself: (u_i ln Z)²/3 is (ln l)² at most.
+A two-pass softmax may compute exp(s_j − ln Z), and parts of the keys may be merged by their ln Z (split-k decoding).
+For large logits the rounding of ln Z is then the largest error, and all weights of the row share it. Its 1/(3c²) is
+that of the worst mantissa, because the ln Z of a call are similar. If m has few bits, so that float32 holds it, no more
+than ln l itself can be lost: (u_i ln Z)²/3 is then at most (ln l)².
 
-The last term is a loss and no scatter: of a sum that has grown, what is below half a unit is lost whole. How much of
-λ comes after that is between none and all of it, a third in mean square. It counts over 10^5 keys in float32.
-In float16 and bfloat16 the inner term is invisible beside the first three. Where the inner precision is float64 the
-truth has the same error, and the term counts twice.
+The last term is a loss, not scatter: a sum that has grown loses whole terms below half a unit. Between none and all of
+λ comes after that, a third in mean square. It matters beyond 10^5 keys in float32. In float16 and bfloat16 the inner
+term is invisible beside the first three. If the inner precision is float64 the truth has the same error, and the term
+counts twice.
 
-What a soft cap and a bias add, and how the errors of x = scale q·k pass the cap, f'(x) times, is told where the errors
-of scores are computed, in `RoundedRows`. A sink is one more key whose value is 0.
+`RoundedRows` has the errors of scores: what a soft cap and a bias add, and that errors of x = scale q·k pass the cap
+times f'(x). A sink is one more key whose value is 0.
 
 Three budgets of one call nest: full precision inside (output rounded only), weights rounded, scores rounded. The
 tightest that covers a measured error is the implementation's class.
@@ -45,8 +44,8 @@ inner one:
     rms² = [(u_z z)² + (u_i ln l)²]/3 + (c u_P)² Σp_j² + Σp_j² σ_S,j² + (c u_S)²
            + Σp_j² σ_j² + (c u_i)² max{(1 + N_n/2) Σp_j² + N_n/3, Σp_j² + W(p)} + λ²/3
 
-The first term is that of numbers whose mantissas are alike. (c u_S)² is l stored in the scores' format, as where a
-softmax is written out; ln Z itself is never stored there.
+The first term is that of numbers with similar mantissas. (c u_S)² is for l stored in the format of the scores, as in a
+softmax that is written out. ln Z itself is never stored in it.
 """
 
 import math
@@ -68,10 +67,10 @@ FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores roun
 CLASSES = {FULL: SOURCES[:2], WEIGHTS: SOURCES[:3], SCORES: SOURCES}
 # variance of a squared error over its squared mean: 2 for a normal error, 1.08 for one rounding
 SCATTER = 2.0
-#: blocks of keys at whose ends partial sums are known, and chains that a kernel may cut the keys into
+#: partial sums are computed at the ends of so many blocks of keys; a kernel may cut the keys into so many chains
 BLOCKS, CHAINS = 32, (1, 2, 4)
-#: roundings of a product q_c k_c where both are stored again after the scale's root was folded into them; and of a bias
-#: that its format does not hold: of the slope of ALiBi, and of its product with the distance
+#: roundings of a product q_c k_c if both are stored again after the root of the scale was multiplied in; and of a bias
+#: that its format does not hold: those of the slope of ALiBi and of its product with the distance
 FOLDED, BIAS = 2, 2
 #: mean square of the error of tanh, in roundings: libraries are good to two units in the last place
 TANH = 4
@@ -79,15 +78,15 @@ TANH = 4
 
 @dataclass(eq=False)
 class ErrorBudget:
-    """What the error of one attention call should be, per component and as a whole.
+    """The expected error of one attention call, for each component and as a whole.
 
     output : (batch, heads, rows, value_dim), the exact result in float64.
-    variances : by source ("output", "weights", "scores", "inner"; a gradient's has "sums" too), arrays of the
-        same shape. A source that is not there rounds nothing.
-    shared : by source, what the variance of ‖ô − o‖_F² has for roundings that several rows share.
-    exponent_error : largest predicted rms error of a score that matters (p-weighted, over rows). The budget
-        is of first order in it: trust it below about 0.3.
-    tilt : d output / d ln(scale), of the same shape: where a wrong scale moves it.
+    variances : by source ("output", "weights", "scores", "inner"; also "sums" for gradients), arrays of the same shape.
+        A missing source rounds nothing.
+    shared : by source, the part of the variance of ‖ô − o‖_F² from roundings that several rows share.
+    exponent_error : the largest predicted rms error of a score (p-weighted, over rows). The budget is of first order in
+        it: trust it below about 0.3.
+    tilt : d output / d ln(scale), of the same shape: the direction in which a wrong scale moves the output.
     """
 
     output: Array
@@ -105,7 +104,7 @@ class ErrorBudget:
     def add(
         self, variances: Mapping[str, Array], at: Any = ..., exponent_error: float = 0.0, **more: Array
     ) -> "ErrorBudget":
-        """Itself, with independent errors at these components; `more` is added to its other arrays."""
+        """Add independent errors at these components, and `more` to the other arrays. Returns itself."""
         for name, array in more.items():
             getattr(self, name)[at] += array
         for source, variance in variances.items():
@@ -120,7 +119,7 @@ class ErrorBudget:
 
     @cached_property
     def relative(self) -> float:
-        """Predicted ‖ô − o‖_F/‖o‖_F. NaN where the exact output is 0 throughout."""
+        """Predicted ‖ô − o‖_F/‖o‖_F. NaN if the exact output is 0 throughout."""
         norm = float(np.linalg.norm(self.output))
         return math.sqrt(self._total) / norm if norm > 0 else math.nan
 
@@ -128,9 +127,9 @@ class ErrorBudget:
     def relative_scatter(self) -> float:
         """Standard deviation of the measured relative error, as a fraction of `relative`.
 
-        One rounding of a score moves a whole row of the output: a row counts as one error, but for the rounding of the
-        output itself. So a few roundings decide a small or saturated call, and a limit of 1.25 budgets raises false
-        alarms there unless some of these are added. NaN where nothing is rounded.
+        One rounding of a score moves a whole row of the output: a row counts as one error, except for the rounding of
+        the output itself. So few roundings decide a small or saturated call, and a limit of 1.25 budgets alone would
+        raise false alarms there. NaN if nothing is rounded.
         """
         total, found = self._total, sum(self.shared.values())
         for source, variance in self.variances.items():
@@ -142,7 +141,7 @@ class ErrorBudget:
         return float(sum(variance.sum() for variance in self.variances.values()))
 
     def restricted_to(self, *sources: str) -> "ErrorBudget":
-        """The budget of an implementation with the roundings of these sources only.
+        """The budget of an implementation that rounds only at these sources.
 
         Raises KeyError for a name that is not a source.
         """
@@ -150,11 +149,11 @@ class ErrorBudget:
         return replace(self, variances=kept, shared={source: self.shared[source] for source in kept})
 
     def classes(self, classes: Mapping[str, Sequence[str]] = CLASSES) -> "dict[str, ErrorBudget]":
-        """That of each class, which rounds at the sources that it names."""
+        """The budget of each class, which rounds at its sources only."""
         return {name: self.restricted_to(*sources) for name, sources in classes.items()}
 
     def cut(self, at: Any) -> "ErrorBudget":
-        """The budget of these components alone."""
+        """The budget of these components only."""
         kept = {name: one[at] for name, one in self.variances.items()}
         return replace(self, variances=kept, output=self.output[at], tilt=self.tilt[at])
 
@@ -172,20 +171,20 @@ def error_budget(
     budget of an implementation that rounds less.
 
     rows : indexes of the query rows to judge; None for all.
-    score_roundings : r, how many roundings of scale · q·k where scores are stored: 1 eager with a power-of-two scale,
-        else 2.
-    any_unfused : the scores' part covers every unfused form, also one that stores q and k again after the scale's
-        root was folded into both, and a softmax that is written out and stores each step: its r s_j² is
-        max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² comes on top.
+    score_roundings : r, the number of roundings of a stored score scale · q·k: 1 for eager code with a power-of-two
+        scale, else 2.
+    any_unfused : the part of the scores covers every unfused form: also one that stores q and k again after it has
+        multiplied both by the root of the scale, and a softmax that is written out and stores each step. r s_j² is then
+        max(r s_j², 2 scale² Σ_c q_c²k_jc²) + (s_j − m)² + 1, and (c u_S)² o² is added.
 
-    Formulas in the module's docstring; the c of one rounding is that of a log-uniform mantissa, and too small
-    by up to 1.36 where all scores have the same mantissa just above a power of two. Subnormal
-    outputs add τ²/3, τ half the smallest subnormal. A row that sees no key has output and error 0. The first
-    order assumes that rounding errors of scores differ between keys: where scores are huge and nearly equal
-    (all near +1000, say) in a low format, they do not, and the budget is of no use.
+    The docstring of the module has the formulas. c is that of a log-uniform mantissa. It is too small by a factor of up
+    to 1.36 if all scores have the same mantissa just above a power of two. Subnormal outputs add τ²/3, τ half the
+    smallest subnormal. A row that sees no key has output and error 0. The first order assumes that rounding errors of
+    scores differ between keys. If scores are huge and nearly equal in a low format (all near +1000, say) they do not,
+    and the budget is useless.
 
-    float64 throughout, in blocks of rows: memory beyond the results is some 100 MB plus one head. The inner
-    arithmetic is float32, of float64 inputs float64.
+    All is computed in float64, in blocks of rows: memory beyond the results is some 100 MB plus one head. The inner
+    arithmetic is float32, for float64 inputs float64.
 
     Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
     """
@@ -202,9 +201,9 @@ def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
 
     options : as for `error_budget`.
 
-    The classes differ where the inner precision is far above the dtype: float16 and bfloat16. In float32 and
-    float64 the inner term dominates and nearly any correct implementation is "full precision inside".
-    Where rows are saturated the classes meet too, and the tightest name that fits is given.
+    The classes differ if the inner precision is far above the dtype: in float16 and bfloat16. In float32 and float64
+    the inner term dominates, and nearly any correct implementation is "full precision inside". For saturated rows the
+    classes meet too, and the tightest one that fits is named.
 
     Raises ValueError as `error_budget` does.
     """
@@ -214,8 +213,8 @@ def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
 def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25) -> str | None:
     """The first class whose budget covers the error, or None: outside every budget.
 
-    relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + 3 relative_scatter); the
-    scatter is negligible but for small or saturated calls. Raises ValueError for a negative or non-finite error.
+    relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + 3 relative_scatter). The
+    scatter matters only for small or saturated calls. Raises ValueError for a negative or non-finite error.
     """
     error = numbers.real("relative_error", relative_error, least=0.0)
     for name, budget in budgets.items():
@@ -225,7 +224,7 @@ def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: f
 
 
 def energy(x: Array) -> float:
-    """The variance of ‖error‖² that independent errors of these variances leave."""
+    """The variance of ‖error‖² for independent errors of these variances."""
     return SCATTER * float(np.vdot(x, x))
 
 
@@ -233,14 +232,14 @@ def energy(x: Array) -> float:
 
 
 class Roundings:
-    """Where an implementation rounds whose arrays are of one format.
+    """Where an implementation rounds whose arrays have one format.
 
-    form : of the output, and of weights and scores where these are stored. inner : of the arithmetic, float32, or
-    float64 for float64; then both results compared have the inner error. score_roundings : of scale · q·k where scores
-    are stored. any_unfused : whoever stores scores may also have stored a q and a k after the scale's root was folded
-    into both, and may write softmax out and store each step.
+    form : the format of the output, and of weights and scores if they are stored. inner : that of the arithmetic,
+    float32, or float64 for float64; then both compared results have the inner error. score_roundings : of a stored
+    score scale · q·k. any_unfused : an implementation that stores scores may also store q and k after it has multiplied
+    both by the root of the scale, and may write out the softmax and store each step.
     inner_variance, stored_variance : mean squares of one rounding, relative. inner_roundoff : the largest inner one.
-    stored_sum_variance : what storing l = Σe^{s − m} costs all weights of a row alike, where softmax is written out.
+    stored_sum_variance : that of all weights of a row from storing l = Σe^{s − m}, if softmax is written out.
 
     Raises ValueError for an unknown dtype, and a negative number of roundings.
     """
@@ -265,16 +264,16 @@ class ScoreErrors(NamedTuple):
 
 
 class RoundedRows:
-    """A block of rows, and what rounding does to its scores and weights: what every budget takes.
+    """A block of rows, and what rounding does to its scores and weights. All budgets start from it.
 
-    inner, stored : errors of scores by the arithmetic, and by storing them. exponent_error : the largest predicted rms
-    error of a score, weighted over a row. The others are (…, rows, 1):
-    lost_weight_variance : λ²/3, λ = Σ_j p_j [p_j < u_i]: what adding up the weights in a chain may lose altogether.
-    absorbed : ln l, the most that ln l can lose beside an m of few bits, such as float32 holds; else no limit. With m
-    itself rounded, while s_j − ln Z is not (one fused multiply-add makes it of products), m adds its own.
-    logarithm_variance : what ln Z in one number costs all weights of a row alike: min{(u_i ln Z)²/3, absorbed²} +
-    (u_i ln l)²/3. exp(s_j − ln Z) with ln Z = m + ln l has the roundings of ln Z and of ln l in every weight: not the
-    scatter of log-uniform numbers, since the ln Z of many rows are alike in size and in mantissa.
+    inner, stored : the errors of scores from the arithmetic, and from storing them. exponent_error : the largest
+    predicted rms error of a score, weighted over a row. The others are (…, rows, 1):
+    lost_weight_variance : λ²/3, λ = Σ_j p_j [p_j < u_i]: the weights that a chain of additions may lose as a whole.
+    absorbed : ln l, the most that can be lost if m has few bits, so that float32 holds it; else infinite. (If m itself
+    is rounded and s_j − ln Z is not, because a fused multiply-add computes it from products, m adds its own error.)
+    logarithm_variance : that of all weights of a row from ln Z in one number: min{(u_i ln Z)²/3, absorbed²} +
+    (u_i ln l)²/3. exp(s_j − ln Z) with ln Z = m + ln l has the roundings of ln Z and of ln l in every weight. They are
+    not those of log-uniform numbers, because the ln Z of many rows are similar in size and in mantissa.
     """
 
     def __init__(self, rows: Rows, roundings: Roundings) -> None:
@@ -293,12 +292,12 @@ class RoundedRows:
         self.logarithm_variance = lost + alike * self.log_sum**2
 
     def _inner(self) -> ScoreErrors:
-        """Inner σ² of each score, the rounding of its exponent and of exp included.
+        """Inner σ² of each score, with the rounding of its exponent and of exp.
 
-        f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)²; with a soft cap x² f'² for x/c,
-        5 f² for tanh and its product with c, and 4 (c f'/2)² for a tanh by exponentials: one relative error in
-        e = e^{−2|x|/c} costs c(1 − e)/(1 + e) so much, near x = 0 all of a small score's digits. With a bias s² for the
-        sum, and 2 bias² where the format does not hold it.
+        f'²[(1 + N/2)Σ_c (scale q_c k_c)² + (N/3 + 1) x²] + 2(s − m)² + 2 in (c u_i)². A soft cap adds x² f'² for x/c,
+        5 f² for tanh and its product with c, and 4 (c f'/2)² for a tanh by exponentials: a relative error in
+        e = e^{−2|x|/c} moves c(1 − e)/(1 + e) by so much, near x = 0 by all digits of a small score. A bias adds s² for
+        the sum, and 2 bias² if the format does not hold it.
         """
         rows, unit = self.rows, self.roundings.inner_variance
         raw = chain_variance(rows.k.shape[-1], rows.squared_products, rows.raw)
@@ -310,12 +309,12 @@ class RoundedRows:
         return ScoreErrors(raw, rows.through(raw, 2) + unit * own)
 
     def _stored(self) -> ScoreErrors:
-        """What storing the scores adds to it: r(c u_S)² x² f'².
+        """σ² of each score from storing it: r(c u_S)² x² f'².
 
-        For any unfused form (c u_S)² [max(r x², 2 scale² Σ_c q_c²k_c²) f'² + (s − m)² + 1]: q and k may each be
-        multiplied by the scale's root and stored again, which is far more of a score near 0, and where a row sees few
-        keys one score decides; and a softmax that is written out stores s − m and e^{s − m}. A soft cap adds
-        x² f'² + 2 f² for x/c, tanh and their product with c, a bias s² for the sum.
+        For any unfused form (c u_S)² [max(r x², 2 scale² Σ_c q_c²k_c²) f'² + (s − m)² + 1]: q and k may be multiplied
+        by the root of the scale and stored again, which is far more for a score near 0 and decides in a row of few
+        keys; and a softmax that is written out stores s − m and e^{s − m}. A soft cap adds x² f'² + 2 f² for x/c, tanh
+        and their product with c. A bias adds s² for the sum.
         """
         rows, unit = self.rows, self.roundings.stored_variance
         raw, own = self.roundings.score_roundings * rows.raw**2, self._of_bias(self.roundings.form)
@@ -326,7 +325,7 @@ class RoundedRows:
         return ScoreErrors(unit * raw, unit * (rows.through(raw, 2) + own))
 
     def _of_bias(self, form: FloatFormat) -> Array:
-        """s² where two numbers are added, neither 0; 2 bias² where the format does not hold it."""
+        """s² if two numbers are added, neither of them 0; 2 bias² if the format does not hold the bias."""
         bias, rows = self.rows.bias, self.rows
         if bias is None:
             return np.zeros(1)
@@ -335,11 +334,11 @@ class RoundedRows:
         return np.asarray(added + BIAS * bias**2 * (bits != np.rint(bits)))
 
     def over_keys(self, terms: Array, squares: Array, totals: Array) -> tuple[Array, Array]:
-        """What adding up Σ_j p_j a_j costs in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
+        """The error of the sum Σ_j p_j a_j in (c u_i)², and W, the squares of its partial sums; each (…, rows, dim).
 
-        terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the most of one chain, of two and
-        of four, one behind the other. Partial sums are exact at the ends of `BLOCKS` blocks; between two of them, S and
-        S' apart, m keys give (m/3)(S² + SS' + S'²) and (m/2)Σa².
+        terms : a, (…, keys, dim). squares, totals : Σ_j p_j²a_j², Σ_j p_j a_j. W is the largest for one, two and four
+        chains, one after the other. Partial sums are exact at the ends of `BLOCKS` blocks; the m keys between two such
+        sums S and S' contribute (m/3)(S² + SS' + S'²) and (m/2)Σa².
         """
         n, visible, seen = terms.shape[-2], self.rows.visible, self.rows.seen
         step, sums = math.ceil(n / BLOCKS), dict.fromkeys(CHAINS, (np.zeros(1), np.zeros(1)))
@@ -364,7 +363,7 @@ def add_output(found: ErrorBudget, block: RoundedRows) -> None:
     rows, roundings = block.rows, block.roundings
     p, o, v = rows.weights, rows.output, rows.v
     squares, v2, o2 = p * p, v * v, o * o
-    # the values, and beside them the ones whose sum is that of the weights
+    # the values, and a column of ones whose sum is that of the weights
     values, of_squares, sums = (np.append(x, np.ones_like(x[..., :1]), axis=-1) for x in (v, v2, o))
     products, partial = block.over_keys(values, squares @ of_squares, sums)
     # the sum of weights and values, that of the exponentials, and the division by it
@@ -372,12 +371,12 @@ def add_output(found: ErrorBudget, block: RoundedRows) -> None:
     accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o2)
 
     def moved(variance: Array) -> Array:
-        # Σ_j p_j² variance_j (v_j − o)² by expansion; where it cancels it is far below the other terms
+        # Σ_j p_j² variance_j (v_j − o)² by expansion; if it cancels it is far below the other terms
         mass = squares * variance
         total = mass.sum(axis=-1, keepdims=True)
         return np.asarray(np.maximum(mass @ v2 - 2 * o * (mass @ v) + o2 * total, 0.0))
 
-    # a factor that all weights of a row share
+    # errors that all weights of a row share
     shared = block.logarithm_variance + block.lost_weight_variance
     variances = {
         "output": rounding_variance(o, roundings.form),

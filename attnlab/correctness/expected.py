@@ -1,7 +1,7 @@
-"""What right answers look like: the exact results of one question, and how far roundings may move them.
+"""What is right: the exact results of one question (`expect`), and how far rounding may move them; also of a block.
 
-Truth is float64 on the inputs as cast. The budgets are those of the ways in which an honest implementation rounds.
-Nothing here is chosen: every bound follows from the inputs and from the unit roundoff of their dtype.
+The truth is computed in float64 on the inputs as cast. The budgets are those of the ways in which an honest
+implementation rounds. No bound is chosen: each follows from the inputs and from the unit roundoff of their dtype.
 
 A multi-head block rounds in its projections, in its core, and in its last projection. Every component of q, k and v is
 a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t of the sum y₀ = Σa and
@@ -10,16 +10,16 @@ y = y₀ + b, it has the variance of a chain of N = d_model additions at the inn
 
     σ² = (c u_i)²[(1 + N/2)Σa² + (N/3)y₀² + y²] + (c u)² max(y₀², y²)
 
-A block that stores the sum y₀ and adds the bias after that rounds again, by σ₊² = (c u)²y². That error is the same for
-most tokens: y₀ is a multiple of the last place of the sum, so that only the bias decides what is cut off. It does not
-average out over the keys.
+A block that stores the sum y₀ before it adds the bias rounds again, by σ₊² = (c u)²y². That error is the same for most
+tokens: y₀ is a multiple of the last place of the sum, so only the bias decides what is cut off. It does not average out
+over the keys.
 
 How these errors pass through the core is simulated (Monte Carlo arithmetic, Parker 1997): the exact core answers 16
 times, with the inputs moved by random errors of these variances, those of σ₊² of the values alike for all keys. The
 core's own roundings add what `error_budget` says. Last, the output is y = o W_Oᵀ + b_O: Var y_m = Σ_c W_mc² Var o_c and
-its own σ² and σ₊² as above, N = heads · value_dim. In this sum the components of a head count as independent, and it
-averages out what 16 runs leave open. A score's error moves them together, so that single components of y may have more
-or less; over all of them what is left out are the products Σ_m W_mc W_mc', c ≠ c', which cancel where the columns of
+its own σ² and σ₊² as above, N = heads · value_dim. This sum treats the components of a head as independent, and it
+averages out the uncertainty of 16 runs. The error of a score moves them together, so a single component of y may have
+more or less. Over all components only the products Σ_m W_mc W_mc', c ≠ c', are left out, which cancel if the columns of
 W_O are drawn independently.
 """
 
@@ -40,9 +40,9 @@ from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
 from attnlab.workload.inputs import Block, Inputs
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
-#: above this predicted rms error of a score the budget, of first order in it, says nothing any more
+#: above this predicted rms error of a score the budget, which is of first order in it, means nothing
 FIRST_ORDER = 0.3
-#: to which sources of a block's core σ² and σ₊² are added, and how often the core answers
+#: the sources of error of a block's core to which σ² and σ₊² are added, and how often the core answers
 _SOURCES, _RUNS = ("inner", "scores"), 16
 
 
@@ -50,13 +50,13 @@ _SOURCES, _RUNS = ("inner", "scores"), 16
 class Expected:
     """The truth of one named result and its bounds; all arrays are (batch, heads, rows, dim).
 
-    classes : the budgets, tightest first. low, high : least and greatest of the values, 0 where a row sees none; of
-    what averages nothing -inf and inf. hull_slack : how far beyond them rounding may carry. mantissa : factor on the
-    budgets where one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
-    gained : what it means that all are too large or too small by the same part. rows : which rows of the whole result
-    these are. infinite : where the exact result is -inf, as ln Z is of a row that sees nothing; `output`
-    is 0 there. of_block : whether it is a block's output, which stands here as that of one head. of : its name.
-    checked : how many query rows were chosen, of how many.
+    classes : the budgets, tightest first. low, high : the least and the greatest value, 0 in a row that sees none; -inf
+    and inf for a result that is no average. hull_slack : how far beyond them rounding may go. mantissa : a factor on
+    the budgets if one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
+    gained : what it means if all are too large or too small by the same factor. rows : which rows of the whole result
+    these are. infinite : where the exact result is -inf (ln Z of a row that sees nothing); `output` is 0 there.
+    of_block : whether it is the output of a block, which has the shape of one head here. of : its name. checked : how
+    many query rows were chosen, of how many.
     """
 
     dtype: str
@@ -96,19 +96,19 @@ def expect(
     output: Expected | None = None,
     log_sum: bool = False,
 ) -> dict[str, Expected]:
-    """What is right of what `inputs` ask for, by name.
+    """The right results for `inputs`, by name.
 
-    "output" always, (batch, heads, rows, value_dim); where the inputs have an output_gradient also "query gradient",
+    Always "output", (batch, heads, rows, value_dim). If the inputs have an output_gradient also "query gradient",
     (batch, heads, rows, head_dim), "key gradient" and "value gradient", in the shapes of key and value. Output and
-    query gradient are cut to the query rows `rows`, all where None; the gradients of key and value are whole.
-    With `log_sum` also "log sum", (batch, heads, rows, 1). Of a block the output alone, (batch, 1, rows, d_model).
+    query gradient have only the query `rows` (None: all); the gradients of key and value are whole. With `log_sum` also
+    "log sum", (batch, heads, rows, 1). A block has only the output, (batch, 1, rows, d_model).
 
-    output : that of the output, where it is known. Raises ValueError as `error_budget` does.
+    output : the result for "output", if it is known. Raises ValueError as `error_budget` does.
     """
     n_q = inputs.shape.queries
     chosen = chosen_rows(rows, n_q)
     if inputs.block is not None:
-        # its rows share the errors of keys and values: no direction tells them apart from a shift
+        # its rows share the errors of keys and values, which look like a shift: no direction is tested
         gained = "outputs are {} on average: a factor is missing or wrong"
         classes = _block(inputs, chosen).classes()
         found = {OUTPUT: Expected(inputs.dtype, classes, shared=(2, 3), gained=gained, of_block=True)}
@@ -126,7 +126,7 @@ def expect(
 
 
 def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Expected]:
-    """That of the output, and that of ln Z where it is asked for, from one pass over the rows."""
+    """The output, and ln Z if it is asked for, from one pass over the rows."""
     asked, roundings = at_rows(finite(inputs), chosen), Roundings(inputs.dtype, any_unfused=True)
     shape = asked.output_shape
     whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
@@ -148,7 +148,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     slack += form.smallest_subnormal
-    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # their mantissas are alike then
+    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # then their mantissas are similar
     found = {OUTPUT: Expected(inputs.dtype, whole.classes(), low, high, slack, mantissa)}
     if log_sum:
         gained = "it is {} on average: a logarithm to another base, or a factor, is wrong"
@@ -172,7 +172,7 @@ class Projected(NamedTuple):
 def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
     """The budget of the block of `inputs` at these query rows: (batch, 1, rows, d_model).
 
-    What the classes differ in is what the core rounds: the projections round alike in all of them.
+    The classes differ in what the core rounds. The projections round alike in all of them.
     """
     block, rounded = inputs.block, Roundings(inputs.dtype)
     assert block is not None
@@ -192,7 +192,7 @@ def _block(inputs: Inputs, index: NDArray[np.intp]) -> ErrorBudget:
     after = {source: joined(one) @ (weight**2).T for source, one in before.variances.items()}
     tilt = joined(before.tilt) @ weight.T
     whole = ErrorBudget(own.value, after, before.shared, before.exponent_error, tilt)
-    # a bias added after the sum was stored is what the least precise of honest blocks does
+    # the least precise honest block adds the bias after it has stored the sum
     return whole.add(dict(zip(_SOURCES, (own.variance, own.again), strict=True)))
 
 
@@ -200,7 +200,7 @@ def _linear(x: Array, weight: Array, bias: Array, rounded: Roundings) -> Project
     """x Wᵀ + b and its own roundings."""
     product = x @ weight.T
     value = product + bias
-    # a variance needs no more than float32, which takes half the time
+    # float32 is precise enough for a variance, and takes half the time
     squares = (x * x).astype(np.float32) @ (weight * weight).T.astype(np.float32)
     chain = chain_variance(weight.shape[1], squares.astype(np.float64), product)
     stored = rounding_variance(np.maximum(np.abs(product), np.abs(value)), rounded.form)
@@ -227,7 +227,7 @@ def _through(core: Inputs, projected: dict[str, Projected], source: str, exact: 
         moved: dict[str, Any] = {}
         for name, one in projected.items():
             size = np.sqrt(one.variance if source == "inner" else one.again)
-            # a bias that is added to a stored sum leaves one error to all keys
+            # a bias that is added to a stored sum has the same error for all keys
             alike = (name, source) == ("value", "scores")
             shape = (*size.shape[:2], 1, size.shape[3]) if alike else size.shape
             moved[name] = one.value + size * rng.standard_normal(shape)

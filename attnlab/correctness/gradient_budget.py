@@ -1,20 +1,20 @@
-"""The error that a correct backward pass may have, derived from its roundings and not chosen.
+"""The error that a correct backward pass may have, derived from where it rounds.
 
 Names as in `reference`, roundings as in `error_budget`: c u is the rms of one
 rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward pass rounds, by source:
 
     output   ∂L/∂q, ∂L/∂k, ∂L/∂v once
-    weights  what a fused kernel stores: P in the sum for ∂L/∂v; T once; and o, of which it makes D = g·o:
+    weights  what a fused kernel stores: P in the sum for ∂L/∂v; T once; and o, from which it makes D = g·o:
              var(δD) = (c u)²(Σp_j²A_j² + Σg_c²o_c²), the rounding of the weights in o and that of o
-    sums     what one stores that adds its gradients up in the dtype, block after block of 32 terms or more:
+    sums     what a kernel stores that adds up its gradients in the dtype, in blocks of 32 terms or more:
              with N_b blocks before the last (c u)²[(N_b/2)Σa² + (N_b/3)(Σa)²] over the terms of each sum
-    scores   what an unfused one stores as well: the scores r times, r s_j², or q and k after the scale's root
-             was folded into both, 2 scale²Σq_c²k_jc², whichever is more (of a gradient's few terms one may have a
-             score near 0 whose products are not); s − m, e^{s−m} and l of a softmax that is written out; A; A/l,
-             A − D and P in T, T · scale once more, and each partial sum of D = Σp_jA_j:
+    scores   what an unfused kernel stores as well: the scores r times, r s_j², or q and k after both were
+             multiplied by the root of the scale, 2 scale²Σq_c²k_jc², whichever is more (one of the few terms of a
+             gradient may have a score near 0 whose products are not); s − m, e^{s−m} and l of a softmax that is
+             written out; A; A/l, A − D and P in T, T · scale once more, and each partial sum of D = Σp_jA_j:
              (c u)²[(1 + N_n/2)Σp_j²A_j² + (N_n/3)D²]; with a soft cap three steps of R and those of f', 5y⁴ + f'².
-             PyTorch 2.13's softmax adds up so on its way back in float16
-             and bfloat16 on the CPU, in chains of about n/4
+             PyTorch 2.13's softmax adds up like this in its backward pass in
+             float16 and bfloat16 on the CPU, in chains of about n/4
     inner    scores: σ_j² of `error_budget`;  A_j: (1 + N_v/2)Σ_c g_c²v_jc² + (N_v/3)A_j²
              D: (1 + N_n/2)Σp_j²A_j² + (N_n/3)D², with (1 + N_v/2)Σg_c²o_c² + (N_v/3)D², and 2Σt_j²σ_j²/(c u_i)²:
              D is that of the forward pass, with its roundings δ of the scores, while T has those, δ', with which
@@ -31,16 +31,15 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              the last sums over n keys (∂L/∂q) or n_q queries (∂L/∂k, ∂L/∂v), and 2 roundings of their results
              each times (c u_i)².
 
-Where the m of s − m is differentiated too, as in a softmax that is written out, the error of Σt_j = 0 comes to lie on
-its key; and where that was done tile by tile, the error of each sum so far on the key of the m so far, from whichever
-end the keys were walked (`_excess`). Where the t_j themselves cancel to nearly nothing, as with V = 1, this is all
-there is: it is of the size of what cancelled, p_j|A_j| and |D|. Of that error a part adds up that does not elsewhere:
-D/l is one number, and is rounded alike in every A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|,
-|D|))²/2.
+If the m of s − m is differentiated too, as in a softmax that is written out, its key gets the error of Σt_j = 0. If
+that is done tile by tile, the key of the m so far gets the error of the sum so far, from either end of the keys
+(`_excess`). If the t_j themselves cancel to nearly nothing, as with V = 1, this is the whole error: it is of the size
+of what cancelled, p_j|A_j| and |D|. A part of it adds up: D/l is one number, and is rounded in the same way in every
+A_j/l − D/l whose A_j/l has the same exponent, (Σp_j min(c u|A_j|, |D|))²/2.
 
-Sources add in squares, as if independent: an upper model, like that of the forward pass.
+Sources add in squares, as if independent: an upper bound, like that of the forward pass.
 
-How noise at one place reaches the gradients of q, k and v, with k̄ = Σ_j p_j k_j and t̄ = Σ_j t_j k_j: to first order
+How noise in one place reaches the gradients of q, k and v, with k̄ = Σ_j p_j k_j and t̄ = Σ_j t_j k_j: to first order
     δs_j :  δp_j = p_j(δs_j − Σp_lδs_l),   δt_j = t_jδs_j − t_j Σp_lδs_l − p_j Σt_lδs_l
     δA_j :  δt_j = p_j(δA_j − Σp_lδA_l), where D is summed from P and A
     δD   :  δt_j = −p_j δD
@@ -61,15 +60,15 @@ from numpy.typing import ArrayLike
 from attnlab.correctness import error_budget as forward
 from attnlab.correctness.error_budget import CLASSES, ErrorBudget, RoundedRows, Roundings, ScoreErrors
 from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
-from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows, turned
+from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows
 from attnlab.workload.inputs import Inputs
 
 SOURCES = (*forward.SOURCES, "sums")
 SUMS = "partial sums rounded"
 GRADIENT_CLASSES = {one: CLASSES[one] for one in (forward.FULL, forward.WEIGHTS)}
 GRADIENT_CLASSES |= {SUMS: (*CLASSES[forward.WEIGHTS], "sums"), forward.SCORES: SOURCES}
-#: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256
-#: queries and 512 keys at a time, and adds to the gradients where they lie
+#: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256 queries and
+#: 512 keys at a time, and adds to the stored gradients
 SUM_BLOCK = 32
 #: inner roundings of T, and of the last sum's result
 _INNER_OF_SLOPES, _LAST = 3, 2
@@ -84,16 +83,16 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     values of the dtype as cast.
     rows : indexes of the query rows whose own gradient is judged, None for all; those of key and value are whole.
 
-    Each budget has the variances of all sources; they are 0 where nothing can be off, as for a key that no query sees.
+    Each budget has the variances of all sources. They are 0 if nothing can be wrong, as for a key that no query sees.
     `ErrorBudget.restricted_to` gives the budget of an implementation that stores less; `GRADIENT_CLASSES` names them.
-    Formulas in the module's docstring; of first order in `exponent_error`.
+    The docstring of the module has the formulas, which are of first order in `exponent_error`.
 
-    float64 throughout, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
+    All is computed in float64, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
     output_gradient.
     """
     roundings = Roundings(inputs.dtype, any_unfused=True)
     pulled, wanted = pulled_rows(inputs), chosen_rows(rows, inputs.shape.queries)
-    # rows whose output has no gradient have no part in any other gradient
+    # rows whose output has no gradient contribute to no other gradient
     either = np.union1d(pulled, wanted)
     asked, keys = at_rows(inputs, either), inputs.shape.keys
     wider = asked.without_sinks()
@@ -101,11 +100,11 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     shapes = asked.query.shape, wider.key.shape, wider.value.shape
     query, key, value = found = tuple(ErrorBudget.empty(one, SOURCES) for one in shapes)
     terms, every = pulled.size * inputs.group, inputs.shape.queries * inputs.group
-    # of the sums over keys and over queries: how many terms, and how often a partial sum of them is stored
+    # for the sums over keys and over queries: the number of terms, and how often a partial sum is stored
     over_keys = keys, (keys - 1) // SUM_BLOCK
     over_queries = terms, min((every - 1) // SUM_BLOCK, terms)
     unit = roundings.stored_variance / 2
-    # but for their drift: see `_stored`
+    # without their drift, which `_stored` adds
     stores = _Noise(sums=(unit * over_keys[1], unit * over_queries[1]))
     for part in blocks(asked):
         back, block = Backward(part, asked.output_gradient), RoundedRows(part, roundings)
@@ -127,7 +126,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
 
 
 def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) -> ErrorBudget:
-    """With what depends on the whole sum: its drift and the rounding when it is stored."""
+    """`budget` with the errors that depend on the whole sum: its drift, and the rounding when it is stored."""
     exact, (terms, stores) = budget.output, length
     summed = roundings.stored_variance * stores / 3 * exact**2
     rounded = rounding_variance(exact, roundings.form)
@@ -139,11 +138,11 @@ def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) 
 
 
 class _Noise(NamedTuple):
-    """Variances of the independent errors of one source in one block of rows; None where there are none.
+    """Variances of the independent errors of one source in one block of rows; None if there are none.
 
-    scores, products, slopes : of s, A and R, (…, rows, keys). weights : of P in the sum for ∂L/∂v alone. excess : of
-    Σ_jt_j, by the key that it comes to lie on. offsets, factors : of D, and of the row's weights, relative,
-    (…, rows, 1). sums : of what is added up over keys and over queries, in squares of the terms.
+    scores, products, slopes : of s, A and R, (…, rows, keys). weights : of P, only in the sum for ∂L/∂v. excess : of
+    Σ_jt_j, on the key that gets it. offsets, factors : of D, and of the weights of the row, relative, (…, rows, 1).
+    sums : of the sums over keys and over queries, in squares of the terms.
     """
 
     scores: Array | None = None
@@ -170,14 +169,15 @@ def _scores(block: RoundedRows, back: Backward) -> _Noise:
     p, scale, raw, stored = rows.weights, rows.scale, back.raw_slopes, block.stored.scores
     of_p, of_products = rounding_variance(p, form), rounding_variance(back.products, form)
     squares = ((p * back.products) ** 2).sum(axis=-1, keepdims=True)
-    # a softmax that is written out adds D up in one go: its terms, their weights and the result are rounded, no partial
-    # sum. But A/l − D/l is rounded alike in all keys whose A/l has one exponent, D/l being one number: half adds up
+    # a softmax that is written out adds up D at once: its terms, their weights and the result are rounded, but no
+    # partial sum. A/l − D/l is rounded in the same way for all keys whose A/l has one exponent, because D/l is one
+    # number: half of it adds up
     alike = p * np.minimum(math.sqrt(unit) * np.abs(back.products), np.abs(back.offset))
     adding_up = alike.sum(axis=-1, keepdims=True) ** 2 / 2
     excess = 2 * unit * (squares + back.offset**2) + adding_up
     again = rounding_variance(raw * scale, form) / scale**2 if scale else np.zeros_like(raw)
     slopes = (of_p + unit * p**2) * (back.products - back.offset) ** 2 + p**2 * of_products
-    # 1 for each key that may have the largest score of its row; equal ones share it
+    # 1 for each key that may have the largest score of its row; equal keys share it
     fall = rows.fall if rows.visible is None else np.where(rows.visible, rows.fall, -np.inf)
     equal = np.count_nonzero(fall == 0, axis=-1, keepdims=True)
     near = np.isfinite(fall) & (fall + _FAR * np.sqrt(2 * stored) >= 0)
@@ -189,17 +189,17 @@ def _scores(block: RoundedRows, back: Backward) -> _Noise:
         products=of_products,
         slopes=rows.through(slopes, 2) + again + _of_cap(back, block.stored, unit, 1, 3),
         offsets=unit * chain_variance(p.shape[-1], squares, back.offset),
-        # tile by tile, with more than the dtype inside, A alone is stored: its weights may have their gradient stored
+        # a kernel by tiles, with a higher inner precision, stores only A: the gradient of the weights may be stored
         excess=np.maximum(at_once, _excess(fall, p, stored, p**2 * of_products, adding_up)),
     )
 
 
 def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
-    """What the arithmetic rounds, over so many queries."""
+    """What the arithmetic rounds. queries : how many are summed."""
     rows, unit, scores = block.rows, block.roundings.inner_variance, block.inner.scores
     p, t2, g2, offset = rows.weights, back.slopes**2, back.g**2, back.offset
     n, dim_v = rows.v.shape[-2:]
-    products = unit * chain_variance(dim_v, g2 @ turned(rows.v**2), back.products)
+    products = unit * chain_variance(dim_v, g2 @ (rows.v**2).mT, back.products)
     with np.errstate(divide="ignore"):
         exponents = unit * ONE_MANTISSA**2 * np.where(p > 0, np.log(p), 0.0) ** 2
     offsets = (
@@ -222,7 +222,7 @@ def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
 
 
 def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
-    """Variance of R beyond that of T ∘ f': of f' = 1 − y², of y² and y in it, and of so many products with T."""
+    """Variance of R beyond that of T ∘ f': of f' = 1 − y², of y² and y in it, and of `steps` products with T."""
     rows = back.rows
     if rows.softcap is None or rows.slope is None:
         return 0.0
@@ -232,14 +232,14 @@ def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps
 
 
 def _excess(fall: Array, p: Array, variance: Array, slopes: Array, row: Array) -> Array:
-    """Variances of what Σt is off, on each key that may have the largest score of those walked so far; (…, rows, keys).
+    """The variance of the error of Σt, on each key that may have the largest score so far; (…, rows, keys).
 
-    fall : s − m, −inf at masked keys. variance : of the scores; one that is up to six deviations below another may
-    still come out above it. slopes, row : variances of t_j and of what comes on top for a whole row. Keys are walked
-    from the first or from the last, in tiles of any size: before a larger score is met, no more errors have come
-    together than those of the keys until there, and of `row` the part that their weights have. Largest scores that are
-    equal share within a tile. Parts in the middle that are summed up by themselves and merged are not looked at: each
-    leaves its error on a key of its own.
+    fall : s − m, −inf at masked keys. variance : of the scores; a score that is up to six deviations below another may
+    come out above it. slopes, row : variances of t_j, and of what is added for a whole row. A kernel goes through the
+    keys from the first or from the last, in tiles of any size. Before it meets a larger score, the errors of the keys
+    up to there have come together, and the part of `row` that their weights have. Equal largest scores share it within
+    a tile. Parts in the middle that are summed separately and merged are not considered: each leaves its error on a key
+    of its own.
     """
     seen, slack = np.isfinite(fall), _FAR * np.sqrt(2 * variance)
     most, reach, each = (slack * seen).max(axis=-1, keepdims=True), fall + slack, slopes + row * p
@@ -247,7 +247,7 @@ def _excess(fall: Array, p: Array, variance: Array, slopes: Array, row: Array) -
     for step in (1, -1):
         largest = np.maximum.accumulate(fall[..., ::step], axis=-1)
         together = each[..., ::step].cumsum(axis=-1)
-        # the sum where the next larger score comes, seen from every key before it
+        # the sum up to the next larger score, for every key before it
         np.copyto(together[..., :-1], np.inf, where=largest[..., 1:] <= largest[..., :-1] + most)
         ends = np.minimum.accumulate(together[..., ::-1], axis=-1)[..., ::-1]
         found = np.maximum(found, (seen & (reach >= largest[..., ::step])) * ends[..., ::step])
@@ -262,9 +262,9 @@ def _excess(fall: Array, p: Array, variance: Array, slopes: Array, row: Array) -
 
 
 class _Ways:
-    """The ways back through one block, with what they share.
+    """How errors reach the gradients of one block, and what these ways share.
 
-    p2, t2, cross : P², T² and P ∘ T. A sink's key and value are none of the inputs', so that its f' and its weight in
+    p2, t2, cross : P², T² and P ∘ T. The key and the value of a sink are not among the inputs: its f' and its weight in
     ∂L/∂v count as 0.
     """
 
@@ -283,11 +283,11 @@ class _Ways:
         return x if self.slope is None else x * self.slope**power
 
     def through(self, noise: _Noise) -> tuple[tuple[Array, ...], tuple[float, ...]]:
-        """The variances of the gradients of query, key and value, covariances within a row included.
+        """The variances of the gradients of query, key and value, with covariances within a row.
 
-        And what a query's errors, which all keys share, add to the scatter of each.
+        Also what the errors of a query, which all keys share, add to the scatter of each.
         """
-        # by pair: what scale² k² and scale² q² are multiplied by, and g²; beside that in the query's, by row
+        # by pair: the factors of scale² k², of scale² q² and of g²; `query` is what is added to the query's by row
         white = self._bent(noise.excess + np.zeros(self.p.shape), 2) + noise.slopes
         of_t, of_p = self.p2 * noise.offsets + self.t2 * noise.factors, self.p2 * noise.factors
         query = self.factor * (self.mean_key**2 * noise.offsets + self.pull**2 * noise.factors)
@@ -300,15 +300,15 @@ class _Ways:
         of_p = (of_p + in_sums * self.p2 + noise.weights) * self.real
         found = (
             (white + in_query * self._bent(self.t2, 2)) @ self.k2 + query,
-            turned(of_t) @ self.q2,
-            turned(of_p) @ self.g2,
+            of_t.mT @ self.q2,
+            of_p.mT @ self.g2,
         )
         by_query = ((x.sum(axis=-1) * y.sum(axis=-1)) for x, y in ((of_t, self.q2), (of_p, self.g2)))
         # expansions cancel: none is below 0
         return tuple(np.maximum(one, 0.0) for one in found), (0.0, *map(forward.energy, by_query))
 
     def _from_scores(self, variance: Array) -> tuple[Array, Array, Array]:
-        """Of T and P by pair, and of the query's gradient."""
+        """The variances of T and P by pair, and of the gradient of the query."""
         pp, tt, pt = self.p2 * variance, self.t2 * variance, self.cross * variance
         sum_pp, sum_tt, sum_pt = (x.sum(axis=-1, keepdims=True) for x in (pp, tt, pt))
         of_t = tt * (1 - 4 * self.p) + self.t2 * sum_pp + 2 * self.cross * sum_pt + self.p2 * sum_tt
@@ -317,7 +317,7 @@ class _Ways:
         return of_t, pp * (1 - 2 * self.p) + self.p2 * sum_pp, query
 
     def _from_products(self, variance: Array) -> tuple[Array, float, Array]:
-        """As `_from_scores`, where D is the sum of P ∘ A."""
+        """Like `_from_scores`, if D is the sum of P ∘ A."""
         pp = self.p2 * variance
         total = pp.sum(axis=-1, keepdims=True)
         return pp * (1 - 2 * self.p) + self.p2 * total, 0.0, self._moved(pp, total)

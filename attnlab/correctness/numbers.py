@@ -1,7 +1,7 @@
-"""Numbers: what a formula of this package takes, the floating-point formats, and what one rounding costs.
+"""Numbers: checked arguments of formulas, floating-point formats, and the variance of one rounding and of a sum.
 
-A number outside a formula's domain is refused in one line before any arithmetic: what was expected, and what came.
-u is the unit roundoff, half the distance from 1 to the next number: 2^-24 for float32.
+A number outside the domain of a formula is refused in one line before any arithmetic. u is the unit roundoff, half the
+distance from 1 to the next number: 2^-24 for float32.
 """
 
 import math
@@ -80,8 +80,8 @@ def one_of(name: str, choice: Any, choices: tuple[str, ...]) -> str:
 # Relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466.
 ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
 
-# A rounding's rms is u/(m√3) for a mantissa m in [1, 2). Where numbers are of one size their mantissas are one, and
-# in the worst case it is 1: so much more than on average.
+# The rms of a rounding is u/(m√3) for a mantissa m in [1, 2). Numbers of the same size have similar mantissas, 1 in the
+# worst case: the rms is then larger than the average by this factor.
 ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
 
 
@@ -132,7 +132,7 @@ def underflow_threshold(dtype: str) -> float:
 def rounding_variance(x: Array, form: FloatFormat) -> Array:
     """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
 
-    Below τ a number is lost whole, which is the smaller error.
+    A number below τ is lost as a whole, which is a smaller error than τ²/3.
     """
     half = form.smallest_subnormal / 2
     found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
@@ -143,8 +143,8 @@ def rounding_variance(x: Array, form: FloatFormat) -> Array:
 
 
 def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
-    """Of a sum in a chain of so many additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
+    """The variance of a sum by a chain of N additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
 
-    squares : Σa² over the terms. total : A, their sum.
+    terms : N. squares : Σa² over the terms. total : A, their sum.
     """
     return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)

@@ -1,14 +1,12 @@
-"""The questions of a check: each a workload, how its arrays are drawn and lie in memory, and how answers are judged.
+"""The questions of a check: a workload, how its arrays are drawn and lie in memory, and how the answers are judged.
 
-Fixed questions are a table, `questions.toml`. Others are drawn at random within declared ranges, a new set for every
-seed and dtype. A fault of one path and the question that takes it mirror each other: the author of the table knows
-which head_dim they have. Nobody knows what is drawn here. A question whose inputs have an output gradient asks for the
-gradients of query, key and value as well.
+Fixed questions stand in the table `questions.toml`. Others are drawn at random within declared ranges, a new set for
+every seed and dtype: a fixed table finds only the faults that its author thought of. If the inputs have an output
+gradient, the question also asks for the gradients of query, key and value.
 
-Some inputs (`EXACT`) leave nothing to round but the output. The products of q and k are whole numbers of few bits (no
-sum of them rounds), and the weights are 1/2^m or 0 and 1. On hard inputs an honest backend may round its scores and its
-weights, and much hides in that allowance; here it may not, in every class of implementation and every dtype. The others
-are drawn and then made hard.
+Some inputs (`EXACT`) leave nothing to round but the output: the products of q and k are whole numbers of few bits (no
+sum of them rounds), and the weights are 1/2^m or 0 and 1. On other inputs an honest backend may round its scores and
+weights, and a fault can hide in that allowance. On these it cannot, in any class of implementation and any dtype.
 """
 
 from __future__ import annotations
@@ -37,30 +35,30 @@ from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 FORWARD, BACKWARD = "forward", "backward"
 KINDS = (FORWARD, LOG_SUM, BACKWARD)
 _DIRECTIONS = {FORWARD: "forward", LOG_SUM: "forward_with_log_sum", BACKWARD: "training"}
-#: the sections of the table that ask about it: the second, of large questions, is not for float64
+#: the sections of the table for each kind; the second one has large questions, which float64 is not asked
 _SECTIONS = {FORWARD: ("forward", "long"), LOG_SUM: ("log_sum", ""), BACKWARD: ("backward", "backward_long")}
-#: those that decide the class that is printed
+#: the questions that decide the printed class of precision
 CLASSES = ("precision class", "precision class of gradients", "ln Z, precision class")
 #: two products of this size, unscaled, still fit float16: an eager backend may be asked
 _LARGEST_PRODUCT = 60000.0
 #: random streams beside that of query, key and value, so that a change of one array leaves the others as they were
 _MASK, _BIAS, _SINKS, _UPSTREAM = 1, 2, 3, 4
-#: share of pairs that a drawn boolean array keeps, and of those that a bias with infinities hides; and in an array that
-#: is to have rows that see no key, every so many do
+#: the share of pairs that a drawn boolean array keeps, and the share that a bias with infinities hides. In an array
+#: with rows that see no key, it is every seventh row
 _KEPT, _HIDDEN, _EMPTY_ROWS = 0.6, 0.2, 7
-#: how the arrays are made and lie in memory, where the table does not say it. Names have _ for spaces.
-#: inputs : one of `CONSTRUCTIONS`. values : "ones" (rows must sum to 1), "keys" (V = K). array : axes of a boolean
-#: array, of ``bhqk``, 1 where it is broadcast; a ``-`` at the end for rows that see no key. bias : "alibi", or axes as
-#: for `array`; with ``-`` some of it is -inf. upstream : what the output's gradient is. draw : another number gives
-#: other arrays of the same kind. layout, gradient_layout : of query, key and value, and of the output's gradient
+#: defaults for how the arrays are made and lie in memory. Names have _ for spaces.
+#: inputs : one of `CONSTRUCTIONS`. values : "ones" (rows must sum to 1), "keys" (V = K). array : the axes of a boolean
+#: array, some of ``bhqk``, 1 for a broadcast one; a ``-`` at the end for rows that see no key. bias : "alibi", or axes
+#: as for `array`; with ``-`` some of it is -inf. upstream : the kind of the output's gradient. draw : another number
+#: gives other arrays of the same kind. layout, gradient_layout : of query, key and value, and of the output's gradient
 _DRAWN = {
     "inputs": "normal", "values": "normal", "array": "", "bias": "", "upstream": "normal", "draw": 0,
     "layout": "contiguous", "gradient_layout": "contiguous",
 }  # fmt: skip
-#: the sizes that it does not name, and how answers are judged. z, gradient_z : standard errors beyond which a gain or a
-#: wrong scale is told, None where it is not looked for; that needs some hundred rows, or heads for gradients, that are
-#: not saturated. exact_gradients : nothing is rounded on the way back but the gradients themselves. every : so many
-#: rows, and the last, are judged; all are asked for
+#: defaults for sizes, and for how answers are judged. z, gradient_z : beyond so many standard errors a gain or a wrong
+#: scale is reported; None: not looked for, because that needs some hundred rows (heads for gradients) that are not
+#: saturated. exact_gradients : the backward pass rounds nothing but the gradients. every : every such row, and the last
+#: one, is judged; all are asked for
 _USUAL = {
     "heads": 2, "queries": 33, "head_dim": 16, "mask": "",
     "z": None, "gradient_z": None, "exact_gradients": False, "every": 1,
@@ -74,7 +72,7 @@ Fields = Mapping[str, Any]
 class Question:
     """Inputs, with arrays as cast to their dtype, and what is asked of the answers.
 
-    kind : one of `KINDS`. fields : all of them, with their usual values. forward : the same without gradients.
+    kind : one of `KINDS`. fields : all fields, with the defaults. forward : the same question without gradients.
     """
 
     name: str
@@ -85,21 +83,21 @@ class Question:
 
     @property
     def dtype(self) -> str:
-        """The inputs'."""
+        """That of the inputs."""
         return self.inputs.dtype
 
     def workload(self, device: str = "cpu") -> Workload:
-        """What a backend is asked for that is to answer it."""
+        """The workload that a backend is asked for."""
         return Workload.of_inputs(self.inputs, device=device, direction=_DIRECTIONS[self.kind])
 
     @property
     def layouts(self) -> tuple[str, str]:
-        """As `attnlab.correctness.answering` takes them."""
+        """Of the inputs and of the output's gradient, for `attnlab.correctness.answering`."""
         return self.fields["layout"], self.fields["gradient_layout"]
 
     @property
     def pairs(self) -> int:
-        """Query-key pairs over all batches and heads; the way back meets them more than twice as often."""
+        """Query-key pairs over all batches and heads; three times as many for gradients."""
         return int(np.prod(self.inputs.shape)) * (3 if self.kind == BACKWARD else 1)
 
     @property
@@ -110,7 +108,7 @@ class Question:
 
     @cached_property
     def expected(self) -> dict[str, Expected]:
-        """The right answers and their bounds, by name; the output's is shared with the question without gradients."""
+        """The right answers and their bounds, by name. The output's are shared with the question without gradients."""
         known = None if self.forward is None else self.forward.expected[OUTPUT]
         return expect(self.inputs, self.rows, output=known, log_sum=self.kind == LOG_SUM)
 
@@ -132,16 +130,16 @@ class Question:
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:
-    """The question of these fields, kept with what is expected; None where the dtype cannot hold its numbers or scores.
+    """The question of these fields. It is kept, with its right answers. None if the dtype cannot hold its numbers.
 
-    The fields may name another `dtype`. Its arrays follow from its name, the seed and its draw. Raises ValueError for
-    what no workload can be.
+    The fields may name another `dtype`. The arrays follow from the name, the seed and the draw. Raises ValueError for
+    an impossible workload.
     """
     fields = {one: value for one, value in asked.items() if one != "dtype"}
     return _posed(name, tuple(sorted(fields.items())), asked.get("dtype", dtype), seed, kind)
 
 
-# more than there are in all dtypes: asked in a circle, a smaller cache would hold none of them
+# larger than the number of questions: they are asked in turn, and a smaller cache would never hit
 @lru_cache(maxsize=4096)
 def _posed(
     name: str, asked: tuple[tuple[str, Any], ...], dtype: str, seed: int, kind: str
@@ -201,7 +199,7 @@ def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
     normal = rng.standard_normal(forward.inputs.output_shape)
     if upstream == "output":  # the loss is half the squared norm of the output
         return forward.expected[OUTPUT].output
-    if upstream == "one_row":  # the loss looks at the last query alone: what reaches it from others shows
+    if upstream == "one_row":  # the loss depends on the last query only: what others contribute is a fault
         normal[:, :, :-1] = 0
     if upstream == "ones":  # the loss is the sum of the output
         normal[...] = 1
@@ -211,7 +209,7 @@ def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
 
 
 def forget() -> None:
-    """Free the questions asked so far, which serve all backends of a process: those of one dtype take some 300 MB."""
+    """Free the questions asked so far. They serve all backends of a process; those of one dtype take some 300 MB."""
     _posed.cache_clear()
 
 
@@ -223,10 +221,10 @@ def table() -> dict[str, dict[str, Any]]:
 
 
 def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) -> Iterator[Question]:
-    """Every question of a kind that `dtype` can hold, those that tell most first.
+    """Every question of a kind that `dtype` can hold, the most telling ones first.
 
-    most : query-key pairs of one, but for those that are asked every day. In float64 the fixed ones
-    without the long ones: what has blocks and paths of its own has them for the formats that it is fast in.
+    most : the most query-key pairs of a question, unless it is marked `daily`. float64 has only the fixed questions
+    without the long ones: special code paths are written for the formats in which a kernel is fast.
     """
     fixed, (first, last) = table(), _SECTIONS[kind]
     asked = dict(fixed[first])
@@ -245,7 +243,7 @@ def questions(dtype: str, seed: int, kind: str = FORWARD, most: float = np.inf) 
 
 
 def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Question, list[Question]]]:
-    """A question, and what is asked before it is asked again: like it but for one thing."""
+    """A question, and the questions that are asked before it is asked again: each differs from it in one thing."""
     found = list(table()["sequences"].items())
     for name, one in found if kind == FORWARD else found[:1]:
         first = pose(name, one["base"], dtype, seed, kind)
@@ -256,17 +254,17 @@ def sequences(dtype: str, seed: int, kind: str = FORWARD) -> Iterator[tuple[Ques
 
 # -- drawn at random ------------------------------------------------------------------------------------
 
-#: questions a dtype, and most scores of one, over all batches and heads: fewer for gradients, whose references take
-#: longer. And numbers of its query: a few milliseconds
+#: how many questions for each dtype; the most scores of one, over all batches and heads (fewer for gradients, whose
+#: references take longer); and the most numbers of its query. Each then takes a few milliseconds
 COUNTS, _SCORES, _NUMBERS = {FORWARD: 24, BACKWARD: 12}, {FORWARD: 24_000, BACKWARD: 8_000}, 48_000
 _LARGEST_DIM = 256
-#: lengths at which a kernel changes its tile; they are drawn with their neighbours
+#: lengths at which kernels change their tiles; they are drawn with their neighbours
 _EDGES = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 _LONGEST = 1100
 _HEADS, _BATCH = 12, 4
 _LAYOUTS = ("heads_inside", "transposed", "sliced", "mixed", "mixed_2", "cache")
 _INPUTS = ("logit_std_2", "logit_std_4", "shifted_means", "outliers", "duplicated_maxima")
-#: axes of boolean arrays and biases; all that broadcast
+#: axes of boolean arrays and biases: all ways to broadcast
 _AXES = ("qk", "11qk", "1hqk", "b1qk", "bhqk", "b11k", "1h1k", "bh1k")
 _SIGNS = (1, 1, 1, -1)
 _BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
@@ -275,9 +273,9 @@ _BIASES = (*_AXES, "qk-", "bhqk-", *["alibi"] * 4)
 def drawn(dtype: str, seed: int, kind: str = FORWARD) -> dict[str, dict[str, Any]]:
     """The fields of the random questions of a dtype and a seed, by name.
 
-    Half of the head dimensions are multiples of 8, for which kernels are compiled, half any. Dtypes and kinds share one
-    order and follow each other in it, so that none is asked twice before all were: a fault of one multiple of 8 meets
-    an output in some dtype.
+    Half of the head dimensions are multiples of 8, for which kernels are compiled, half are any. Dtypes and kinds take
+    them in turn from one random order, so that none is asked twice before all were asked: a fault at one multiple of 8
+    is met in some dtype.
     """
     rng = default_rng([seed, zlib.crc32(b"dims")])
     eights = 8 * (1 + rng.permutation(_LARGEST_DIM // 8))
@@ -302,7 +300,7 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
     kv_heads = int(rng.choice(divisors)) if rng.random() < 0.4 else heads
     found: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": dim}
     found |= {"queries": queries, "keys": keys, "mask": "", "array": ""}
-    if rng.random() >= 0.35:  # no, one or two parts of whichever kinds there are, and a boolean array
+    if rng.random() >= 0.35:  # one or two parts of any kinds, and sometimes a boolean array
         kinds = [Part.kinds[name] for name in sorted(Part.kinds)]
         some = rng.permutation(len(kinds))[: rng.integers(1, 3)]
         parts = (kinds[int(at)].drawn(rng, Shape(batch, heads, queries, keys)) for at in some)
@@ -327,7 +325,7 @@ def _drawn(rng: Generator, dim: int, kind: str) -> dict[str, Any]:
 
 
 def _length(rng: Generator, short: float) -> int:
-    """One now and then; else the edge of a block or its neighbours, or any length, short ones more often."""
+    """1 sometimes; else a tile edge or its neighbours, or any length, short ones more often."""
     if rng.random() < short:
         return 1
     if rng.random() < 0.5:
@@ -339,16 +337,16 @@ def _length(rng: Generator, short: float) -> int:
 
 
 def _equal_logits(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """Keys all alike, whole numbers: softmax is 1/n whatever the scale; exact where n is a power of two."""
+    """All keys are equal, whole numbers: softmax is 1/n at any scale, exactly if n is a power of two."""
     q, k = (np.clip(np.rint(one), -3, 3) for one in (q, k))
     return q, _repeated(k, np.s_[..., :1, :]), v
 
 
 def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """Keys that differ only where the queries are 0: all scores of a row are one whole number, all weights 1/n.
+    """Keys differ only in components in which the queries are 0: a row has one score, a whole number, and weights 1/n.
 
-    Values are -1, 0 or 1. With n = 4 keys, and gradients of that kind, every product and sum on the way back is
-    a multiple of 1/64 of few bits, so that only the gradients themselves are ever rounded.
+    Values are -1, 0 or 1. With n = 4 keys, and such gradients, every product and sum of the backward pass is a multiple
+    of 1/64 of few bits, so that only the gradients themselves are rounded.
     """
     half = q.shape[-1] // 2
     q, k, v = (np.clip(np.rint(one), -1, 1) for one in (q, k, v))
@@ -358,10 +356,10 @@ def _hidden_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> 
 
 
 def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """Keys of 0: every logit is exactly 0, so that not even its rounding in the sum over d is left.
+    """Keys of 0: every logit is exactly 0, and the sum over d rounds nothing.
 
-    Every second value is 2^8 times smaller, because the sum of two numbers alike in size often lies half-way
-    between two numbers of the dtype: there an honest 2^-24 would decide where all of them are rounded to.
+    Every second value is 2^8 times smaller. The sum of two numbers of similar size often lies half-way between two
+    numbers of the dtype, and an honest error of 2^-24 would then decide how it is rounded.
     """
     v = v.copy()
     v[..., 1::2, :] /= 256
@@ -369,9 +367,9 @@ def _zero_keys(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Th
 
 
 def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    """Keys are orthogonal codes of ±1, a query is a large multiple of one of them: o is that key's value.
+    """Keys are orthogonal codes of ±1, and a query is a large multiple of one of them: o is the value of that key.
 
-    Another key's logit is 0 against at least 128, and e^−128 is nothing in any format.
+    Its logit is at least 128 and all others are 0: e^−128 is nothing in any format.
     """
     dim, codes = k.shape[-1], np.ones((1, 1))
     while len(codes) < dim:
@@ -383,7 +381,7 @@ def _lookup(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three
 
 
 def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> Distribution:
-    """The first components of a query and a key, by their numbers and the scale, make the logit; the rest is 0."""
+    """The logit comes from the first components of query and key. parts : gives them for the sizes and the scale."""
 
     def construct(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
         q, k = np.zeros_like(q), np.zeros_like(k)
@@ -395,14 +393,14 @@ def _carried(parts: Callable[[int, int, float], Sequence[tuple[Any, Any]]]) -> D
 
 
 def _all(logit: float) -> Distribution:
-    """Every logit is `logit`, to the bit; sizes are powers of two where they can be."""
+    """Every logit is exactly `logit`, from powers of two if possible."""
     return _carried(
         lambda n, m, s: [(at := 2.0 ** math.floor(math.log2(abs(logit / s)) / 2), logit / s / at)]
     )
 
 
 def _staircase(step: float) -> Distribution:
-    """Logit j·step in every row: the row's answer is the value at the highest step it sees."""
+    """Key j has the logit j·step in every row: the answer of a row is the value at the highest step that it sees."""
     return _carried(lambda queries, keys, scale: [(step / scale, np.arange(keys))])
 
 
@@ -413,10 +411,10 @@ EXACT: dict[str, Distribution] = {
     "look-up": _lookup,
     **{f"all_{name}": _all(at) for name, at in (("1024", 1024.0), ("-49152", -49152.0), ("-48", -48.0))},
     "all_-2^20": _all(-(2.0**20)),
-    # half-way between two bfloat16 numbers: a maximum rounded there leaves e^−128 = 0 or more. A backend that rounds
-    # the scores as well is right: they are all alike still
+    # half-way between two bfloat16 numbers: if the maximum alone is rounded, e^−128 is left, which is 0. A backend that
+    # rounds the scores as well is right: they are still equal
     "all_-49280": _carried(lambda queries, keys, scale: [(128, -384 / scale), (1, -128 / scale)]),
-    # all logits of a row alike, of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0
+    # the logits of a row are equal, those of neighbouring rows 512 apart: a maximum that rows share leaves e^−512 = 0
     "levels": _carried(lambda n, _, scale: [(16 * (np.arange(n) % 5 - 2), 512 / (16 * scale))]),
     "long_staircase": _staircase(64.0),
     "staircase": _staircase(256.0),
@@ -425,15 +423,15 @@ EXACT: dict[str, Distribution] = {
 
 
 def _rising(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # the largest score so far rises in every block of keys, by 12 in all: what is not rescaled dominates
+    # the largest score rises in every block of keys, by 12 in all: a block that is not rescaled dominates
     q[..., 0], k[..., 0] = 4.0, np.linspace(0.0, 12 / (4 * scale), k.shape[-2])
     return q, k, v
 
 
 def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # every query looks for one key among thousands: the last ones, and others anywhere. Its logit is 10 against
-    # N(0, 100/d): it weighs most and cannot be missing unnoticed, and the others are not so small that a float32
-    # sum which has the one already would lose them all
+    # every query looks for one key among thousands: half of them for the last keys, half for any. Its logit is 10, that
+    # of the others N(0, 100/d): it has most of the weight, so a missing key is noticed, and the others are not so small
+    # that a float32 sum which already has the one would lose them all
     keys, queries = k.shape[-2], q.shape[-2]
     last = keys - 1 - np.arange(queries // 2) % keys
     sought = np.concatenate([last, rng.integers(0, keys, size=queries - queries // 2)])
@@ -442,10 +440,10 @@ def _needles(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Thre
 
 
 def _creeping(q: Array, k: Array, v: Array, scale: float, rng: Generator) -> Three:
-    # every sixteenth key raises the largest score so far, by 0.04 to 0.06 in all: where a rescaling is skipped for a
-    # rise that small in each of many blocks, sum and output drift apart by as much. By unequal steps, since an equal
-    # factor would be rounded the same way in every block; and the others lie up to ln 16 below, since weights of one
-    # mantissa may round worse than budgets expect. The rows differ by up to a third, lest their sums have one rounding
+    # every sixteenth key raises the largest score, by 0.04 to 0.06 in all. If rescaling is skipped for so small a rise
+    # in each of many blocks, sum and output drift apart by as much. The steps are unequal: an equal factor would be
+    # rounded in the same way in every block. The other keys lie up to ln 16 below, because weights of one mantissa may
+    # round worse than budgets expect. The rows differ by up to a third, so that their sums round differently
     queries, keys = q.shape[-2], k.shape[-2]
     rise = 0.06 * np.sort(rng.random(keys))
     fall = np.where(np.arange(keys) % 16 == 0, 0.0, rng.uniform(0.0, np.log(16), size=keys))
@@ -464,15 +462,15 @@ CONSTRUCTIONS: dict[str, Distribution] = {
     "rising": _rising,
     "needles": _needles,
     "creeping": _creeping,
-    # keys and values are those at the first head, as in multi-query attention, or batch, as of one prompt, for all
+    # keys and values are equal for all heads, as in multi-query attention, or for all batches, as with one prompt
     "shared_heads": lambda q, k, v, *_: (q, _repeated(k, np.s_[:, :1]), _repeated(v, np.s_[:, :1])),
     "shared_batches": lambda q, k, v, *_: (q, _repeated(k, np.s_[:1]), _repeated(v, np.s_[:1])),
     "small_values": lambda q, k, v, *_: (q, k, v * 2.0**-8),
     "large_values": lambda q, k, v, *_: (q, k, v * 2.0**8),
-    # numbers that a format of less range has not
+    # numbers beyond the range of float16
     "beyond_float16": lambda q, k, v, *_: (q * 2.0**20, k * 2.0**-20, v),
     "small_queries": lambda q, k, v, *_: (q * 2.0**-16, k * 2.0**10, v),
-    # none above 3.9 of it: float16 has numbers up to 2^16 and down to 2^-24
+    # clipped at 3.9: float16 has numbers up to 2^16 and down to 2^-24
     "values_2^14": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**14),
     "values_2^40": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**40),
     "values_2^-100": lambda q, k, v, *_: (q, k, np.clip(v, -3.9, 3.9) * 2.0**-100),

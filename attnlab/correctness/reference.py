@@ -1,7 +1,7 @@
-"""The truth that answers are measured against: attention and its gradients in float64, in blocks of query rows.
+"""The truth: attention and its gradients in float64, in blocks of query rows.
 
 The formulas are those of `attnlab.workload.inputs`; gradients follow by the chain rule. One head at a time is held in
-float64. Small heads share a block, since a block costs some dozen calls however little is in it.
+float64. Small heads share a block, because a block costs some dozen calls, however small it is.
 """
 
 import itertools
@@ -18,9 +18,9 @@ from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Given, Place
 from attnlab.workload.masks import Mask
 
-#: elements of one (query rows × keys) block of float64; some six such blocks are alive at once
+#: elements of one (query rows × keys) block of float64; some six such arrays exist at once
 _BLOCK = 1 << 20
-#: elements up to which heads and batches share a block: it still lies in cache
+#: elements up to which heads and batches share a block, so that it fits into the cache
 _SHARED = 1 << 16
 
 
@@ -34,7 +34,7 @@ def finite(inputs: Inputs) -> Inputs:
 
 
 def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
-    """The indexes of the query rows, of all if None. Raises ValueError for one out of range."""
+    """The indexes of the query rows, all for None. Raises ValueError for one out of range."""
     if rows is None:
         return np.arange(queries)
     index = np.asarray(rows)
@@ -46,7 +46,7 @@ def chosen_rows(rows: ArrayLike | None, queries: int) -> NDArray[np.intp]:
 
 
 def at_rows(inputs: Inputs, rows: ArrayLike | None) -> Inputs:
-    """What `inputs` asks of these query rows, in this order; all if None. ValueError for an index out of range."""
+    """`inputs` with only these query rows, in this order; all for None. ValueError for an index out of range."""
     index = chosen_rows(rows, inputs.shape.queries)
     if np.array_equal(index, np.arange(inputs.shape.queries)):
         return inputs
@@ -61,7 +61,7 @@ def at_rows(inputs: Inputs, rows: ArrayLike | None) -> Inputs:
 
 
 def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
-    """The query rows whose output has a gradient: only they have part in any other. The first, where none has one.
+    """The query rows whose output has a gradient: only these contribute to gradients. The first row if there are none.
 
     Raises ValueError without a gradient, and for NaN and infinity.
     """
@@ -72,27 +72,22 @@ def pulled_rows(inputs: Inputs) -> NDArray[np.intp]:
 
 
 def _bias_at(inputs: Inputs, place: Place) -> NDArray[Any] | None:
-    """Its tile of the bias, broadcastable to (batches, heads, rows, columns)."""
+    """The tile `place` of the bias, broadcastable to (batches, heads, rows, columns)."""
     if isinstance(inputs.bias, Alibi):
         return inputs.bias.at(place)
     return None if inputs.bias is None else place.cut(inputs.bias)
 
 
-def turned(x: Array) -> Array:
-    """The last two axes exchanged."""
-    return x.swapaxes(-1, -2)
-
-
 class Rows:
     """A block of query rows of one or several heads, with all their keys, and their softmax.
 
-    Arrays are (batches, heads, length, dim). k and v stand here once for every query head; `onto_keys` adds up what
-    belongs to one key head. A sink is the last of the keys, see `Inputs.without_sinks`.
+    Arrays are (batches, heads, length, dim). k and v are repeated for every query head; `onto_keys` adds up the query
+    heads of a key head. A sink is the last key, see `Inputs.without_sinks`.
 
-    at : batches, heads and rows, where results belong. at_keys : batches and key heads. visible, bias : broadcastable
-    to (…, rows, keys), None where all are seen and where nothing is added.
-    raw : x = scale q·k. capped : f(x) = c tanh(x/c), x itself without a soft cap. slope : f', None where it is 1.
-    scores : f(x) + bias. fall : s − m, 0 at masked keys. top : m, (…, rows, 1), 0 where no key is seen.
+    at : the batches, heads and rows of the result. at_keys : its batches and key heads. visible, bias : broadcastable
+    to (…, rows, keys); None if all is seen, and if there is none.
+    raw : x = scale q·k. capped : f(x) = c tanh(x/c), x itself without a soft cap. slope : f', None if it is 1.
+    scores : f(x) + bias. fall : s − m, 0 at masked keys. top : m, (…, rows, 1), 0 in a row that sees no key.
     partition : l = Σ e^{s − m}, (…, rows, 1). weights, output : 0 in rows that see no key.
     """
 
@@ -107,11 +102,11 @@ class Rows:
             self.visible = np.broadcast_to(seen, (*seen.shape[:-2], at[2].stop - at[2].start, n))
         self.q, self.k, self.v = inputs.query[at].astype(np.float64), key, value
         self.scale, self.softcap = inputs.scale, inputs.softcap
-        self.raw = self.q @ turned(key) * self.scale
+        self.raw = self.q @ key.mT * self.scale
         self.capped, self.slope = self.raw, None
         if self.softcap is not None:
             self.capped = self.softcap * np.tanh(self.raw / self.softcap)
-            # 1 − tanh²(x/c), without the cancellation that this has where the cap binds
+            # 1 − tanh²(x/c), without its cancellation for large x
             fade = np.exp(-2 * np.abs(self.raw) / self.softcap)
             self.slope = 4 * fade / (1 + fade) ** 2
         self.scores = self.capped if self.bias is None else self.capped + self.bias
@@ -127,7 +122,7 @@ class Rows:
     @cached_property
     def squared_products(self) -> Array:
         """scale² Σ_c q_c²k_jc², (…, rows, keys)."""
-        return np.asarray((self.q * self.q) @ turned(self.k * self.k) * self.scale**2)
+        return np.asarray((self.q * self.q) @ (self.k * self.k).mT * self.scale**2)
 
     @property
     def seen(self) -> Array | float:
@@ -135,7 +130,7 @@ class Rows:
         return float(self.k.shape[-2]) if self.visible is None else self.visible.sum(axis=-1, keepdims=True)
 
     def through(self, x: Array, power: int = 1) -> Array:
-        """x f'^power: how a change of a raw score, or a gradient on its way back, passes the soft cap."""
+        """x f'^power: a change of a raw score, or a gradient in the backward pass, passes the soft cap."""
         return x if self.slope is None else x * self.slope**power
 
     @property
@@ -183,7 +178,7 @@ def blocks(inputs: Inputs) -> Iterator[Rows]:
 
 
 class Backward:
-    """What the chain rule meets on its way back through one block of query rows.
+    """The terms of the chain rule for one block of query rows.
 
     g : the output's gradient, (…, rows, value_dim). products : A = g vᵀ. offset : D = Σ p A, (…, rows, 1).
     slopes : T = P ∘ (A − D). raw_slopes : R = T f'.
@@ -191,7 +186,7 @@ class Backward:
 
     def __init__(self, rows: Rows, output_gradient: NDArray[np.floating]) -> None:
         self.rows, self.g = rows, output_gradient[rows.at].astype(np.float64)
-        self.products = self.g @ turned(rows.v)
+        self.products = self.g @ rows.v.mT
         self.offset = (rows.weights * self.products).sum(axis=-1, keepdims=True)
         self.slopes = rows.weights * (self.products - self.offset)
         self.raw_slopes = rows.through(self.slopes)
@@ -200,7 +195,7 @@ class Backward:
     def gradients(self) -> tuple[Array, Array, Array]:
         """Of query, (…, rows, head_dim), and this block's share of those of key and value."""
         rows, scaled = self.rows, self.rows.scale * self.raw_slopes
-        return scaled @ rows.k, turned(scaled) @ rows.q, turned(rows.weights) @ self.g
+        return scaled @ rows.k, scaled.mT @ rows.q, rows.weights.mT @ self.g
 
     @property
     def tilts(self) -> tuple[Array, Array, Array]:
@@ -209,4 +204,4 @@ class Backward:
         offset = (self.slopes * response).sum(axis=-1, keepdims=True)
         moved = rows.through(self.slopes * response - p * offset) + self.slopes * rows.curvature * rows.raw
         moved = rows.scale * (moved + self.raw_slopes)
-        return moved @ rows.k, turned(moved) @ rows.q, turned(p * response) @ self.g
+        return moved @ rows.k, moved.mT @ rows.q, (p * response).mT @ self.g

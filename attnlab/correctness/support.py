@@ -1,7 +1,7 @@
-"""What a backend supports: whether it can run here, and for every feature yes or why not.
+"""What a backend supports: whether it can run here (`listed`), and for every feature yes or why not (`support`).
 
-A backend works in a process of its own, which it may end, and its answers are held against float64 by the check of
-every race. It gives the reason for what it declines; what it does not decline and gets wrong is a fault.
+A backend runs in a process of its own, which it may crash, and its answers are checked against float64 as before every
+race. It gives the reason for what it declines. What it does not decline and gets wrong is a fault.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.workload import DIRECTIONS, OUTPUT, Workload
 
 YES = "yes"
-#: what begins the answer of a backend that does not decline a workload, and was not run on it
+#: the beginning of an answer: it does not decline the workload, but was not run on it
 DECLARED = "declared, not run"
-#: what begins the answer of a backend that does not decline a workload and fails on it
+#: the beginning of an answer: it does not decline the workload, but fails on it
 FAULT = "FAULT: "
-#: a first call may compile; an import that takes longer than the second is told as one that hangs
+#: seconds for a call, which may compile, and for an import
 _SECONDS, _IMPORT_SECONDS = 300.0, 60.0
-#: of two that are scores in float16, one after the other; 2^16 is beyond its largest number
+#: powers of two that are tried as scores in float16; 2^16 is beyond its largest number
 _POWERS = range(8, 25)
-#: what features are added to: the smallest shape that kernels made for real models take
+#: the workload to which features are added: the smallest shape that kernels for real models take
 BASE = Workload(batch=2, heads=4, queries=32, keys=32, head_dim=64)
 PLAIN, BLOCK = "no mask", "multi-head block"
-#: kinds of masks that fields of their own say, and the one of a caller's own array
+#: kinds of masks that have a field of their own, and a caller's own array
 _SAID_ELSEWHERE = ("causal", "window", "key_lengths", "given")
 _FEATURES: dict[str, Mapping[str, Any]] = {
     PLAIN: {},
@@ -68,9 +68,9 @@ _FEATURES: dict[str, Mapping[str, Any]] = {
 
 
 def features() -> dict[str, Mapping[str, Any]]:
-    """The fields of `Workload` that each feature sets on `BASE`, by the feature's name.
+    """The fields of `Workload` that each feature sets on `BASE`, by its name.
 
-    A mask of each kind that is written as text is among them; the boolean array that all come to is ``random``.
+    One feature for each kind of mask that is written as text; ``random`` is any boolean array.
     """
     found = dict(_FEATURES)
     for kind, cls in Part.kinds.items():
@@ -81,17 +81,17 @@ def features() -> dict[str, Mapping[str, Any]]:
 
 
 def asked(feature: str, device: str, dtype: str = "float32", direction: str = "forward") -> Workload:
-    """The small workload of a feature. Raises KeyError for one that there is not, ValueError for what cannot be."""
+    """The small workload of a feature. Raises KeyError for an unknown one, ValueError for an impossible workload."""
     fields = {"value_dim": None, "kv_heads": None, "scale": None, **features()[feature]}
     return BASE.with_(**fields, dtype=dtype, direction=direction, device=device)
 
 
 @dataclass(frozen=True)
 class Support:
-    """What one backend supports on one device; `unavailable` says why nothing could be asked.
+    """What one backend supports on one device. unavailable : why nothing could be asked.
 
-    versions : of the libraries that answered. answers : by feature, direction and number format `YES`, or why not.
-    hidden : what becomes of a NaN in a key or value that the mask hides. largest : the largest score in float16.
+    versions : of its libraries. answers : by feature, direction and number format `YES`, or why not.
+    hidden : what becomes of a NaN in a key or a value that the mask hides. largest : the largest score in float16.
     """
 
     backend: str
@@ -104,7 +104,7 @@ class Support:
 
     @property
     def faults(self) -> int:
-        """How much it does not decline and does not do."""
+        """The number of answers that are faults."""
         directions = (one for feature in self.answers.values() for one in feature.values())
         told = (answer for dtypes in directions for answer in dtypes.values())
         return sum(one.startswith(FAULT) for one in told)
@@ -120,9 +120,8 @@ def support(
 ) -> Support:
     """Ask the backend `name` for every feature, in every direction and number format.
 
-    Each yes is run once, and the answer judged; of one that races only where it is named, because it compiles, the
-    forward pass in float32 alone: else what it declares is believed. only : these features. Raises ValueError for an
-    unknown backend.
+    Each yes is run once and judged. A backend on request, which compiles for seconds, is run only in the forward pass
+    in float32; its other declarations are believed. only : these features. Raises ValueError for an unknown backend.
     """
     slow, held = on_request(name, folders), Held(Contender.parse(name), folders, device)
     answers: dict[str, dict[str, dict[str, str]]] = {}
@@ -136,7 +135,7 @@ def support(
                     workload = asked(feature, device, dtype, direction)
                     process.ask("confirm", seconds=_SECONDS, workload=workload, run=run)
                     found[dtype] = YES if run else f"{DECLARED}: {slow}"
-                except ValueError as nothing:  # there is no such workload
+                except ValueError as nothing:  # an impossible workload
                     found[dtype] = str(nothing)
                 except Failed as fault:
                     found[dtype] = str(fault) if fault.kind == "declined" else f"{FAULT}{fault}"
@@ -191,7 +190,7 @@ def _largest(output: Callable[..., NDArray[Any] | None]) -> str:
 
 @dataclass(frozen=True)
 class Listed:
-    """A backend: its library where it loads, what it is in one line, and why it cannot run here, None where it can."""
+    """A backend: its library if it loads, a summary in one line, and why it cannot run here (None: it can)."""
 
     name: str
     library: str
@@ -206,10 +205,10 @@ def listed(
     *,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> list[Listed]:
-    """Every backend, or each of `names`, in that order: whether it can do a plain workload on `device`.
+    """Every backend, or each of `names` in that order: whether it can do a plain workload on `device`.
 
-    They are imported one after the other in one process, because most of them share a library. Where that process ends
-    or hangs, the backend is tried again alone. Raises ValueError for a folder that is none.
+    They are imported one after the other in one process, because most of them share a library. If that process ends or
+    hangs, the backend is tried again in a fresh one. Raises ValueError for a folder that does not exist.
     """
     found: list[Listed] = []
     variables = Contender("", "").environment(os.environ)

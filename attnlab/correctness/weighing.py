@@ -1,13 +1,13 @@
-"""An answer held against what is expected: the measured numbers, and the first thing that is wrong with it.
+"""Is one answer right? It is compared with what is expected, and the first thing that is wrong is reported.
 
-Two kinds of test. *Facts* hold for every right answer without exception: it is finite, it lies between the
-least and the greatest value of its head, no row is all zeros that is not, and what nothing rounds is exact.
-*Statistics* compare the error with what independent roundings predict: its size, its largest component, and
-two directions in which an error must not line up, because roundings do not: the output itself (a gain: weights
-that do not sum to 1) and the derivative in the scale (a wrong scale).
+There are two kinds of test. *Facts* hold for every right answer: it is finite, it lies between the least and the
+greatest value of its head, no row is wrongly all zeros, and what nothing rounds is exact. *Statistics* compare the
+error with what independent roundings predict: its size, its largest component, and two directions in which errors of
+rounding do not line up: the output itself (a gain: weights that do not sum to 1) and the derivative in the scale (a
+wrong scale).
 
-`weigh` holds one answer against its reference; `judge` holds all answers to a workload against theirs, on some of its
-query rows, as races do before the clock starts.
+`weigh` compares one answer with its truth; `judge` all answers to a workload on some of its query rows, as races do
+before the clock starts.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from attnlab.workload.workload import LOG_SUM, OF_QUERIES, OUTPUT, Workload
 
 #: the contract: an honest error is at most this many budgets
 SLACK = 1.25
-#: standard deviations of the measured error's own scatter that are allowed on top
+#: standard deviations of the scatter of the measured error that are allowed on top
 SCATTERS = 6.0
 #: largest |error|/rms; a normal error passes it once in 10^13 components
 LARGEST = 7.5
-#: standard errors that a directed error must have before it counts: P(|z| > x) <= 2 exp(-x²/2) for any
-#: independent errors that are as likely up as down, since z is normalised by their own scatter
+#: standard errors from which on a directed error counts: P(|z| > x) <= 2 exp(-x²/2) for any independent errors that are
+#: as likely up as down, since z is normalised by their own scatter
 DIRECTED = 8.0
-#: the same where rows share roundings, of keys that were scaled for all of them
+#: the same if rows share roundings, for example of keys that were scaled for all of them
 DIRECTED_SHARED = 20.0
 #: roundings of constants (scale, log2 e, 1/l) that every row shares, in units of the inner roundoff
 CONSTANTS = 4.0
-#: a shared shift below this part of the dtype's own roundoff is nobody's concern
+#: a shared shift below this part of the dtype's own roundoff does not count
 IMMATERIAL = 1 / 8
 #: the same on inputs that are not the check's own: saturated rows have many weights that are subnormal in float16,
 #: and PyTorch's fused CPU kernel shifts by up to 0.2 u there
 IMMATERIAL_ANYWHERE = 1 / 2
-#: as CONSTANTS, where scores are 0 and weights 1/2, so that no constant is left to round: numbers that are cut off
-#: instead of rounded lose 1/(2 ln 2) = .72 u on average
+#: like CONSTANTS, if scores are 0 and weights 1/2, so that no constant is rounded: numbers that are cut off instead of
+#: rounded lose 1/(2 ln 2) = .72 u on average
 NO_CONSTANTS = 0.5
 
-#: a direction makes up most of an error whose rest is a smaller part of it
+#: a direction explains an error if the rest is a smaller part of it than this
 _MOST = 0.5
-#: floor of a predicted error, so that its square is no zero in float64
+#: the least predicted error, so that its square is not zero in float64
 _LEAST = 1e-140
 
 Answers = Mapping[str, NDArray[Any]]
-#: query rows, all where None
+#: query rows, None for all
 QueryRows = Sequence[int] | None
-#: a direction, with what it means where it makes up most of the error, and what the error is like else
+#: a direction, what it means if it makes up most of the error, and what the error resembles otherwise
 Along = Sequence[tuple["Direction", str, str]]
 
 
@@ -75,17 +75,17 @@ class Direction(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Which way it is, and by how much."""
+        """Too large or too small, and by how much."""
         size = abs(self.shift)
         amount = f"{100 * size:.2g} %" if size >= 1e-4 else f"{size:.2g}"
         return f"too {'large' if self.shift > 0 else 'small'} by {amount}"
 
 
 def directed(error: Array, direction: Array, rms: Array, shared: tuple[int, ...]) -> Direction:
-    """The component of `error` along `direction`, weighted by 1/rms², with a standard error from its clusters.
+    """The component of `error` along `direction`, weighted by 1/rms², with a standard error from clusters.
 
-    The standard error is √Σt², t the contribution of a cluster, whose components share roundings: along the axes
-    `shared`. It needs no budget: it is right for any errors that are independent between clusters.
+    A cluster is what shares roundings, along the axes `shared`. The standard error is √Σt², t the contribution of a
+    cluster. It needs no budget: it is right for any errors that are independent between clusters.
     """
     pulled = (error * direction / rms**2).sum(axis=shared)
     total, norm = float(pulled.sum()), float((direction * direction / rms**2).sum())
@@ -104,12 +104,12 @@ def weigh(
     directions: float | None = DIRECTED,
     immaterial: float = IMMATERIAL,
 ) -> Accuracy:
-    """Hold `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), against what is `expected`.
+    """Compare `output`, (batch, heads, rows, value_dim), or ln Z, (batch, heads, rows), with what is `expected`.
 
-    The `reason` is the first thing that is wrong with it, in words. exact : the inputs leave no weight and no score to
-    round, so that only the tightest budget is honest and every component is an independent error. directions : the z
-    beyond which a gain or a wrong scale is told; None: not looked for. immaterial : the part of the dtype's roundoff
-    that a shared shift may have.
+    The `reason` of the result is the first thing that is wrong, in words. exact : no weight and no score is rounded, so
+    that only the tightest budget is honest and the errors of all components are independent. directions : the z beyond
+    which a gain or a wrong scale is reported; None: not looked for. immaterial : the part of the dtype's roundoff that
+    a shared shift may have.
     """
     truth, (checked, rows), of = expected.output, expected.checked, expected.of
     answer = np.asarray(output, dtype=np.float64).reshape(truth.shape)
@@ -154,8 +154,8 @@ def weigh(
 def _improbable(
     expected: Expected, along: Along, least_z: float, relative: float, allowed: float, far: Array
 ) -> str | None:
-    """What independent roundings do not do: an error that lines up, that is too large, or far off at one place."""
-    # faults of other kinds have a part along both directions too: the cause is named where it is most of the error
+    """What independent roundings do not cause: an error that lines up, is too large, or is far off at one place."""
+    # other faults have a part along both directions too: a cause is named only if it is most of the error
     for one, cause, like in sorted(along, key=lambda each: (each[0].rest >= _MOST, -abs(each[0].z))):
         if abs(one.z) > least_z:
             said = cause if one.rest < _MOST else f"errors line up with {like}, as if it were {one.said}"
@@ -169,13 +169,13 @@ def _improbable(
 
 
 def allowance(budget: ErrorBudget) -> float:
-    """The largest relative error that passes: 1.25 budgets, and six of the scatter that few roundings leave."""
+    """The largest relative error that passes: 1.25 budgets, and six times the scatter of few roundings."""
     scatter = budget.relative_scatter
     return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
 
 
 def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
-    """The relative shift that honest rows may share; `immaterial` None where nothing but the output is rounded."""
+    """The relative shift that honest rows may share. immaterial : None if nothing but the output is rounded."""
     inner = float_format("float64" if dtype == "float64" else "float32").unit_roundoff
     if immaterial is None:
         return NO_CONSTANTS * inner
@@ -183,9 +183,9 @@ def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
 
 
 def max_ulp(error: Array, output: Array, dtype: str) -> float:
-    """Largest |error| in units in the last place of the largest exact component of its row.
+    """The largest |error| in units in the last place of the largest exact component of its row.
 
-    Of the row's, because a component that is nearly 0 by cancellation has no last place of its own.
+    The row decides, because the last place of a component that is nearly 0 by cancellation means nothing.
     """
     form = float_format(dtype)
     size = np.maximum(np.abs(output).max(axis=-1, keepdims=True), form.smallest_normal)
@@ -195,7 +195,7 @@ def max_ulp(error: Array, output: Array, dtype: str) -> float:
 
 
 def relative_error(error: Array, exact: Array) -> float:
-    """‖error‖_F/‖exact‖_F; infinite where the exact numbers are 0 and the error is not."""
+    """‖error‖_F/‖exact‖_F; infinite if the exact numbers are 0 and the error is not."""
     norm, off = float(np.linalg.norm(exact)), float(np.linalg.norm(error))
     if norm > 0:
         return off / norm
@@ -203,7 +203,7 @@ def relative_error(error: Array, exact: Array) -> float:
 
 
 def _incomparable(expected: Expected, answer: Array) -> str | None:
-    """Why an answer cannot be compared: -inf in another place than where a query sees nothing, or no number."""
+    """Why an answer cannot be compared: NaN, infinity, or -inf in other places than where a query sees nothing."""
     infinite, bad = expected.infinite, ~np.isfinite(answer)
     if infinite is not None:
         misplaced = np.argwhere(np.isneginf(answer) != infinite)
@@ -246,20 +246,20 @@ def _broken_fact(expected: Expected, answer: Array, error: Array, rms: Array) ->
 
 # -- other scales and lower number formats
 
-#: an answer is another question's where its error there is so small a part of that in its own
+#: an answer is that to another question if its error there is smaller than this part of its error here
 _NEARER = 0.1
-#: by increasing roundoff, as a person knows them. TF32 rounds the inputs of products as float16 does
+#: by increasing roundoff, with names for a person. TF32 rounds the inputs of products as float16 does
 _FORMATS = {"float32": "float32", "float16": "float16 or TF32", "bfloat16": "bfloat16"}
-#: standard errors: another fault passes them once in a thousand, as of `DIRECTED`
+#: standard errors, as for `DIRECTED`: another fault exceeds them once in a thousand cases
 _SURELY = 4.0
 
 
 def weigh_rows(
     inputs: Inputs, expected: Expected, answer: NDArray[Any], rows: QueryRows, **how: Any
 ) -> Accuracy:
-    """A whole named answer to `inputs`, weighed at the query rows `rows`, with what explains a wrong output.
+    """A whole named answer to `inputs`, weighed at the query `rows` (None: all), with an explanation of a wrong output.
 
-    expected : at these rows, all where None. how : as of `weigh`. The reason of another answer begins with its name.
+    expected : at these rows. how : as for `weigh`. The reason of an answer other than the output begins with its name.
     """
     if rows is not None and expected.of in OF_QUERIES:
         answer = answer[:, rows] if inputs.block is not None else answer[:, :, rows]
@@ -273,18 +273,18 @@ def weigh_rows(
 
 
 def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: QueryRows) -> str:
-    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with the lower format that explains it.
+    """The `fault` of an answer to `inputs`, (batch, heads, rows, value_dim), with a lower format that explains it.
 
-    Or, in its place, that the answer is right for 1/√head_dim, 1/head_dim or 1 where another scale was asked for.
-    exact : what is expected of the inputs at the query rows `rows`. A format explains the answer where that is right
-    for inputs rounded to it, by its budget, and where its error has moved along with those inputs: by as much as their
-    rounding moves the truth (a shift of 1; of 0 for any other fault), and more surely than by chance.
+    Or, instead of it, that the answer is right for a scale of 1/√head_dim, 1/head_dim or 1 that was not asked for.
+    exact : what is expected at the query `rows`. A format explains the answer if it is right, by the budget of that
+    format, for inputs rounded to it, and if its error follows these inputs: it is as large as the rounding of the
+    inputs moves the truth (a shift of 1; it is 0 for any other fault), and larger than by chance.
     """
     if inputs.block is not None or not np.isfinite(answer).all():
         return fault
     for other in (inputs.query.shape[3] ** -0.5, 1.0, 1 / inputs.query.shape[3]):
         expected = expect(inputs.with_(scale=other, output_gradient=None), rows)[OUTPUT]
-        # where the scale hardly matters, both are as near
+        # if the scale hardly matters, both are equally near
         nearer = np.abs(answer - expected.output).max() < _NEARER * np.abs(answer - exact.output).max()
         if nearer and weigh(expected, answer).passed:
             return f"it is right for a scale of {other:.3g}, where {inputs.scale:.3g} was asked for"
@@ -309,15 +309,15 @@ def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str
 
 #: query rows are sampled so that at most about this many scores are computed in float64
 _SCORES = 2**19
-#: elements of a matrix of head_dim × value_dim up to which a block's rows cost about what their scores do
+#: elements of a head_dim × value_dim matrix up to which the rows of a block cost about as much as their scores
 _HEAD = 2**12
 
 
 def sampled_rows(workload: Workload, generator: np.random.Generator, most: int | None = None) -> list[int]:
-    """Query rows to be checked: all where they are few, else the first, the last and some others.
+    """Query rows to be checked: all if they are few, else the first, the last and some others.
 
-    most : how many; None for what is computed fast. Of a block these are fewer where its heads are large: how the
-    query's error passes is a matrix of head_dim × value_dim for each row.
+    most : how many; None for as many as are computed fast. For a block with large heads these are fewer: the error of a
+    query passes through a matrix of head_dim × value_dim for each row.
     """
     per_row = workload.batch * workload.heads * workload.keys
     if workload.d_model is not None:
@@ -337,11 +337,11 @@ def judge(
     computes_in: str | None,
     known: dict[str | None, Mapping[str, Expected]] | None = None,
 ) -> Accuracy:
-    """How exact whole `answers` are on these query rows: the worst of them, with the reason where it is wrong.
+    """How exact whole `answers` are on these query rows: the worst of them, with the reason if it is wrong.
 
-    answers : by the names of `Workload.results`. computes_in : the number format in which the contender computes. Where
-    that is lower than the workload's, the truth is that of inputs rounded to it, with its budget. The output's gradient
-    should be 0 but on these rows: the gradients of key and value are known without the other rows then. known : keeps
+    answers : by the names of `Workload.results`. computes_in : the number format in which the contender computes. If it
+    is lower than the workload's, the truth is that for inputs rounded to it, with its budget. The output's gradient
+    should be 0 except on these rows: then the gradients of key and value do not depend on the other rows. known : keeps
     the truth of these inputs and rows, by number format, for the next contender.
     """
     less, known = lower(workload.dtype, computes_in), {} if known is None else known
@@ -356,5 +356,5 @@ def judge(
 
 
 def anywhere(name: str) -> dict[str, Any]:
-    """How an answer on inputs that are not the check's own is weighed."""
+    """How an answer is weighed if the inputs are not those of the check's questions."""
     return {"directions": DIRECTED_SHARED if name == OUTPUT else None, "immaterial": IMMATERIAL_ANYWHERE}

@@ -75,17 +75,6 @@ class Jax(Library):
         found = np.asarray(array)
         return found.astype(np.float32) if found.dtype == FORMATS["bfloat16"] else found
 
-    def dtype_of(self, array: Any) -> str:
-        return str(array.dtype)
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """An array in full: JAX has no views."""
-        return self.module.numpy.broadcast_to(array, shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        jnp = self.module.numpy
-        return jnp.where(where, jnp.asarray(number, dtype=array.dtype), array)
-
     def _refilled(self, array: Any, other: Any) -> None:
         self.module.block_until_ready((array, other))
         ctypes.memmove(array.unsafe_buffer_pointer(), other.unsafe_buffer_pointer(), array.nbytes)
@@ -252,15 +241,6 @@ class Mlx(Library):
     def to_numpy(self, array: Any) -> NDArray[Any]:
         mx = self.module
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
-
-    def dtype_of(self, array: Any) -> str:
-        return str(array.dtype).rpartition(".")[2]
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return self.module.broadcast_to(array, shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        return self.module.where(where, self.module.array(number, dtype=array.dtype), array)
 
     def _refilled(self, array: Any, other: Any) -> None:
         words = getattr(self.module, f"uint{8 * array.itemsize}")  # NumPy knows no bfloat16 of MLX's

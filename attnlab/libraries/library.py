@@ -16,7 +16,7 @@ import pkgutil
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -110,8 +110,12 @@ class Library(ABC):
     #: for packed and paged keys: from places to a function that takes these rows of an array, in the shape of places
     taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
 
+    #: the module of functions on its arrays that have the names and arguments of NumPy's: where, stack, broadcast_to
+    functions: Any = None
+
     def __init__(self, module: Any = None) -> None:
         self.module = module
+        self.functions = self.functions or getattr(module, "numpy", module)
 
     @classmethod
     def opened(cls) -> Any:
@@ -140,17 +144,13 @@ class Library(ABC):
     def to_numpy(self, array: Any) -> NDArray[Any]:
         """A NumPy array of the same values (bfloat16 in float32)."""
 
-    @abstractmethod
     def dtype_of(self, array: Any) -> str:
         """The name of the array's number format, as in `attnlab.workload.number_formats`."""
+        return str(array.dtype).rpartition(".")[2]
 
-    @abstractmethod
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """A view of `shape` in which the array's axes of length 1 are repeated without being copied."""
-
-    @abstractmethod
     def fill(self, array: Any, where: Any, number: float) -> Any:
         """A copy of `array` with `number` where the boolean array `where`, which broadcasts to it, is True."""
+        return self.functions.where(where, number, array)
 
     @abstractmethod
     def shares_memory(self, one: Any, other: Any) -> bool:
@@ -159,10 +159,6 @@ class Library(ABC):
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         """x weightᵀ + bias, as users of the library write it: (…, in) with (out, in) and (out,) to (…, out)."""
         return x @ weight.T + bias
-
-    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        """Arrays of one shape, stacked along a new axis."""
-        return arrays[0].__array_namespace__().stack(list(arrays), axis=axis)
 
     # -- gradients
 

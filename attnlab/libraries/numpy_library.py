@@ -22,6 +22,7 @@ class NumPy(Library):
     name = "numpy"
     before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
     runs = "NumPy computes"
+    functions = np
     #: those of the BLAS libraries that its wheels and distributions contain
     thread_variables: ClassVar[tuple[str, ...]] = (
         "OMP_NUM_THREADS",
@@ -42,15 +43,6 @@ class NumPy(Library):
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
         return np.asarray(array)
-
-    def dtype_of(self, array: Any) -> str:
-        return str(np.asarray(array).dtype)
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return np.broadcast_to(array, shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        return np.where(where, array.dtype.type(number), array)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)

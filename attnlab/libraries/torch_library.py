@@ -75,20 +75,8 @@ class Torch(Library):
         copied = array.detach().to("cpu")
         return np.asarray((copied.to(torch.float32) if copied.dtype == torch.bfloat16 else copied).numpy())
 
-    def dtype_of(self, array: Any) -> str:
-        return str(array.dtype).removeprefix("torch.")
-
-    def expanded(self, array: Any, shape: tuple[int, ...]) -> Any:
-        return array.expand(shape)
-
-    def fill(self, array: Any, where: Any, number: float) -> Any:
-        return array.masked_fill(where, number)
-
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
         return self.module.nn.functional.linear(x, weight, bias)
-
-    def stacked(self, arrays: Sequence[Any], axis: int) -> Any:
-        return self.module.stack(tuple(arrays), dim=axis)
 
     def shares_memory(self, one: Any, other: Any) -> bool:
         storages = [getattr(array, "untyped_storage", None) for array in (one, other)]

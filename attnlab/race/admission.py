@@ -101,10 +101,10 @@ def rungs(workload: Workload) -> Iterator[Workload]:
 
 
 def shortened(workload: Workload, length: int) -> Workload:
-    """One head of keys of `workload` with the query heads that share it, of a block all heads; no longer than `length`.
+    """A smaller `workload`: one key head with its query heads (a block keeps all heads), no longer than `length`.
 
-    Its mask as far as it fits: a window is cut to the keys, as are the most keys of any batch element; a further part
-    that the smaller shape does not allow, such as a prefix beyond its keys, is left out.
+    The mask is kept as far as it fits. A window and the largest key length are cut to the keys. Another part that does
+    not fit the smaller shape, such as a prefix beyond its keys, is left out.
     """
     queries, keys = min(length, workload.queries), min(length, workload.keys)
     window, lengths = workload.window, workload.key_lengths

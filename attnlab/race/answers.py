@@ -73,13 +73,15 @@ class Drawn:
                 arrays[at].reshape(-1)[...] = self._pool[start : start + arrays[at].size]
             return
         parts = self._random.random(3)
-        for at in self._fresh:  # moved along their length, by an even number: what stands in pairs goes on to
+        for at in (
+            self._fresh
+        ):  # moved along their length by an even number, so that pairs of equal keys stay pairs
             length = arrays[at].shape[-2]
             steps = 2 * (1 + int(parts[self._moving[at]] * max(1, length // 2 - 1)))
             arrays[at][...] = np.roll(arrays[at], steps, axis=-2)
 
     def without_gradient(self, rows: Sequence[int]) -> None:
-        """Let the output's gradient be 0 but on these rows: the gradients of key and value depend on no other then."""
+        """Set the output's gradient to 0 except on these rows: then no other row matters for key and value."""
         upstream = self.inputs.output_gradient
         if upstream is not None:
             others = np.ones(upstream.shape[2], bool)

@@ -5,8 +5,8 @@ A distribution turns three standard normal arrays into query, key and value. The
 
 The inputs of a model lie in one safetensors file, layer by layer. A workload names one as a distribution,
 ``qkv.safetensors/layer3@1f3a9c02b7d4e655``: the path, the layer, and the digest of the whole file (the first 64 bits of
-its SHA-256). Layer and digest may be left out on the command line. A workload always has the digest: equal workloads
-have equal inputs, and a file that has changed is refused.
+its SHA-256). On the command line the digest may be left out, and the layer too if there is only one. A workload always
+has the digest: equal workloads have equal inputs, and a file that has changed is refused.
 
 The tensors are ``LAYER.query`` (batch, heads, queries, head_dim), ``LAYER.key`` and ``LAYER.value`` (batch, kv_heads,
 keys, dim). ``LAYER.`` is left out in a file of one layer. Masks, scale and soft cap are given beside the file, as for
@@ -134,22 +134,21 @@ def is_captured(distribution: str) -> bool:
     return _TEXT.fullmatch(distribution) is not None
 
 
-def named(text: str) -> tuple[Captured, ...]:
-    """The layers that `text` names, each with the file's digest. Without a layer: all layers of the file.
+def named(text: str) -> Captured:
+    """The layer that `text` names, with the file's digest. A file of one layer need not name it.
 
-    Raises ValueError for a missing file, for one that is no safetensors file, and for an unknown layer.
+    Raises ValueError for a missing file, for one that is no safetensors file, and for a layer that it does not hold.
     """
     asked = Captured.parse(text)
     digest = digest_of(asked.file)
     names = (name.rpartition(".") for name in _tensors(asked.file, digest))
-    there = sorted((layer for layer, _, name in names if name == "query"), key=lambda one: (len(one), one))
-    if not there:
+    layers = [layer for layer, _, name in names if name == "query"]
+    if not layers:
         raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
-    if asked.layer and asked.layer not in there:
-        held = ", ".join(filter(None, there)) or "one layer, unnamed"
-        raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}")
-    layers = [asked.layer] if asked.layer else there
-    return tuple(Captured(asked.file, layer, asked.digest or digest) for layer in layers)
+    if asked.layer not in layers and (asked.layer or len(layers) > 1):
+        held = ", ".join(f"{asked.file}/{one}" for one in sorted(layers) if one) or "one layer, unnamed"
+        raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}: name one")
+    return Captured(asked.file, asked.layer or layers[0], asked.digest or digest)
 
 
 def digest_of(file: str) -> str:

@@ -133,11 +133,12 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
 def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, ...]:
     """The workloads of what is `said`, values by the names of `choices`; None for what is not said.
 
-    A grid has all combinations, small to large: the dtype changes last, after the length. A file of inputs
-    (`attnlab.workload.distributions`) has one workload for each of its layers, with the sizes of the file unless others
-    are said. Raises ValueError as `Workload` does.
+    A grid has all combinations, small to large: the dtype changes last, after the length. The sizes of inputs from a
+    file (`attnlab.workload.distributions`) are those of the file unless others are said. Raises ValueError as
+    `Workload` does.
     """
-    files = _files(said.get("distribution"), grid=grid)
+    asked = said.get("distribution")
+    file = named(asked) if asked is not None and SUFFIX in asked.partition("@")[0] else None
     known = [choice for choice in choices(grid=grid) if said.get(choice.name) is not None]
     values = [said[choice.name] if choice.several else (said[choice.name],) for choice in known]
     found: list[Workload] = []
@@ -145,24 +146,11 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
         fields: dict[str, Any] = {}
         for choice, value in zip(known, reversed(chosen), strict=True):
             fields |= dict.fromkeys((field.name for field in choice.fields), value)
-        found += [_of_file(one, fields) for one in files] if files else [Workload(**fields)]
+        found.append(Workload(**fields) if file is None else _of_file(file, fields))
     for name in ("mask", "bias"):
         if any(getattr(one, name) == GIVEN for one in found):
             raise FieldError(name, f"{GIVEN!r} stands for an array of a caller's own: name one")
     return tuple(dict.fromkeys(found))  # if queries and keys are both given, all lengths give one workload
-
-
-def _files(distribution: str | None, *, grid: bool) -> tuple[Captured, ...]:
-    """The layers of a file of inputs that are asked for; none if the inputs are drawn."""
-    if distribution is None or SUFFIX not in distribution.partition("@")[0]:
-        return ()
-    found = named(distribution)
-    if len(found) > 1 and not grid:
-        known = ", ".join(f"{one.file}/{one.layer}" for one in found)
-        raise ValueError(
-            f"{distribution} holds {len(found)} layers, and one is taken here: name one of {known}"
-        )
-    return found
 
 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:

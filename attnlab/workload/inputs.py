@@ -23,7 +23,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,6 +41,8 @@ PARAMETERS = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bia
 PROJECTIONS = ("fused", "loop")
 #: the largest scale, and a bound below every soft cap: results that contain their squares stay finite
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
+#: the largest size: masks are counted over so many positions
+_MOST_SIZE = 2**24
 #: the sizes of a block that its arrays do not tell
 WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 
@@ -65,10 +66,6 @@ class Alibi:
         """(heads, rows, columns) of a tile."""
         slopes = np.asarray(self.slopes)[place.heads, None, None]
         return np.asarray(-slopes * np.abs(place.diagonal("bottom_right") - place.columns))
-
-    def array(self, shape: Shape) -> NDArray[np.float64]:
-        """(1, heads, queries, keys)."""
-        return self.at(Place.whole(shape))[None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +144,6 @@ class Inputs:
             output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
 
-    @classmethod
-    def around(cls, block: Block, **rest: Any) -> Inputs:
-        """The question of a multi-head block, `rest` as for `of`. Raises ValueError for whatever does not fit."""
-        return cls.of(*block.unknown(), **rest).with_(block=block)
-
     @property
     def shape(self) -> Shape:
         """Of the score matrix: batch, heads, queries, keys."""
@@ -176,7 +168,7 @@ class Inputs:
     @property
     def bias_array(self) -> NDArray[Any] | None:
         """The bias as an array, broadcastable to the scores, or None."""
-        return self.bias.array(self.shape) if isinstance(self.bias, Alibi) else self.bias
+        return self.bias.at(Place.whole(self.shape))[None] if isinstance(self.bias, Alibi) else self.bias
 
     def with_(self, **changes: Any) -> Inputs:
         """A copy with these attributes changed; nothing is checked again."""
@@ -228,11 +220,11 @@ def shapes(of: Any, d_model: int) -> dict[str, tuple[int, ...]]:
     return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
 
 
-def derived(sizes: Mapping[str, Any], most: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
     """`sizes` by name, with kv_heads, head_dim and value_dim derived if they are None. Only d_model may stay None.
 
-    Raises FieldError for a size that is no whole number from 1 to the number in `most`, and for sizes that do not fit
-    each other.
+    Raises FieldError for a size that is no whole number from 1 to `_MOST_SIZE`, and for sizes that do not fit each
+    other.
     """
     found, d_model = dict(sizes), sizes.get("d_model")
     for name in found:
@@ -251,8 +243,8 @@ def derived(sizes: Mapping[str, Any], most: Mapping[str, int] = MappingProxyType
             continue
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise FieldError(name, f"must be a whole number of at least 1, got {size!r}")
-        if size > most.get(name, size):
-            raise FieldError(name, f"must be at most {most[name]:,}, got {size!r}")
+        if size > _MOST_SIZE:
+            raise FieldError(name, f"must be at most {_MOST_SIZE:,}, got {size!r}")
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
         raise FieldError("kv_heads", f"must divide the {found['heads']} heads, got {found['kv_heads']}")

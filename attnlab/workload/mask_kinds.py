@@ -110,7 +110,7 @@ class Part:
         return {}
 
     def check(self, shape: Shape) -> None:
-        """Raises FieldError where it does not fit `shape`."""
+        """Raises FieldError if it does not fit `shape`."""
 
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Part:

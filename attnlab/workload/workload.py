@@ -75,7 +75,7 @@ _MOST_POSITIONS = 2**24
 #: how False and True may be written
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
 #: the part that the declarations of both lengths have in common
-_LENGTH: dict[str, Any] = {"several": "lengths", "most": 2**24}
+_LENGTH: dict[str, Any] = {"several": "lengths"}
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class Declared:
     says. brief : its part of a label, with {} for the value, or a function of the value; "" for nothing. By default a
     flag shows its name, a field with names its value, any other ``name=value``. always : a label shows it even at its
     default. several : the plural by which a grid takes many values of it. also : a second name of its option. names :
-    the values that it may have, if they are names. most : the largest size. group : the heading of its option on a
-    help page, and of the following fields that have none.
+    the values that it may have, if they are names. group : the heading of its option on a help page, and of the
+    following fields that have none.
     """
 
     help: str
@@ -97,7 +97,6 @@ class Declared:
     several: str | None = None
     also: str | None = None
     names: tuple[str, ...] = ()
-    most: int | None = None
     group: str = ""
 
 
@@ -151,19 +150,19 @@ class Workload:
     or lengths beyond the keys, and an unknown name.
     """
 
-    batch: int = declared(1, "Batch size.", brief="b{}", always=True, most=2**20, group="Shape")
-    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True, most=2**20)
+    batch: int = declared(1, "Batch size.", brief="b{}", always=True, group="Shape")
+    heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True)
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", brief=""
     )
     queries: int = declared(512, "Queries. [default: the length]", brief="", **_LENGTH)
     keys: int = declared(512, "Keys. [default: the length]", brief="", **_LENGTH)
     head_dim: int = declared(
-        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="d{}", most=2**16
+        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="d{}"
     )
-    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", brief="", most=2**16)
+    value_dim: int = declared(None, "Dimension of a value. [default: the head's]", brief="")
     d_model: int | None = declared(
-        None, "Width of a multi-head block around the core. [default: the core alone]", most=2**20
+        None, "Width of a multi-head block around the core. [default: the core alone]"
     )
     dtype: str = declared(
         "float32", "Number format.", names=DTYPES, several="dtypes", always=True, group="What is measured"
@@ -228,7 +227,7 @@ class Workload:
         written = vars(self)  # it is frozen once it is made
         for one in fields(self):  # msgspec leaves out what is not in a file
             written.setdefault(one.name, one.default)
-        written.update(derived({name: written[name] for name in _SIZES}, _MOST))
+        written.update(derived({name: written[name] for name in _SIZES}))
         positions = self.batch * max(self.queries, self.keys)
         if positions > _MOST_POSITIONS:
             what = f"a workload has at most {_MOST_POSITIONS:,} positions in all, got {positions:,}"
@@ -457,5 +456,3 @@ class Workload:
 
 #: fields that workloads of earlier versions have, with the value that asks for nothing
 _GONE = (("rotary", False),)
-#: the largest value of each size, by name
-_MOST = {one.name: most for one in fields(Workload) if (most := declaration(one).most) is not None}
