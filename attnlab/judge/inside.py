@@ -47,7 +47,8 @@ Array = NDArray[Any]
 class Limits(msgspec.Struct):
     """Of each process in the sandbox, by the names of getrlimit(2): bytes of memory and of a file, processor seconds.
 
-    nproc and data hold also for all processes of a sandbox together.
+    nproc and data hold also for all processes of a sandbox together. sigpending : without queued signals there are no
+    POSIX timers, which would wake a process that is stopped.
     """
 
     data: int = 2**32
@@ -56,6 +57,7 @@ class Limits(msgspec.Struct):
     nproc: int = 256
     nofile: int = 256
     core: int = 0
+    sigpending: int = 0
 
 
 class Start(msgspec.Struct):

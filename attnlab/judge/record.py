@@ -109,7 +109,7 @@ class Seat:
         try:
             step(*given)
         except (Caught, Failed) as fault:
-            found, wrong = self.record, isinstance(fault, Caught)
+            found, wrong = self.record, isinstance(fault, Caught) or fault.kind == "caught"
             found.status = "failed" if not wrong else "caught" if found.correct else "wrong"
             found.reason = escaped(str(fault))
             found.violations += [found.reason] if found.status == "caught" else []

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ _FOLDER_BYTES, OUTPUT_BYTES = 2**28, 2000
 _PAGE = mmap.PAGESIZE
 #: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
 _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
+#: stands for the time of a thread that runs; nanoseconds that a thread may need to come to rest when it is stopped
+_RUNS, _STILL = -1, 200_000
 #: seconds in which a library is imported
 START_SECONDS = 120.0
 INSIDE = "attnlab.judge.inside"
@@ -119,6 +122,7 @@ class Sandbox:
         read, write = os.pipe()
         self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
         self._family: list[int] = []
+        self._threads: dict[int, int] = {}
         self._is_stopped = False
         words = [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
         variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
@@ -262,8 +266,17 @@ class Sandbox:
         self.output = (self.output + data)[:OUTPUT_BYTES]
 
     def go_on(self) -> None:
-        """Let all its processes run."""
+        """Let all its processes run. Raises Failed, and ends it, where one ran, began or ended while they were stopped.
+
+        Signals that a process has arranged before still wake it: timers, the end of its parent, a socket's.
+        """
         if self._is_stopped:
+            now, then = _threads(system.started_by(self._process.pid)), self._threads
+            moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
+            is_still = now.keys() == then.keys() and _RUNS not in now.values()
+            if not is_still or sum(now.values()) > sum(then.values()) + _STILL:
+                what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
+                raise self._ended("caught", what)
             self._signal(signal.SIGCONT)
         self._is_stopped = False
 
@@ -276,8 +289,12 @@ class Sandbox:
         while self.alive and not self._is_stopped:
             self._signal(signal.SIGSTOP)
             family = sorted(system.started_by(self._process.pid))
-            self._is_stopped = family == self._family and not any(map(_runs, family))
-            self._family = family
+            threads = _threads(family)
+            self._is_stopped = (family, threads) == (
+                self._family,
+                self._threads,
+            ) and _RUNS not in threads.values()
+            self._family, self._threads = family, threads
             if time.monotonic() > until:
                 raise self._ended("processes", "its processes could not be stopped")
 
@@ -296,7 +313,9 @@ class Sandbox:
         self._signal(signal.SIGKILL)
         self._process.wait()
         until = time.monotonic() + _STOPPING_SECONDS
-        while any(map(_runs, family)) and time.monotonic() < until:  # their memory may still be there
+        while (
+            _RUNS in _threads(family).values() and time.monotonic() < until
+        ):  # their memory may still be there
             time.sleep(1e-3)
         with contextlib.suppress(OSError):
             if select.select([self._said], [], [], 0)[0]:
@@ -307,12 +326,25 @@ class Sandbox:
             shutil.rmtree(self._home, ignore_errors=True)
 
 
-def _runs(number: int) -> bool:
-    """Whether a thread of it is neither stopped nor gone, as proc(5) has it."""
-    with contextlib.suppress(OSError, IndexError):
-        tasks = Path(f"/proc/{number}/task").iterdir()
-        return any((one / "stat").read_text().rpartition(")")[2].split()[0] not in "TtZX" for one in tasks)
-    return False
+def _threads(family: Sequence[int]) -> dict[int, int]:
+    """Nanoseconds that each stopped thread has run, by its number; `_RUNS` for one that is neither stopped nor gone.
+
+    As proc(5) has its state, and the kernel's sched-stats its time (0 where they are switched off).
+    """
+    found = {}
+    for task in (one for number in family for one in _tasks(number)):
+        with contextlib.suppress(OSError, IndexError):  # it has just ended
+            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX":
+                ran = (task / "schedstat").read_text().split()[0] if state in "tT" else _RUNS
+                found[int(task.name)] = int(ran)
+    return found
+
+
+def _tasks(number: int) -> list[Path]:
+    with contextlib.suppress(OSError):
+        return list(Path(f"/proc/{number}/task").iterdir())
+    return []
 
 
 def _private_bytes(number: int) -> int:

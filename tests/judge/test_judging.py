@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from attnlab.judge import sandbox
 from attnlab.judge.inside import Limits
 from attnlab.judge.judging import Judge
 from attnlab.judge.record import Record
+from attnlab.processes import Failed
 from attnlab.workload.workload import Workload
 
 WITHOUT = sandbox.refused()
@@ -150,6 +152,25 @@ def test_what_breaks_a_sandbox_costs_one_candidate(source: str, judge: Judge, tm
     record = verdicts(judge, tmp_path, {"x": source + FILES["zeros"][0]})["x"]
     assert record.status in ("failed", "wrong") and record.reward == 0 and record.reason
     assert len(psutil.Process().children()) <= OWN, "processes are left"
+
+
+@needs_bubblewrap
+def test_what_runs_while_it_is_stopped_is_caught() -> None:
+    """Whatever woke it; here somebody outside does."""
+    before = psutil.Process().children(recursive=True)
+    box = sandbox.Sandbox("numpy", 2**20, limits=Limits(data=2**30))
+    try:
+        box.ready()
+        for _ in range(20):
+            box.go_on()
+            box.stop()
+        own = [one for one in psutil.Process().children(recursive=True) if one not in before]
+        own[-1].send_signal(signal.SIGCONT)
+        with pytest.raises(Failed, match="while it was stopped") as fault:
+            box.go_on()
+        assert fault.value.kind == "caught" and not box.alive
+    finally:
+        box.close()
 
 
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
