@@ -29,8 +29,11 @@ from attnlab.judge.sandbox import part
 
 #: the timed calls of a turn last about so long; messages of one, at most, calls of a message, and bytes of their arrays
 _TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.03, 6, 100, 2**27
-#: calls shorter than so many empty ones are asked for several at a time; longer than so many seconds need no first one
+#: where the reference's calls are shorter than so many empty ones, several are asked for at a time; longer than so many
+#: seconds need no first one
 EMPTY_CALLS, _LONG_SECONDS = 10.0, 0.05
+#: turns of which the shortest tells what an empty call takes
+_TURNS = 9
 #: seconds of the calls before the first turn, which are checked and not timed; and for one answer
 _WARM_SECONDS, _ANSWER_SECONDS = 0.1, 20.0
 
@@ -125,9 +128,9 @@ class Visits:
             seat.attempt(self.open, seat, load_seconds)
             seat.attempt(self._warm, seat)
         racing = [one for one in racing if one.racing]
-        seconds = max(1e-6, min((one.seconds for one in racing), default=1.0))
-        # the same for all, so that none has a larger part of the empty call in its time
-        at_once = min(_MOST_AT_ONCE, max(1, math.ceil(EMPTY_CALLS * self.empty_seconds / seconds)))
+        # the same for all, so that none has a larger part of the empty call in its time; no candidate can move it
+        calls = math.ceil(EMPTY_CALLS * self.empty_seconds / max(1e-6, seats[0].seconds))
+        at_once = min(_MOST_AT_ONCE, max(1, calls))
         odd, strict = random.integers(rounds, size=(2, len(racing)))
         for place in range(rounds):
             for at in random.permutation(len(racing)):
@@ -137,6 +140,12 @@ class Visits:
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
+        # one that ran while it should not may have slowed the others
+        if any(one.record.status == "caught" for one in racing):
+            for seat in racing:
+                seat.turns = [one for one in seat.turns if one[0] // ROUNDS != number]
+            if any(one.racing for one in racing[1:]):
+                self.visit(seats, number, rounds, load_seconds)
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
@@ -151,7 +160,7 @@ class Visits:
         until, found = perf_counter() + _WARM_SECONDS, [self.turn(seat, [NORMAL])]
         while perf_counter() < until or (len(found) < 2 and found[0] < _LONG_SECONDS):
             found.append(self.turn(seat, [NORMAL] * 3, first=True))
-        seat.seconds = min(found)
+        seat.seconds = statistics.median(found)
 
     def profile(self, seat: Seat) -> list[str]:
         """The operators that ran in one call, as the sandbox tells. Raises Failed."""
@@ -168,7 +177,11 @@ class Visits:
         return [str(one) for one in told.get("ran") or ()]
 
     def measure_empty(self, seat: Seat) -> None:
-        """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows."""
+        """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.
+
+        The least of several turns: what else the machine does makes it longer, never shorter.
+        """
         self.open(seat, _ANSWER_SECONDS)
-        self.empty_seconds = self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, empty=True)
+        turns = (self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, empty=True) for _ in range(_TURNS))
+        self.empty_seconds = min(turns)
         seat.sandbox.end_visit()
