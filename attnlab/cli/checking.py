@@ -11,7 +11,18 @@ from typing import Any
 import click
 import msgspec
 
+from attnlab import figures, lab
+from attnlab.backends.contender import Contender
+from attnlab.backends.discovery import backends as there
+from attnlab.backends.discovery import require
 from attnlab.cli import options
+from attnlab.cli.progress import progress
+from attnlab.correctness.check import check as hold
+from attnlab.correctness.support import listed, support
+from attnlab.environment import environment
+from attnlab.report import experiments_page, fill, show
+from attnlab.runs.store import claim
+from attnlab.text import read_text
 from attnlab.workload.number_formats import DTYPES
 
 
@@ -30,23 +41,17 @@ def backends(
     masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or the reason. Exits with 1 where one does
     not decline what it does not do.
     """
-    from attnlab.backends.discovery import backends as there
-    from attnlab.backends.discovery import require
-    from attnlab.cli.progress import progress
-    from attnlab.correctness.support import listed as found_here
-    from attnlab.correctness.support import support
-    from attnlab.report import fill, show
-    from attnlab.report.experiments_page import support_text
-
     for name in names:
         require(name, folders)
     with progress(quiet=as_json) as shown:
         if matrix:
             found = [support(one, device, folders, on_event=shown.detail) for one in names or there(folders)]
         else:
-            here = found_here(device, folders, names, on_event=shown.detail)
+            here = listed(device, folders, names, on_event=shown.detail)
     if matrix:
-        click.echo(json.dumps([asdict(one) for one in found]) if as_json else support_text(found))
+        click.echo(
+            json.dumps([asdict(one) for one in found]) if as_json else experiments_page.support_text(found)
+        )
         return 1 if any(one.faults for one in found) else 0
     here.sort(key=lambda one: bool(one.reason))
     if as_json:
@@ -71,12 +76,6 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     All backends, or those named: one line for each number format. Exits with 1 where one is wrong or cannot be loaded,
     or was named and could not be asked. With --quiet only those are printed.
     """
-    from attnlab.backends.contender import Contender
-    from attnlab.backends.discovery import backends as there
-    from attnlab.cli.progress import progress
-    from attnlab.correctness.check import check as hold
-    from attnlab.report import fill, show
-
     asked = names or there(folders)
     for name in asked:
         Contender.parse(name).require(folders)
@@ -113,12 +112,6 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
     A claim that is refuted is no failure.
     """
-    from attnlab import lab
-    from attnlab.cli.progress import progress
-    from attnlab.environment import environment
-    from attnlab.report import experiments_page, fill, show
-    from attnlab.runs.store import claim
-
     listing, claims = how.pop("listing"), how.pop("claims")
     if listing and claims:
         show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
@@ -150,10 +143,6 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
 
 def _claims(ids: tuple[str, ...], as_json: bool, **how: Any) -> int:
     """Measure these claims, or all, and print the ledger."""
-    from attnlab import lab
-    from attnlab.cli.progress import progress
-    from attnlab.report import fill, show
-
     with progress(quiet=as_json) as shown:
         found = lab.judge(
             ids, on_event=lambda name, done, total: shown.stage(name, done=done, total=total), **how
@@ -183,11 +172,6 @@ def diagnose(
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded, and
     no code of the model's is run. From Python, attnlab.diagnose(module, inputs) takes any torch module.
     """
-    from attnlab import figures, lab
-    from attnlab.report import fill, show
-    from attnlab.runs.store import claim
-    from attnlab.text import read_text
-
     try:
         text = read_text(file, 2**26)
     except (OSError, ValueError) as fault:

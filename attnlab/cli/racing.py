@@ -8,17 +8,27 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
+from attnlab import lab
+from attnlab.backends.contender import require_two, setting_of
+from attnlab.backends.discovery import backends as there
 from attnlab.cli import options
-
-if TYPE_CHECKING:
-    from attnlab.runs.execute import Progress
-    from attnlab.runs.plan import Plan
-    from attnlab.runs.store import Run
+from attnlab.cli.progress import progress
+from attnlab.race.admission import Limits
+from attnlab.race.compare import compare as race
+from attnlab.race.sittings import Record
+from attnlab.report import comparison_text, fill, show, verdict_text, write
+from attnlab.runs import execute
+from attnlab.runs import gate as regression
+from attnlab.runs.plan import Plan, chosen_parts, presets, read_plan
+from attnlab.runs.store import Run
+from attnlab.system import terminable
+from attnlab.workload.grid import by_option, read_options
+from attnlab.workload.result import Outcome
 
 
 @click.command(
@@ -61,11 +71,6 @@ def run(
     Options go before the plan file, and both before the preset. Ctrl-C keeps what is measured and writes the report;
     --resume continues.
     """
-    from attnlab.cli.progress import progress
-    from attnlab.report import show, verdict_text, write
-    from attnlab.runs import execute
-    from attnlab.workload.result import Outcome
-
     if list_presets:
         return _list_presets(given["preset"])
     if resume is None:
@@ -73,7 +78,7 @@ def run(
         if shards is not None:
             return _carry_out_shards(asked, shards, out, cluster, slurm)
         if shard is not None:
-            asked = _part(asked, shard)
+            asked = asked.shard(shard)
     elif out or shard or shards or any(one not in (None, ()) for one in given.values()):
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
     on_lap = partial(write, explore=False)
@@ -102,64 +107,45 @@ def run(
     return 0
 
 
-def _add_chapter(found: Run, shown: Progress) -> None:
+def _add_chapter(found: Run, shown: execute.Progress) -> None:
     """Run the experiments of the plan through every backend that answered right; their findings go beside the results.
 
     An interrupt leaves the run incomplete, and --resume goes on with the experiments that are missing.
     """
-    from attnlab.lab import run_chapter
-    from attnlab.runs.execute import accounted, sound_backends
-    from attnlab.system import terminable
-
-    names, total = sound_backends(found), len(found.plan.workloads)
+    names, total = execute.sound_backends(found), len(found.plan.workloads)
 
     how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
     how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
     try:
         if names:
-            with accounted(found, "numerics"), terminable():
-                run_chapter(found.folder, found.plan.experiments, **how)
+            with execute.accounted(found, "numerics"), terminable():
+                lab.run_chapter(found.folder, found.plan.experiments, **how)
     except KeyboardInterrupt:
         found.complete = False
 
 
-def _part(plan: Plan, shard: str) -> Plan:
-    """The part ``N/COUNT`` of a plan. Raises ValueError, naming the option."""
-    try:
-        number, count = map(int, shard.split("/"))
-    except ValueError:
-        raise ValueError(f"--shard must be N/COUNT, as 3/16, got {shard!r}") from None
-    return plan.shard(number, count)
-
-
 def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, slurm: Sequence[str]) -> int:
     """Start what is missing of the shards, see it through, and print what failed."""
-    from attnlab.runs.execute import carry_out, missing
-
     if out is None:
         raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
     if bad := [one for one in slurm if "=" not in one]:
         raise ValueError(f"--slurm must be KEY=VALUE, as partition=cpu, got {bad[0]!r}")
-    plan.shard(shards, shards)  # whether there are so many
+    plan.shard(f"{shards}/{shards}")  # whether there are so many
     words = options.words_without("--shards", "--cluster", "--slurm", "--out")[1:]
-    jobs = list(missing([one for one in words if one != "--quiet"], shards, out))
+    jobs = list(execute.missing([one for one in words if one != "--quiet"], shards, out))
     click.echo(f"{shards - len(jobs)} of {shards} shards are complete; {len(jobs)} to run", err=True)
-    tell, parameters = partial(click.echo, err=True), dict(one.split("=", 1) for one in slurm)
-    failed = carry_out(jobs, out, cluster, parameters=parameters, tell=tell)
-    for name, why in failed.items():
-        click.echo(f"attnlab: {name}: {why}", err=True)
-    if failed:
+    parameters = dict(one.split("=", 1) for one in slurm) if cluster == "slurm" else None
+    if execute.carry_out(
+        jobs, out, slurm=parameters, tell=lambda text: click.echo(f"attnlab: {text}", err=True)
+    ):
         click.echo("Repeat the command to run what is missing.", err=True)
-    else:
-        click.echo(f"All shards are complete. To join them: attnlab collect {shlex.quote(str(out))}")
-    return int(bool(failed))
+        return 1
+    click.echo(f"All shards are complete. To join them: attnlab collect {shlex.quote(str(out))}")
+    return 0
 
 
 def _list_presets(asked: str | None) -> int:
     """Print all presets, or those asked for with the cost at each length."""
-    from attnlab.report import fill, show
-    from attnlab.runs.plan import chosen_parts, presets
-
     parts = [] if asked is None else list(chosen_parts(asked))
     names = presets() if asked is None else dict.fromkeys(part.preset for part in parts)
     show(fill("presets.md.j2", known=[presets()[one] for one in names], parts=parts))
@@ -176,11 +162,6 @@ def plan_of(
     **given: Any,
 ) -> Plan:
     """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
-    from attnlab.lab import chosen_experiments
-    from attnlab.race.admission import Limits
-    from attnlab.runs.plan import Plan, read_plan
-    from attnlab.workload.grid import by_option, read_options
-
     typed = read_options(given, grid=True)
     chosen: dict[str, Any] = read_plan(file) if file else {}
     least = None if visits is None else min(visits, Limits().visits)
@@ -191,7 +172,7 @@ def plan_of(
     beside |= {"contenders": backends, "folders": folders or None}
     chosen |= {name: value for name, value in beside.items() if value is not None} | typed
     try:
-        chosen_experiments(chosen.get("experiments", ()))
+        lab.chosen_experiments(chosen.get("experiments", ()))
         return Plan.grid(**chosen)
     except ValueError as fault:
         told = by_option(fault, typed, grid=True)
@@ -224,11 +205,6 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
     where fewer than two contenders could be measured.
     """
-    from attnlab.cli.progress import progress
-    from attnlab.race.compare import compare as race
-    from attnlab.race.sittings import Record
-    from attnlab.report import comparison_text, fill, show
-
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()
         lines = [one for one in known if {one.baseline, one.contender} <= {*contenders}]
@@ -294,19 +270,13 @@ def gate(base: str, head: str, summary: Path | None, as_json: bool, quiet: bool,
     Exits with 0 where nothing regressed, and says how large a slowdown it could have missed. Exits with 1 for a
     regression that two races agree on. Exits with 3 where there is no verdict, so that a pipeline can try again.
     """
-    from attnlab.backends.contender import require_two, setting_of
-    from attnlab.backends.discovery import backends as known
-    from attnlab.cli.progress import progress
-    from attnlab.report import fill, show
-    from attnlab.runs import gate as regression
-
     sides, seconds, visits = (setting_of(base), setting_of(head)), given.pop("seconds"), given.pop("visits")
     require_two(*sides)
     margins = regression.Margins(**{one.name: given.pop(one.name) for one in fields(regression.Margins)})
     if not given["file"] and not given["preset"]:
         given |= {name: given[name] or text for name, text in _GATE_GRID.items()}
     plan = plan_of(**given)
-    raced = plan.contenders or tuple(sorted({*known(plan.folders)} - {*known()}))
+    raced = plan.contenders or tuple(sorted({*there(plan.folders)} - {*there()}))
     if not raced:
         raise ValueError("name what is raced: --backends A,B, or --implementations DIR with backend files")
     if visits < regression.LEAST_VISITS:

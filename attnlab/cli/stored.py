@@ -8,7 +8,11 @@ from pathlib import Path
 
 import click
 
+from attnlab import report as reporting
 from attnlab.cli import options
+from attnlab.runs import diff as two
+from attnlab.runs.store import collect as join
+from attnlab.runs.store import read_run
 from attnlab.text import finite, one_line
 
 
@@ -20,13 +24,10 @@ def report(folder: Path, out: Path | None) -> int:
 
     From its results alone: report.md, figures/ and the page to explore, explore.html.
     """
-    from attnlab.report import PAGE, show, verdict_text, write
-    from attnlab.runs.store import read_run
-
     found = read_run(folder)
-    page = write(found, out)
-    show(verdict_text(found))
-    click.echo(f"\nThe report: {page}\nThe page to explore: {page.with_name(PAGE)}")
+    page = reporting.write(found, out)
+    reporting.show(reporting.verdict_text(found))
+    click.echo(f"\nThe report: {page}\nThe page to explore: {page.with_name(reporting.PAGE)}")
     return 0
 
 
@@ -44,18 +45,15 @@ def show(folder: Path, form: str, as_json: bool) -> int:
 
     As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing.
     """
-    from attnlab import report
-    from attnlab.runs.store import read_run
-
     found = read_run(folder)
     if as_json:
-        click.echo(json.dumps(report.to_json(found), allow_nan=False))
+        click.echo(json.dumps(reporting.to_json(found), allow_nan=False))
     elif form == "bmf":
-        click.echo(json.dumps(report.bmf(found), allow_nan=False))
+        click.echo(json.dumps(reporting.bmf(found), allow_nan=False))
     elif form == "md":
-        click.echo(report.verdict_text(found))
+        click.echo(reporting.verdict_text(found))
     else:
-        report.show(report.verdict_text(found))
+        reporting.show(reporting.verdict_text(found))
     return 0
 
 
@@ -75,8 +73,6 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     workload, contender, run and machine. A result without measurements has one row too. Exits with 1 where a run could
     not be read; the others are written all the same.
     """
-    from attnlab.runs.store import collect as join
-
     skipped: list[str] = []
     runs, rows = join(folders, out, skipped=skipped.append)
     for fault in skipped:
@@ -97,13 +93,9 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
     the intervals of that ratio are disjoint in the two runs.
     """
-    from attnlab.report import differences, fill, show
-    from attnlab.runs import diff as two
-    from attnlab.runs.store import read_run
-
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:
         click.echo(json.dumps(finite(asdict(found))))
         return 0
-    show(fill("diff.md.j2", found=found, rows=differences(found)))
+    reporting.show(reporting.fill("diff.md.j2", found=found, rows=reporting.differences(found)))
     return 0

@@ -24,8 +24,8 @@ from typing import ClassVar
 import psutil
 
 from attnlab import system
-from attnlab.errors import Declined
-from attnlab.libraries.library import Call, Library, required
+from attnlab.errors import Declined, Unavailable
+from attnlab.libraries.library import Call, Library
 from attnlab.system import cores
 from attnlab.workload.result import Measurement
 from attnlab.workload.workload import Workload
@@ -174,7 +174,10 @@ class PeakMemory(Instrument):
         on_device = library.peak_bytes(call)
         if on_device is not None:
             return on_device, "device allocator"
-        memray = required("memray", extra="memory")
+        try:
+            import memray
+        except ImportError:
+            raise Unavailable("peak memory is not measured: it takes memray (pip install memray)") from None
         with tempfile.TemporaryDirectory(prefix="attnlab-") as folder:
             trace = Path(folder) / "trace.bin"
             with memray.Tracker(trace):

@@ -14,18 +14,30 @@ from attnlab import figures
 from attnlab.errors import NotStored
 from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
-from attnlab.report.answer import answer, machine
 from attnlab.report.experiments_page import chapter_of
-from attnlab.report.frames import Frames, comparison, differences, evenly, grids, records
+from attnlab.report.frames import (
+    NOT_BELIEVED,
+    Frames,
+    comparison,
+    differences,
+    evenly,
+    grids,
+    mapping,
+    peaks,
+    records,
+)
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
+from attnlab.stats.ranking import Sure
 from attnlab.stats.verdicts import speeds
+from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
 __all__ = [
     "PAGE",
     "Frames",
+    "answer",
     "bmf",
     "comparison_text",
     "differences",
@@ -41,6 +53,12 @@ REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
 MOST_LENGTHS = 6
 #: tables of groups of workloads on one page
 MOST_GROUPS = 4
+#: a contender that the fastest beats by this factor wherever both were measured is not worth a further race
+SLOW = 10.0
+#: above this part of disturbed rounds a reader is warned
+BUSY = 0.2
+#: outcomes for which nobody should use a contender, the worst first
+_FAULTS = [str(one).replace("_", " ") for one in (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)]
 #: entries of an environment that the report shows: those that change a time
 _ENVIRONMENT = ("cpu", "gpus", "cores", "system", "python", "attnlab", "governor", "huge_pages", "variables")
 
@@ -102,6 +120,7 @@ def report_texts(
         "contenders": frames.contenders,
         "fallbacks": results[results.asked_kernel.notna()].drop_duplicates("contender"),
         "missing": missing.contender,
+        "by_name": mapping(run.environment.get("raced_only_by_name")),
         "left_out": left_out.drop(missing.index),
         "accuracy": frames.accuracy,
         "control": control,
@@ -114,6 +133,79 @@ def report_texts(
         "findings": findings,
     }
     return {name: fill(f"{name}.j2", **values) for name in (REPORT, DETAILS)}
+
+
+def answer(frames: Frames) -> dict[str, Any]:
+    """Everything that `verdict.md.j2` shows: the choice over all workloads and for each group, exceptions, warnings."""
+    results, winners, chosen = frames.results, frames.winners, frames.choice()
+    name = chosen["name"] if chosen else None
+    groups = [(group.name, frames.choice(group.name)) for group in frames.analysis.groups]
+    lower = results[results.computes_in.notna() & results.seconds.notna()].sort_values("score_bytes")
+    faulty = frames.left_out[frames.left_out.outcome.isin(_FAULTS)]
+    two_speeds = [
+        {"heads": cell.workload.heads, "n": cell.workload.keys, "group": cell.group, "name": name, "of": both}
+        for cell in frames.analysis.cells
+        for name, one in cell.measured.items()
+        if one.latency and len(both := speeds(one.latency)) > 1
+    ]
+    least = results[results.behind_low.notna()].groupby("contender", sort=False).behind.min()
+    memory, changes = list(peaks(results, [name] if name else []).itertuples()), frames.crossovers
+    return {
+        "chosen": chosen,
+        "measured": len(frames.contenders),
+        "groups": groups,
+        "kinds": len({one["name"] for _, one in groups if one}),
+        "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),
+        "outcomes": set(results.outcome),
+        "memory": memory,
+        "crossovers": changes[(changes.below == name) | (changes.above == name)],
+        "lower": lower.drop_duplicates("contender", keep="last"),
+        "unsure": winners[(winners.sure == Sure.NO_INTERVAL) | winners.not_compared.map(bool)],
+        "slow": least[least >= SLOW],
+        "two_speeds": two_speeds,
+        "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
+        "warned": warnings(frames),
+    }
+
+
+def warnings(frames: Frames) -> dict[str, Any]:
+    """What a reader must know before believing anything; an entry is empty, 0 or None where there is nothing to say."""
+    run, results, control = frames.run, frames.results, frames.control
+    timed = [one.latency for one in run.results if one.latency]
+    disturbed, rounds = (
+        sum(len(one.disturbed_rounds) for one in timed),
+        sum(len(one.samples) for one in timed),
+    )
+    facts = [one.facts for one in timed]
+    failed = control[control.differs]
+    refused = results[results.outcome == NOT_BELIEVED]
+    without_peak = int(results[results.seconds.notna()].peak_bytes.isna().sum())
+    return {
+        "answered": results.workload.nunique(),
+        "planned": len(run.plan.workloads),
+        "complete": run.complete,
+        "torn": dict(run.torn),
+        "disturbed": disturbed,
+        "rounds": rounds,
+        "busy": rounds > 0 and disturbed > BUSY * rounds,
+        "others": next((one["others"] for one in facts if "others" in one), None),
+        "cut_short": sum("cut short" in one for one in facts),
+        "control_failed": len(failed),
+        "control_of": len(control),
+        "control_worst": None if failed.empty else failed.iloc[int((failed.speedup - 1).abs().argmax())],
+        "not_believed": dict(refused.reason.value_counts()),
+        "no_memory": without_peak if run.complete and run.plan.memory else 0,
+    }
+
+
+def machine(environment: Mapping[str, Any]) -> list[str]:
+    """The GPU and processor, number of cores and memory, as far as the environment tells."""
+    gpus, cores = environment.get("gpus"), mapping(environment.get("cores")).get("logical")
+    named = (*(gpus[:1] if isinstance(gpus, list) else ()), environment.get("cpu"))
+    memory = environment.get("memory_bytes")
+    words = [one for one in named if isinstance(one, str) and one]
+    words += [f"{cores} logical cores"] if isinstance(cores, int) else []
+    return [*words, bytes_text(memory)] if isinstance(memory, int) else words
 
 
 def verdict_text(run: Run) -> str:

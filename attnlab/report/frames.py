@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from attnlab.race.compare import Comparison
 from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
-from attnlab.stats.analysis import Analysis, Cell
+from attnlab.stats.cells import Analysis, Cell
 from attnlab.stats.crossover import find_crossovers, slopes
-from attnlab.stats.ranking import is_second_entry
+from attnlab.stats.ranking import Sure, is_second_entry
 from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 #: the outcome of a measurement that is not believed: above the machine's ceiling, or disturbed in every round
 NOT_BELIEVED = "not believed"
 NO_ROUND = "every round was disturbed: by other programs, or two clocks differed"
+#: a memory that is more than this many times another's counts as larger, where time does not decide
+_MORE_MEMORY = 1.5
 #: head counts and lengths of one table or figure that a person reads
 MOST_HEADS, MOST_LENGTHS = 6, 10
 
@@ -39,7 +41,7 @@ class Frames:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """What its results say: see `attnlab.stats.analysis`."""
+        """What its results say: see `attnlab.stats.cells`."""
         return self.run.judged()
 
     @cached_property
@@ -182,12 +184,84 @@ class Frames:
         counted = without.agg(at=("n", "size"), reason=("reason", "first")).reset_index()
         return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
 
+    def choice(self, group: str | None = None) -> dict[str, Any] | None:
+        """The contender to run where one is to do for all workloads, or for those of a group; None if none has a time.
+
+        It is the one that is the fastest, or hardly slower, at most workloads. Of several such it is the one that needs
+        the least memory at the largest workload, and of those that need about as much the first that was named.
+
+        won, close, tied, behind, absent : at how many workloads it is decidedly the fastest, at most 5 % behind, not
+        told apart, decidedly slower than another, and without a time. lead : the least and the greatest speedup over
+        the runner-up where it won. open : where it is tied, and with whom. worst : where another leads by most.
+        """
+        results, winners = (
+            one if group is None else one[one.group == group] for one in (self.results, self.winners)
+        )
+        ranked = results[results.near.notna()]
+        near = ranked[ranked.near == True].contender.value_counts()  # noqa: E712 (None is there too)
+        best = [one for one in self.analysis.names if one in near and near[one] == near.max()]
+        if not best:
+            return None
+        largest = peaks(results, best)
+        known = largest[largest.contender.isin(best)].set_index("contender").peak_bytes
+        if len(known) == len(best):
+            best = [one for one in best if known[one] <= _MORE_MEMORY * known.min()]
+        name = best[0]
+        mine = ranked[ranked.contender == name].set_index("workload")
+        mine = mine.rename(columns={"first": "is_first", "seconds": "its_seconds"})
+        at: Any = winners.set_index("workload").join(mine[["is_first", "behind", "its_seconds"]])
+        first = at.is_first == True  # noqa: E712
+        won, close, tied = (at[first & (at.sure == sure)] for sure in (Sure.DECIDED, Sure.CLOSE, Sure.TIE))
+        at = at.assign(behind=at.behind.fillna(at.its_seconds / at.seconds))
+        behind = at[~first & (at.behind > 1) & (at.sure != Sure.NO_INTERVAL)]
+        absent = at[at.its_seconds.isna()]
+        whys = results[(results.contender == name) & results.workload.isin(absent.index)].reason
+        close_to, tied_with = (
+            [one for one in dict.fromkeys(cells["first"].explode()) if one != name] for cells in (close, tied)
+        )
+        worst = behind.sort_values("behind", ascending=False, kind="stable").head(1).itertuples()
+        return {
+            "name": name,
+            "sizes": len(at),
+            "alone": set(at.sure) == {Sure.ALONE},
+            "known": bool({Sure.DECIDED, Sure.CLOSE, Sure.TIE}.intersection(at.sure)),
+            "won": len(won),
+            "close": len(close),
+            "tied": len(tied),
+            "lead": (won.speedup.min(), won.speedup.max()) if won.speedup.notna().any() else None,
+            "runners_up": list(dict.fromkeys(won.runner_up.dropna())),
+            "close_to": close_to,
+            "tied_with": tied_with,
+            "open": [
+                {"rivals": [one for one in row.first if one != name], "heads": row.heads, "n": row.n}
+                for row in tied.itertuples()
+            ],
+            "behind": len(behind),
+            "worst": next(worst, None),
+            "others": list(dict.fromkeys(behind.contender)),
+            "absent": len(absent),
+            "absent_why": next(iter(whys), None),
+        }
+
+
+def peaks(results: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
+    """All results with a peak of memory at one workload, the least first.
+
+    It is the workload with the largest score matrix at which most of `names` have a peak.
+    """
+    known = results[results.peak_bytes.notna()].sort_values("peak_bytes")
+    mine = known[known.contender.isin(names)].groupby("workload")
+    sizes = mine.agg(count=("n", "size"), score_bytes=("score_bytes", "first"))
+    largest = sizes.sort_values(["count", "score_bytes"]).index[-1:]
+    found: pd.DataFrame = known[known.workload.isin(largest)]
+    return found
+
 
 _RESULT = (
     "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "kernel",
     "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict", "behind",
-    "behind_low", "behind_high", "first", "peak_bytes", "setup_seconds", "error", "budget", "flops", "flop_per_byte",
-    "share_of_matmul", "share_of_copy", "limited_by", "score_bytes", "output_bytes",
+    "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
+    "flop_per_byte", "share_of_matmul", "share_of_copy", "limited_by", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
@@ -227,7 +301,8 @@ def _place(cell: Cell) -> dict[str, Any]:
 def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     """What became of a contender at a workload. What needs a time is None without a believed one.
 
-    `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender.
+    `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender. `near` says
+    whether it is the fastest or hardly slower; None for one that is not ranked.
     """
     name, workload = one.contender, cell.workload
     beyond = cell.faults.get(name)
@@ -260,6 +335,8 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     row |= {"verdict": "baseline" if name == baseline else str(against.kind) if against else None}
     best = standing.against_best
     row |= _span("behind", best.ratio, best.low, best.high) if best else {}
+    if cell.ranking and cell.ranking.of(name):
+        row["near"] = name in cell.ranking.names_of(cell.ranking.near)
     row |= {"first": name in cell.first, "peak_bytes": one.peak_bytes, "setup_seconds": one.setup_seconds}
     if rate is not None:
         row |= {

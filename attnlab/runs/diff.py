@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from attnlab.environment import CONDITIONS, SOFTWARE, comparable, differing, versions
 from attnlab.runs.store import Run
-from attnlab.stats.analysis import Cell
+from attnlab.stats.cells import Cell
 from attnlab.stats.ranking import entered_once
 from attnlab.stats.verdicts import Verdict, compare
 from attnlab.workload.result import Outcome

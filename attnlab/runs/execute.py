@@ -8,13 +8,13 @@ shards that have no run yet, and those whose run was interrupted.
 from __future__ import annotations
 
 import math
-import os
 import random
 import secrets
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -51,9 +51,6 @@ class Progress:
 
     def begins(self, run: Run) -> None:
         """`run` is about to be measured: its plan, and the results that it has already."""
-
-    def finished(self, results: Sequence[Result]) -> None:
-        """The results of one visit, which are on disk."""
 
 
 def run(
@@ -111,12 +108,9 @@ def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLa
 
 def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
     try:
-        try:
-            with terminable():
-                _measure(record, contenders, progress, on_lap)
-                record.complete = True
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt), terminable():
+            _measure(record, contenders, progress, on_lap)
+            record.complete = True
         record.save()
     except NotStored as fault:
         total = len(record.plan.workloads)
@@ -133,7 +127,7 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
     """
     names, usual = list(plan.contenders), None
     if not names or names == [EVERYBODY]:
-        names = [name for name in _able(plan) if names or on_request(name, plan.folders) is None]
+        names = [name for name, reason in _able(plan).items() if names or reason is None]
         usual = USUAL_BASELINE if USUAL_BASELINE in names else None
     for one in parse_all(names):
         one.require(plan.folders)
@@ -145,17 +139,14 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
     return spelt, parse_all(names)
 
 
-def _able(plan: Plan) -> list[str]:
-    """All backends, but for those that compute blocks alone where no workload is one."""
+def _able(plan: Plan) -> dict[str, str | None]:
+    """All backends, but for those that compute blocks alone where no workload is one.
+
+    With the reason where one races only if it is named.
+    """
     blocks = any(one.d_model is not None for one in plan.workloads)
-    return [name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders)]
-
-
-def _not_asked(record: Run) -> dict[str, str]:
-    """Backends that race only where they are named, and were not, with the reason."""
-    raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
-    reasons = ((name, on_request(name, record.plan.folders)) for name in _able(record.plan))
-    return {name: reason for name, reason in reasons if reason and name not in raced}
+    names = (name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders))
+    return {name: on_request(name, plan.folders) for name in names}
 
 
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
@@ -177,7 +168,9 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     try:
         with conductor:
             if not before:
-                record.environment = {**found, "raced_only_by_name": _not_asked(record)}
+                raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
+                left_out = {name: why for name, why in _able(plan).items() if why and name not in raced}
+                record.environment = {**found, "raced_only_by_name": left_out}
                 record.save()
             _visit(record, conductor, progress, on_lap)
     finally:
@@ -205,31 +198,38 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
-    done = sum(map(_visits, _by_workload(record).values()))
-    took: dict[Workload, float] = {}
+    visits = dict.fromkeys(plan.workloads, 0)  # that were made to each
+    for one in record.results:
+        numbers = one.latency.visits.values() if one.latency else ()
+        visits[one.workload] = max(visits.get(one.workload, 0), 1 + max(numbers, default=-1))
+    took = dict.fromkeys(visits, 0.0)
     reported = -math.inf
     conductor.remember(record.results)
     while True:
+        answers: dict[Workload, list[Result]] = {}
+        for one in record.results:
+            answers.setdefault(one.workload, []).append(one)
         lap: list[tuple[Workload, list[str] | None]] = [(one, None) for one in record.left()] or [
             (workload, open_)
-            for workload, results in _by_workload(record).items()
-            if (open_ := conductor.asked(results))
-            and (
-                _next(record, workload) < limits.visits or time.monotonic() + took.get(workload, 0.0) < until
-            )
+            for workload, some in answers.items()
+            if (open_ := conductor.asked(some))
+            and (visits[workload] < limits.visits or time.monotonic() + took[workload] < until)
         ]
         if not lap:
             return
-        if took and time.monotonic() - reported > _BETWEEN_REPORTS:  # the first lap, and some later ones
+        if (
+            any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS
+        ):  # the first lap, and some later ones
             record.save()
             with accounted(record, "report"):
                 on_lap(record)
             reported = time.monotonic()
         random.SystemRandom().shuffle(lap)
         for at, (workload, names) in enumerate(lap):
-            number, started = _next(record, workload), time.monotonic()
-            if number >= limits.visits and started + took.get(workload, 0.0) > until:
+            number, started = visits[workload], time.monotonic()
+            if number >= limits.visits and started + took[workload] > until:
                 continue
+            done = sum(visits.values())
             total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
             found = conductor.visit(workload, names, number=number, once=number == 0)
@@ -240,28 +240,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
                 "contenders": {**record.environment.get("contenders", {}), **conductor.facts},
             }
             record.append(found)
-            progress.finished(found)
-            done, took[workload] = done + 1, time.monotonic() - started
-
-
-def _by_workload(record: Run) -> dict[Workload, list[Result]]:
-    found: dict[Workload, list[Result]] = {}
-    for one in record.results:
-        found.setdefault(one.workload, []).append(one)
-    return found
-
-
-def _visits(results: Sequence[Result]) -> int:
-    """How many visits measured anything there."""
-    return max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
-
-
-def _next(record: Run, workload: Workload) -> int:
-    """The number of the next visit."""
-    numbers = (
-        one.latency.visits.values() for one in record.results if one.workload == workload and one.latency
-    )
-    return 1 + max((max(one) for one in numbers), default=-1)
+            visits[workload], took[workload] = number + 1, time.monotonic() - started
 
 
 @contextmanager
@@ -285,12 +264,8 @@ def sound_backends(record: Run) -> list[str]:
     return [name for name in names if on_request(name, record.plan.folders) is None]
 
 
-#: where the output of jobs goes, below ``--out``
-_LOGS = "jobs"
-#: a job ends after so long; the same command again goes on with it
+#: a job on a cluster ends after so long; the same command again goes on with it
 _MINUTES = 24 * 60
-_GPUS = "CUDA_VISIBLE_DEVICES"
-_PROGRAM = (sys.executable, "-m", "attnlab")
 
 
 def missing(arguments: Sequence[str], shards: int, out: Path) -> Iterator[tuple[str, list[str]]]:
@@ -309,59 +284,48 @@ def missing(arguments: Sequence[str], shards: int, out: Path) -> Iterator[tuple[
 
 
 def carry_out(
-    jobs: Sequence[tuple[str, list[str]]],
+    jobs: Iterable[tuple[str, list[str]]],
     out: Path,
-    cluster: str,
     *,
-    parameters: Mapping[str, str] | None = None,
+    slurm: Mapping[str, str] | None = None,
     tell: Callable[[str], None] = lambda text: None,
-    program: Sequence[str] = _PROGRAM,
-) -> dict[str, str]:
-    """Run the `jobs` of `missing`, and return what went wrong, by name.
+    program: Sequence[str] = (sys.executable, "-m", "attnlab"),
+) -> list[str]:
+    """Run the `jobs` of `missing`, and return the names of those that failed; `tell` hears of each, in one line.
 
-    cluster : ``slurm``, where each job has a node for itself, or ``local``, one job after another: two that measure on
-    one machine would slow each other. parameters : further ones of Slurm, as ``partition``. `tell` hears of each job
-    that ends. An interrupt cancels what has not ended. Raises Unavailable without submitit, or without Slurm.
+    slurm : parameters for Slurm, as ``partition``: each job has a node for itself, and its output goes to ``jobs``
+    below `out`. Without it one job runs after another here: two that measure on one machine would slow each other. An
+    interrupt cancels what has not ended. Raises Unavailable on Slurm without submitit or without Slurm.
     """
+    failed = []
+    if slurm is None:
+        for name, words in jobs:
+            if subprocess.run([*program, *words], check=False).returncode:
+                failed.append(name)
+                tell(f"{name} failed")
+        return failed
     try:
         import submitit
     except ImportError:
-        raise Unavailable("--shards needs submitit: pip install 'attnlab[cluster]'") from None
-    if cluster == "slurm" and submitit.SlurmExecutor.affinity() < 0:
-        raise Unavailable(
-            "--cluster slurm needs Slurm's srun and sbatch here; --cluster local runs the shards here"
-        )
-    executor = submitit.AutoExecutor(folder=out / _LOGS, cluster=cluster)
-    if cluster == "local":  # where submitit hides every GPU
-        seen = os.environ.get(_GPUS)
-        program = ["env", *(["-u", _GPUS] if seen is None else [f"{_GPUS}={seen}"]), *program]
-    executor.update_parameters(name="attnlab", timeout_min=_MINUTES)
-    if cluster == "slurm":
-        executor.update_parameters(slurm_exclusive=True, slurm_additional_parameters=dict(parameters or {}))
-    started: list[tuple[str, submitit.Job[str]]] = []
-    failed: dict[str, str] = {}
-
-    def start(name: str, words: list[str]) -> None:
-        function = submitit.helpers.CommandFunction([*program, *words], verbose=False)
-        started.append((name, executor.submit(function)))
-
-    def see(name: str, job: submitit.Job[str]) -> None:
-        try:
-            job.result()
-        except Exception as fault:  # submitit raises many kinds; each is one failed shard
-            said = (job.stderr() or "").strip() or str(fault) or type(fault).__name__
-            failed[name] = one_line(said.splitlines()[-1])
-        tell(f"{name} {'failed' if name in failed else 'is complete'}; its output: {job.paths.stdout}")
-
+        raise Unavailable("--cluster slurm needs submitit: pip install 'attnlab[cluster]'") from None
+    if submitit.SlurmExecutor.affinity() < 0:
+        raise Unavailable("--cluster slurm needs Slurm's srun and sbatch here; --cluster local needs neither")
+    executor = submitit.AutoExecutor(folder=out / "jobs", cluster="slurm")
+    executor.update_parameters(name="attnlab", timeout_min=_MINUTES, slurm_exclusive=True)
+    executor.update_parameters(slurm_additional_parameters=dict(slurm))
+    started: dict[str, submitit.Job[str]] = {}
     try:
         for name, words in jobs:
-            start(name, words)
-            if cluster == "local":
-                see(*started[-1])
-        for name, job in started if cluster == "slurm" else ():
-            see(name, job)
+            function = submitit.helpers.CommandFunction([*program, *words], verbose=False)
+            started[name] = executor.submit(function)
+        for name, job in started.items():
+            try:
+                job.result()
+            except Exception as fault:  # submitit raises many kinds; each is one failed shard
+                failed.append(name)
+                tell(f"{name} failed: {one_line(str(fault))}; its output: {job.paths.stderr}")
     except KeyboardInterrupt:
-        for _, job in started:
+        for job in started.values():
             job.cancel()
         raise
     return failed

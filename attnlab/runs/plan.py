@@ -79,18 +79,14 @@ class Preset:
 def presets() -> dict[str, Preset]:
     """All presets by name, in the order of their file."""
     several = {choice.name for choice in choices(grid=True) if choice.several}
-
-    def value(name: str, given: Any) -> Any:
-        """As `workloads` takes it: a list as a tuple, and one value of a plural as one of several."""
-        given = tuple(given) if isinstance(given, list) else given
-        return (given,) if name in several and not isinstance(given, tuple) else given
-
     found = {}
     data = tomllib.loads(files("attnlab.runs").joinpath("presets.toml").read_text(encoding="utf-8"))
     for name, table in data.items():
         parts = []
         for part, own in table["parts"].items():
-            said = {key: value(key, one) for key, one in {**table.get("shape", {}), **own}.items()}
+            said = {**table.get("shape", {}), **own}
+            for key, one in said.items():  # as `workloads` takes it: one value of a plural is one of several
+                said[key] = tuple(one) if isinstance(one, list) else (one,) if key in several else one
             parts.append(Part(name, part, said, table.get("tokens")))
         found[name] = Preset(name, table["title"], table["source"], table.get("note", ""), tuple(parts))
     return found
@@ -206,10 +202,6 @@ class Plan:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
         _require_few(len(self.workloads))
-        if self.origins and len(self.origins) != len(self.workloads):
-            raise ValueError(
-                f"origins must be one a workload, {len(self.workloads)}, or none, got {len(self.origins)}"
-            )
         if self.contenders and self.contenders != (EVERYBODY,):
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:
@@ -252,15 +244,18 @@ class Plan:
                 found.setdefault(workload, []).append(part.path)
         return cls(workloads=tuple(found), origins=tuple(map(", ".join, found.values())), **rest)
 
-    def shard(self, number: int, count: int) -> Plan:
-        """Part `number` of `count` (from 1): every `count`-th workload, so that parts take about as long.
+    def shard(self, text: str) -> Plan:
+        """Part ``N/COUNT`` (from 1): every COUNT-th workload, so that parts take about as long.
 
         Raises ValueError for a part that does not exist or has no workload.
         """
+        number, count = (
+            int(one) if one.isascii() and one.isdigit() else 0 for one in text.partition("/")[::2]
+        )
         if not 1 <= number <= count <= len(self.workloads):
             raise ValueError(
-                f"a shard must be N/COUNT with N from 1 to COUNT and COUNT at most {len(self.workloads)}, the "
-                f"workloads of the plan; got {number}/{count}"
+                "a shard must be N/COUNT, as 3/16, with N from 1 to COUNT and COUNT at most "
+                f"{len(self.workloads)}, the workloads of the plan; got {text!r}"
             )
         part = slice(number - 1, None, count)
         return replace(self, workloads=self.workloads[part], origins=self.origins[part])

@@ -11,7 +11,7 @@ belongs to `attnlab.lab`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ import msgspec
 from attnlab.environment import fingerprint
 from attnlab.errors import FieldError, NotStored, Unavailable
 from attnlab.runs.plan import Plan
-from attnlab.stats.analysis import Analysis, analyse
+from attnlab.stats.cells import Analysis, analyse
 from attnlab.text import one_line
 from attnlab.workload.result import Ceiling, Invariance, Result, merged
 from attnlab.workload.workload import Workload
@@ -105,7 +105,7 @@ class Run(Record):
         ]
 
     def judged(self) -> Analysis:
-        """What its results say: see `attnlab.stats.analysis.analyse`."""
+        """What its results say: see `attnlab.stats.cells.analyse`."""
         return analyse(
             self.results,
             baseline=self.baseline,
@@ -148,8 +148,10 @@ def read_run(folder: Path | str) -> Run:
     Raises ValueError, in one line, where the folder holds no run, or one of another format.
     """
     file = require_run(folder) / RUN_FILE
+    results = file.with_name(RESULTS)
     try:
         data = msgspec.json.decode(file.read_bytes())
+        lines = results.read_bytes().splitlines(keepends=True) if results.exists() else []
     except (OSError, ValueError, RecursionError) as fault:
         raise ValueError(f"{file} cannot be read: {fault}; restore it from a copy") from None
     stored = data.get("format") if isinstance(data, dict) else None
@@ -165,11 +167,7 @@ def read_run(folder: Path | str) -> Run:
             said = one_line(str(fault.__cause__), 200)
             raise ValueError(f"{file} was written by {by}, which reads it; here {said}") from None
         raise ValueError(f"{file} is damaged: {one_line(str(fault))}; restore it from a copy") from None
-    found, faults, results = list[Result](), list[str](), file.with_name(RESULTS)
-    try:
-        lines = results.read_bytes().splitlines(keepends=True) if results.exists() else []
-    except OSError as fault:
-        raise ValueError(f"{results} cannot be read: {fault.strerror}") from None
+    found, faults = list[Result](), list[str]()
     for number, line in enumerate(lines, start=1):
         try:
             found.append(Result.from_json(line.decode()))
@@ -295,38 +293,28 @@ def collect(
     except ImportError:
         raise Unavailable("collect needs pyarrow: pip install 'attnlab[collect]'") from None
     frames: dict[str, pd.DataFrame] = {}
-    for run in _runs(folders, skipped):
-        frames.setdefault(run.id or str(run.folder.resolve()), rows_of(run))
-    if not frames:
-        raise ValueError("none of the folders holds a run that can be read")
-    rows = pd.concat(frames.values(), ignore_index=True).convert_dtypes()
-    try:
-        rows.to_parquet(out, index=False)
-    except OSError as fault:
-        raise NotStored(f"{out} cannot be written: {fault.strerror}; name another file with -o") from None
-    return len(frames), len(rows)
-
-
-def rows_of(run: Run) -> pd.DataFrame:
-    """`Run.frame` with the run's name, id, start, machine and software in front of each row."""
-    rows = run.frame()
-    told = {"run": run.folder.resolve().name, "run_id": run.id, "started": run.started}
-    told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
-    told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
-    for at, (name, value) in enumerate(told.items()):
-        rows.insert(at, name, value)
-    pairs = [name for name in ("window", "key_lengths") if name in rows]  # tuples have no column type
-    rows[pairs] = rows[pairs].map(lambda one: None if one is None else str(one))
-    return rows
-
-
-def _runs(folders: Iterable[Path], skipped: Callable[[str], None]) -> Iterator[Run]:
     for folder in folders:
         files = sorted(folder.rglob(RUN_FILE))
         if not files:
             skipped(f"{folder} holds no run: there is no {RUN_FILE} in it or below it")
         for file in files:
             try:
-                yield read_run(file.parent)
+                run = read_run(file.parent)
             except ValueError as fault:
                 skipped(str(fault))
+                continue
+            told = {"run": run.folder.resolve().name, "run_id": run.id, "started": run.started}
+            told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
+            told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
+            rows = run.frame()
+            pairs = [name for name in ("window", "key_lengths") if name in rows]  # tuples have no column type
+            rows[pairs] = rows[pairs].map(lambda one: None if one is None else str(one))
+            frames.setdefault(run.id or str(run.folder.resolve()), pd.DataFrame(told, rows.index).join(rows))
+    if not frames:
+        raise ValueError("none of the folders holds a run that can be read")
+    every = pd.concat(frames.values(), ignore_index=True).convert_dtypes()
+    try:
+        every.to_parquet(out, index=False)
+    except OSError as fault:
+        raise NotStored(f"{out} cannot be written: {fault.strerror}; name another file with -o") from None
+    return len(frames), len(every)

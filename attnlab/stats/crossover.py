@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attnlab.stats.analysis import Analysis, Cell, Group
+from attnlab.stats.cells import Analysis, Cell, Group
 from attnlab.stats.ranking import decidable
 from attnlab.stats.verdicts import ALPHA, Kind, Verdict, quantile
 

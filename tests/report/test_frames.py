@@ -10,8 +10,7 @@ import pytest
 from synthetic import disturbed
 
 from attnlab.race.compare import Comparison
-from attnlab.report import bmf, comparison_text, to_json, verdict_text
-from attnlab.report.answer import answer
+from attnlab.report import answer, bmf, comparison_text, to_json, verdict_text
 from attnlab.report.frames import NOT_BELIEVED, Frames, grids
 from attnlab.report.page import page
 from attnlab.runs.store import Run
@@ -120,7 +119,7 @@ def test_the_choice_counts_where_it_wins_ties_and_trails(made: Make) -> None:
     crossing = {"a": FAST, "b": lambda w: 3 * FAST(w) if w.keys < 512 else 0.5 * FAST(w)}
     trails = chosen(made(costs=crossing, **SIZES))
     assert (trails["name"], trails["behind"], trails["others"]) == ("a", 2, ["b"])
-    assert trails["worst"]["by"] == pytest.approx(2, rel=0.05) and trails["worst"]["n"] == 512
+    assert trails["worst"].behind == pytest.approx(2, rel=0.05) and trails["worst"].n == 512
     alone = chosen(made(costs={"a": FAST}, **SIZES))
     assert alone["alone"] and alone["known"] is False
     assert not chosen(made(costs=B_WINS, **{**SIZES, "visits": 1, "rounds": 2}))["known"]

@@ -88,9 +88,9 @@ def test_the_baseline_is_entered_twice_as_an_a_a_control() -> None:
 def test_shards_part_a_plan_and_each_is_the_same_every_time() -> None:
     """Every workload is in one of them, small and large ones in each."""
     whole = Plan.grid(preset="llama3-8b/decode,mistral-7b/decode")
-    parts = [whole.shard(number, 3) for number in (1, 2, 3)]
+    parts = [whole.shard(f"{number}/3") for number in (1, 2, 3)]
     assert sorted(map(repr, whole.workloads)) == sorted(repr(one) for part in parts for one in part.workloads)
-    assert whole.shard(2, 3) == parts[1] and all(len(one.origins) == len(one.workloads) for one in parts)
+    assert whole.shard("2/3") == parts[1] and all(len(one.origins) == len(one.workloads) for one in parts)
     for number, count in ((0, 3), (4, 3), (1, len(whole.workloads) + 1)):
         with pytest.raises(ValueError, match=f"got {number}/{count}"):
             whole.shard(number, count)

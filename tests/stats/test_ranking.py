@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from process_sets import latency
 
-from attnlab.stats.analysis import analyse, grouped, rate
+from attnlab.stats.cells import analyse, grouped, rate
 from attnlab.stats.ranking import Sure, implementation_of, rank, winner
 from attnlab.stats.verdicts import BETWEEN, Sitting, between_sittings, compare, over_sittings, speeds
 from attnlab.workload.result import Ceiling, Measurement, Outcome, Result

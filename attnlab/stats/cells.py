@@ -1,18 +1,15 @@
-"""What the results of a run say: which measurements to believe, what is first at each workload, what to choose.
+"""The results of a run as cells, one for each workload: which measurements to believe, and what is first.
 
-Report, page, terminal and `attnlab.fastest` read these values; nothing else turns results into winners.
-
-Workloads stand in groups that differ in heads and length only; a group is named by what tells it from the others.
+Report, page and terminal read these values; nothing else turns results into winners. Workloads stand in groups that
+differ in heads and length only; a group is named by what tells it from the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 from attnlab.stats.ranking import (
@@ -107,12 +104,6 @@ def _text(at: int, value: Any) -> str:
     return in_label(_FIELDS[name], value)
 
 
-#: a workload's place in its group: (heads, length), the length being that of the keys
-At = tuple[int, int]
-#: a memory that is more than this many times another's counts as larger, where time does not decide
-MORE_MEMORY = 1.5
-
-
 # -- a time beside what this machine can do ----------------------------------------------------------
 #
 # Williams, Waterman and Patterson 2009, "Roofline". The ceiling of arithmetic is measured: the best matrix product of
@@ -193,11 +184,6 @@ class Cell:
     everyone: Ranking | None
     won: Winner
 
-    @property
-    def at(self) -> At:
-        """Its place in its group."""
-        return self.workload.heads, self.workload.keys
-
     def standing(self, name: str) -> Standing | None:
         """The contender's place, in the ranking or apart from it; None where it has no speed."""
         peer = self.ranking.of(name) if self.ranking else None
@@ -210,22 +196,13 @@ class Cell:
             return frozenset()
         return self.ranking.names_of(one for one in self.ranking.standings if one.contender in self.won.first)
 
-    def behind(self, name: str) -> float:
-        """How many times as long as the fastest `name` takes: 1 where it shares the first place, inf without a time."""
-        mine = self.ranking.of(name) if self.ranking else None
-        if mine is None:
-            return float("inf")
-        if name in self.first:
-            return 1.0
-        return mine.against_best.ratio if mine.against_best else mine.seconds / self.won.seconds
-
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Workloads that differ in heads and length only: `cells` by (heads, length), see `groups.grouped`."""
+    """Workloads that differ in heads and length only: `cells` by (heads, length of the keys), see `grouped`."""
 
     name: str
-    cells: Mapping[At, Cell]
+    cells: Mapping[tuple[int, int], Cell]
 
     @cached_property
     def won(self) -> list[Cell]:
@@ -331,60 +308,3 @@ def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
         for name, one in measured.items()
         if not any(lower(other, formats[name]) for other in formats.values())
     }
-
-
-# -- one contender for many workloads ----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The contender to run where one is to do for all `places`, at each of which any was measured."""
-
-    name: str
-    places: tuple[Cell, ...]
-
-    def first_at(self, sure: Sure) -> list[Cell]:
-        """Where it is first or tied for it, as sure as that."""
-        return [one for one in self.places if one.won.sure is sure and self.name in one.first]
-
-    @cached_property
-    def behind(self) -> list[Cell]:
-        """Where another one is decidedly faster."""
-        slower = (one for one in self.places if 1 < one.behind(self.name) < float("inf"))
-        return [one for one in slower if one.won.sure is not Sure.NO_INTERVAL]
-
-    @cached_property
-    def absent(self) -> list[Cell]:
-        """Where others have a time and it has none."""
-        return [one for one in self.places if one.behind(self.name) == float("inf")]
-
-
-def choose(found: Sequence[Cell], names: Sequence[str]) -> Choice | None:
-    """Which of `names` to run at all of `found`: the one that is fastest, or hardly slower, at most of them.
-
-    Of several such the one that needs the least memory at the largest workload, and of those that need about as much
-    the first of `names`. None where nothing was measured.
-    """
-    near = (one.ranking.names_of(one.ranking.near) for one in found if one.ranking)
-    counts = Counter(chain.from_iterable(near))
-    best = [name for name in names if name in counts and counts[name] == max(counts.values())]
-    if not best:
-        return None
-    largest = largest_with_peaks(found, best)
-    peaks = {} if largest is None else peaks_of(largest, best)
-    if len(peaks) == len(best):
-        best = [name for name in best if peaks[name] <= MORE_MEMORY * min(peaks.values())]
-    return Choice(best[0], tuple(found))
-
-
-def largest_with_peaks(found: Collection[Cell], names: Collection[str]) -> Cell | None:
-    """The workload with the largest score matrix at which most of `names` have a peak of memory."""
-    known = [(len(peaks_of(one, names)), one.workload.score_bytes, one) for one in found]
-    best = max(known, key=lambda one: one[:2], default=(0, 0, None))
-    return best[2] if best[0] else None
-
-
-def peaks_of(cell: Cell, names: Collection[str]) -> dict[str, int]:
-    """Peak bytes at a workload, of `names`."""
-    peaks = {name: cell.measured[name].peak_bytes for name in names if name in cell.measured}
-    return {name: peak for name, peak in peaks.items() if peak is not None}
