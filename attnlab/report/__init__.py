@@ -7,14 +7,14 @@ that it can be made again at any time. matplotlib and altair are loaded only whe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnlab import figures
+from attnlab import figures, lab
 from attnlab.errors import NotStored
 from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
-from attnlab.report.experiments_page import chapter_of
 from attnlab.report.frames import (
     NOT_BELIEVED,
     Frames,
@@ -81,7 +81,10 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
             figures.save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
-        texts = report_texts(frames, pictures, chapter_of(run.folder))
+        findings: Sequence[Any] = ()
+        with suppress(ValueError):  # a damaged file is left out
+            findings = lab.read_chapter(run.folder)
+        texts = report_texts(frames, pictures, findings)
         if explore:
             texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():

@@ -19,14 +19,6 @@ PAGE, STORE, CLAIMS, FIGURES = "numerics.md", "numerics.json", "claims.json", "f
 _MOST_FAILED = 10
 
 
-def chapter_of(run: Path) -> Sequence[lab.Finding]:
-    """The findings of the run in the folder `run`; a damaged file is left out."""
-    try:
-        return lab.read_chapter(run)
-    except ValueError:
-        return []
-
-
 def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, Any]]:
     """What templates show of each finding; its figures are drawn into ``figures`` of `folder`.
 

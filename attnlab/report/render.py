@@ -66,11 +66,6 @@ def _templates(*, html: bool) -> Environment:
         "plural": plural,
         "speedup": speedup,
         "faster": faster,
-        "where": where,
-        "verdict": lambda claim: (
-            f"{claim.verdict}: {claim.condition}" if claim.condition else str(claim.verdict)
-        ),
-        "deciding": deciding,
     }
     return made
 
@@ -128,21 +123,6 @@ def faster(value: float, low: float | None = None, high: float | None = None) ->
     """``1.39× faster [1.28, 1.50]``."""
     number, _, interval = speedup(value, low, high).partition(" ")
     return f"{number}× faster {interval}".rstrip()
-
-
-def where(row: Any) -> str:
-    """The conditions of a row of an experiment: ``torch_sdpa, d_k = 64``."""
-    plain = {name: f"{one:g}" if isinstance(one, float) else str(one) for name, one in row.where.items()}
-    return ", ".join(one if name == "backend" else f"{name} = {one}" for name, one in plain.items())
-
-
-def deciding(claim: Any) -> str:
-    """The figure on which a claim's verdict turns, or why there is none."""
-    row = claim.deciding
-    if row is None:
-        return str(claim.note)
-    measured, tested = number_text(row.measured, 4), number_text(row.predicted, 4)
-    return f"{row.quantity}: {measured}, tested {row.relation} {tested} ({where(row)})"
 
 
 # -- a terminal --------------------------------------------------------------------------------------

@@ -204,11 +204,6 @@ class Group:
     name: str
     cells: Mapping[tuple[int, int], Cell]
 
-    @cached_property
-    def won(self) -> list[Cell]:
-        """The cells at which any contender was measured, by heads, then length."""
-        return [cell for _, cell in sorted(self.cells.items()) if cell.won.sure is not Sure.NOBODY]
-
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
@@ -233,7 +228,7 @@ class Analysis:
     @cached_property
     def won(self) -> list[Cell]:
         """Those at which any contender was measured."""
-        return [cell for group in self.groups for cell in group.won]
+        return [cell for cell in self.cells if cell.won.sure is not Sure.NOBODY]
 
 
 def analyse(

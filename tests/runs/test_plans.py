@@ -92,5 +92,5 @@ def test_shards_part_a_plan_and_each_is_the_same_every_time() -> None:
     assert sorted(map(repr, whole.workloads)) == sorted(repr(one) for part in parts for one in part.workloads)
     assert whole.shard("2/3") == parts[1] and all(len(one.origins) == len(one.workloads) for one in parts)
     for number, count in ((0, 3), (4, 3), (1, len(whole.workloads) + 1)):
-        with pytest.raises(ValueError, match=f"got {number}/{count}"):
-            whole.shard(number, count)
+        with pytest.raises(ValueError, match=f"got '{number}/{count}'"):
+            whole.shard(f"{number}/{count}")
