@@ -16,6 +16,7 @@ import msgspec
 from attnlab import lab
 from attnlab.backends.contender import require_two, setting_of
 from attnlab.backends.discovery import backends as there
+from attnlab.backends.discovery import on_request
 from attnlab.cli import options
 from attnlab.cli.progress import progress
 from attnlab.race.admission import Limits
@@ -112,8 +113,14 @@ def _add_chapter(found: Run, shown: execute.Progress) -> None:
 
     An interrupt leaves the run incomplete, and --resume goes on with the experiments that are missing.
     """
-    names, total = execute.sound_backends(found), len(found.plan.workloads)
-
+    # nothing is predicted for those that compute in a lower precision, and most that race only by name compile
+    right = [one for one in found.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
+    names = [
+        name
+        for name in dict.fromkeys(one.backend for one in right)
+        if not on_request(name, found.plan.folders)
+    ]
+    total = len(found.plan.workloads)
     how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
     how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
     try:

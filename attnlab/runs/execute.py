@@ -217,9 +217,8 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         ]
         if not lap:
             return
-        if (
-            any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS
-        ):  # the first lap, and some later ones
+        # of the first lap, and of some later ones
+        if any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS:
             record.save()
             with accounted(record, "report"):
                 on_lap(record)
@@ -233,12 +232,9 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
             found = conductor.visit(workload, names, number=number, once=number == 0)
-            told = {**record.environment, "contenders": conductor.facts}
-            unchanged(record.environment, told)  # a library may be another than before
-            record.environment = {
-                **told,
-                "contenders": {**record.environment.get("contenders", {}), **conductor.facts},
-            }
+            told, known = record.environment, record.environment.get("contenders", {})
+            unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
+            record.environment = {**told, "contenders": {**known, **conductor.facts}}
             record.append(found)
             visits[workload], took[workload] = number + 1, time.monotonic() - started
 
@@ -251,17 +247,6 @@ def accounted(record: Run, activity: str) -> Iterator[None]:
         yield
     finally:
         record.account[activity] = record.account.get(activity, 0.0) + time.monotonic() - started
-
-
-def sound_backends(record: Run) -> list[str]:
-    """The backends that answered right, for the numerical chapter.
-
-    Without those that compute in a lower precision than their inputs', for which nothing is predicted, and those that
-    race only where they are named: most of them compile for each shape.
-    """
-    measured = [one for one in record.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
-    names = dict.fromkeys(one.backend for one in measured)
-    return [name for name in names if on_request(name, record.plan.folders) is None]
 
 
 #: a job on a cluster ends after so long; the same command again goes on with it
