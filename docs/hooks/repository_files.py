@@ -25,6 +25,8 @@ INCLUDED = (
     "reports/README.md",
     "reports/reference/**/*.md",
     "reports/reference/**/*.png",
+    "reports/h100/**/*.md",
+    "reports/h100/**/*.png",
 )
 #: the README is the repository's first page, and `docs/index.md` the site's
 INSTEAD = {"README.md": "index.md"}
