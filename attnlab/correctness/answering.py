@@ -57,9 +57,7 @@ _PARTS: dict[str, tuple[slice, slice, slice]] = {
     "one query alone": (_ALL, _ALL, slice(37, 38)),
 }
 #: sizes that the tiles of kernels do not divide
-_QUERIES, _KEYS = 300, 700
-#: a backend whose call would take longer than this is asked about a 25th of the size
-_LONG_SECONDS, _SMALLER, _TRIALS = 0.5, 5, 3
+_QUERIES, _KEYS = 100, 700
 #: no further parts are asked for after so many seconds: some libraries compile for each
 _PATIENCE_SECONDS = 15.0
 #: calls whose gradients are compared, and seconds that a process has for one number format
@@ -113,29 +111,24 @@ class Child:
         results = self.probe.answer(inputs, workload, *layouts)
         return {"results": results, "seconds": processor_seconds() - started}
 
-    def same_bits(self, dtype: str, device: str, size: int | None = None) -> dict[str, Any]:
+    def same_bits(self, dtype: str, device: str, whole: bool = False) -> dict[str, Any]:
         """The output, whether its parts have the same bits when computed alone, and why some were not asked.
 
-        With a `size` (1 for the full one) only the output. Raises Declined.
+        whole : only the output. Raises Declined.
         """
-
-        backend, plain = self.probe.backend, Workload(batch=2, heads=4, dtype=dtype, device=device)
+        backend = self.probe.backend
+        sizes: dict[str, Any] = {"batch": 2, "heads": 4, "queries": _QUERIES, "keys": _KEYS}
+        workload, started = Workload(**sizes, dtype=dtype, device=device), processor_seconds()
 
         def answered(workload: Workload, *inputs: Any) -> dict[str, Any]:
             named = backend.named(workload, backend.bind(workload, *inputs)())
             return {name: one.copy() for name, one in named.items()}
 
-        workload = plain.with_(queries=_QUERIES // (size or _SMALLER), keys=_KEYS // (size or _SMALLER))
-        backend.require(workload)
-        if size is not None:
-            return {"output": answered(workload)[OUTPUT]}
-        call, library = backend.bind(workload), backend.open(device)
-        # the least of some: the first call has the start of the library in it, and a busy machine slows any call
-        seconds = min(library.time_calls(call, 1) for _ in range(_TRIALS))
-        size = _SMALLER if seconds * _SMALLER**2 > _LONG_SECONDS else 1
-        workload, started = plain.with_(queries=_QUERIES // size, keys=_KEYS // size), processor_seconds()
-        expected, inputs = answered(workload)[OUTPUT], inputs_of(workload)
-        found: dict[str, Any] = {"output": expected, "size": size, "same": {}, "reason": None}
+        expected = answered(workload)[OUTPUT]
+        if whole:
+            return {"output": expected}
+        inputs = inputs_of(workload)
+        found: dict[str, Any] = {"output": expected, "same": {}, "reason": None}
         for name, at in _PARTS.items():
             if processor_seconds() - started > _PATIENCE_SECONDS:
                 return found | {"reason": f"its calls took over {_PATIENCE_SECONDS:g} s"}
@@ -351,14 +344,13 @@ def same_bits(held: Held, other: Held, dtypes: Sequence[str], device: str) -> li
     found: list[Invariance] = []
     for dtype in dtypes:
         how: dict[str, Any] = {"seconds": _SECONDS, "dtype": dtype, "device": device}
-        one = Invariance(held.contender.name, dtype)
+        one = Invariance(held.contender.name, dtype, _QUERIES, _KEYS)
         try:
             told = held.process.ask("same_bits", **how)
-            size, same, why = told["size"], told["same"], told["reason"]
-            one = replace(one, queries=_QUERIES // size, keys=_KEYS // size, same=same, reason=why)
-            threaded = other.process.ask("same_bits", **how, size=size)["output"]
+            one = replace(one, same=told["same"], reason=told["reason"])
+            threaded = other.process.ask("same_bits", **how, whole=True)["output"]
             alike = threaded.tobytes() == told["output"].tobytes()
-            one = replace(one, same={**same, SAME_BITS[-1]: alike})
+            one = replace(one, same={**one.same, SAME_BITS[-1]: alike})
         except Failed as fault:
             if fault.kind == "declined":
                 continue

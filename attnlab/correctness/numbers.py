@@ -7,13 +7,13 @@ distance from 1 to the next number: 2^-24 for float32.
 import math
 import operator
 from functools import cache
-from typing import Any, NamedTuple, SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.workload.number_formats import DTYPES, FORMATS
+from attnlab.workload.number_formats import FORMATS, carrier
 
 Array = NDArray[np.float64]
 
@@ -70,13 +70,6 @@ def probability_rows(name: str, weights: ArrayLike, tolerance: float = 0.05) -> 
     return found
 
 
-def one_of(name: str, choice: Any, choices: tuple[str, ...]) -> str:
-    """`choice` if it is one of `choices`."""
-    if not isinstance(choice, str) or choice not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {choice!r}")
-    return choice
-
-
 # Relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466.
 ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
 
@@ -98,8 +91,8 @@ class FloatFormat(NamedTuple):
 @cache
 def float_format(dtype: str) -> FloatFormat:
     """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
-    form = FORMATS[one_of("dtype", dtype, DTYPES)]
-    found = ml_dtypes.finfo(form)  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
+    carrier(dtype)  # refuses an unknown one
+    found = ml_dtypes.finfo(FORMATS[dtype])  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
     extremes = (float(one) for one in (found.max, found.smallest_normal, found.smallest_subnormal))
     return FloatFormat(found.nmant + 1, 2.0 ** -(found.nmant + 1), *extremes)
 

@@ -149,9 +149,8 @@ def support(
 
 
 def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any] | None:
-    """The answer to these arrays in float32; None where there is none."""
-    query, key, value = (np.asarray(one, np.float32) for one in arrays)
-    plain, packed = pack(Inputs.of(query, key, value, **asked))
+    """The answer to these arrays, in float32 unless a dtype is asked for; None if there is none."""
+    plain, packed = pack(Inputs.of(*(np.asarray(one, np.float32) for one in arrays), **asked))
     how: dict[str, Any] = {"device": device, "direction": "forward", "layouts": []}
     try:
         reply = held.process.ask("answer", seconds=_SECONDS, plain=plain, arrays=list(packed), **how)
@@ -161,9 +160,9 @@ def _output(held: Held, device: str, *arrays: Any, **asked: Any) -> NDArray[Any]
 
 
 def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
-    """What becomes of a NaN behind the last key of a padded batch and after a causal mask's diagonal: key, then value.
+    """Whether a NaN in a masked key or value comes out, for a padded batch and for a causal mask.
 
-    It stands right behind what is seen, in the same block of keys, and far behind.
+    One NaN is the first masked key, in the same block of keys as the last visible one. Another is far behind it.
     """
     masks: tuple[dict[str, Any], ...] = ({"key_lengths": [70]}, {"causal": "top_left"})
     found = list[bool]()
@@ -176,7 +175,7 @@ def _hidden(output: Callable[..., NDArray[Any] | None]) -> str:
 
 
 def _largest(output: Callable[..., NDArray[Any] | None]) -> str:
-    """The largest power of two that is right as a score in float16, at scale 1, against one of 15/16 of it."""
+    """The largest power of two that is right as a score in float16, at scale 1, beside a score of 15/16 of it."""
     right = 0
     for power in _POWERS:
         half, first = (power - 6) // 2, np.ones((1, 1, 2, 64)) * [[1.0], [0.0]]

@@ -74,8 +74,6 @@ _OF_BLOCKS = {
 _MOST_POSITIONS = 2**24
 #: how False and True may be written
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
-#: the part that the declarations of both lengths have in common
-_LENGTH: dict[str, Any] = {"several": "lengths"}
 
 
 @dataclass(frozen=True)
@@ -155,8 +153,8 @@ class Workload:
     kv_heads: int = declared(
         None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", brief=""
     )
-    queries: int = declared(512, "Queries. [default: the length]", brief="", **_LENGTH)
-    keys: int = declared(512, "Keys. [default: the length]", brief="", **_LENGTH)
+    queries: int = declared(512, "Queries. [default: the length]", brief="", several="lengths")
+    keys: int = declared(512, "Keys. [default: the length]", brief="", several="lengths")
     head_dim: int = declared(
         None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="d{}"
     )

@@ -34,8 +34,8 @@ def attend(query, key, value, *, causal, scale):
     ("condition", "differ"),
     [
         ("False", set()),
-        # the whole is the fifth call
-        ("calls % 2", {"again", "head alone", "one query alone"}),
+        # the whole is the first call
+        ("calls % 2", {"again", "batch alone", "a chunk of queries"}),
         ("query.shape[0] == 1", {"batch alone"}),
         ("query.shape[1] == 1", {"head alone"}),
         ("1 < query.shape[2] < 40", {"a chunk of queries"}),
