@@ -20,7 +20,7 @@ from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.exam import Exam
 from attnlab.judge.inside import Limits
 from attnlab.judge.problems import pose
-from attnlab.judge.record import Caught, Record, Seat, escaped
+from attnlab.judge.record import Caught, Record, Scatter, Seat, escaped
 from attnlab.judge.sandbox import Sandbox, command
 from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
@@ -28,8 +28,9 @@ from attnlab.workload.workload import Workload
 
 #: candidates whose sandboxes start side by side, those that wait for the next call, and those that race in one visit
 _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
-#: of the short visit and of all others: rounds; the last few, and the visits in which they are measured again
-_SHORT, _ROUNDS, FINALISTS, _VISITS = 3, 6, 3, 5
+#: of the short visit and of all others: rounds; the last few, and the visits in which they are measured again; how
+#: often a visit that others disturbed is made anew
+_SHORT, _ROUNDS, FINALISTS, _VISITS, _AGAIN = 3, 4, 3, 6, 1
 #: a candidate whose speedup is below this, by its interval, leaves after the short visit
 _SLOW = 0.8
 #: seconds to load a candidate, compiling included
@@ -65,7 +66,7 @@ class Judge:
         is_file = reference.endswith(".py") or "/" in reference
         self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
         command(trust)
-        self._waiting, self._number = list[Sandbox](), 0
+        self._waiting, self._number, self._scatter = list[Sandbox](), 0, Scatter()
 
     def __enter__(self) -> Judge:
         self._problem, self._candidate = pose(
@@ -73,15 +74,15 @@ class Judge:
         )
         self._visits = Visits(self._problem)
         self._exam = Exam(self._visits)
-        self._reference = self._seat(self._candidate)
-        self._reference.attempt(self._visits.measure_empty, self._reference)
-        self._reference.attempt(self._examine, self._reference)
+        self.reference = self.seat(self._candidate)
+        self.reference.attempt(self._visits.measure_empty, self.reference)
+        self.reference.attempt(self._examine, self.reference)
         self._require()  # its sandbox is closed by then
         return self
 
     def __exit__(self, *_: object) -> None:
         self._problem.close()
-        for box in (self._reference.sandbox, *self._waiting):
+        for box in (self.reference.sandbox, *self._waiting):
             box.close()
 
     @property
@@ -120,11 +121,11 @@ class Judge:
             for seat in list(seats):
                 racing.remove(seat)
                 if seat.racing:
-                    seat.score(self._reference, range(first, self._number), among)
+                    seat.score(self.reference, range(first, self._number), among, self._scatter)
                 yield seat
 
         while waiting:
-            batch = [self._seat(one) for one in waiting[:_SIDE_BY_SIDE]]
+            batch = [self.seat(one) for one in waiting[:_SIDE_BY_SIDE]]
             del waiting[:_SIDE_BY_SIDE]
             racing += batch
             self._keep(min(_SIDE_BY_SIDE, max(_WAITING, len(waiting))))
@@ -134,17 +135,17 @@ class Judge:
                 if not seat.racing:
                     yield from leave([seat], 0, among)
             for seat in [one for one in batch if one.racing]:
-                self._visit([seat], _SHORT)
+                self.visit([seat], _SHORT)
                 if not seat.racing or self._ratio(seat, among)[1] > 1 / _SLOW:
                     yield from leave([seat], 0, among)
         while len(racing) > FINALISTS:
             for start in range(0, len(racing), _IN_A_VISIT):
-                self._visit(racing[start : start + _IN_A_VISIT], _ROUNDS)
+                self.visit(racing[start : start + _IN_A_VISIT])
             racing.sort(key=lambda seat: self._ratio(seat, among))
             yield from leave(racing[max(FINALISTS, len(racing) // 2) :], 0, among)
         first, finalists = self._number, len(racing)
         for _ in range(_VISITS if racing else 0):
-            self._visit(racing, _ROUNDS)
+            self.visit(racing)
         for seat in racing:
             seat.record.measured_again = True
         yield from leave(racing, first, max(finalists, self._among or 1))
@@ -154,14 +155,14 @@ class Judge:
         self._visits.open(seat, self._load_seconds)
         seat.record.questions = self._exam.take(seat)
         seat.record.correct = True
-        if seat is self._reference:
+        if seat is self.reference:
             if self._problem.fixed and not any(map(_multiplies, self._visits.profile(seat))):
                 raise Caught("expected attention, got a Model that multiplies no batch of matrices")
         elif self._forbid and (called := forbidden(self._visits.profile(seat), self._forbid)):
             raise Caught(f"it called {called}")
         seat.sandbox.end_visit()
 
-    def _visit(self, seats: Sequence[Seat], rounds: int) -> None:
+    def visit(self, seats: Sequence[Seat], rounds: int = _ROUNDS) -> None:
         from threadpoolctl import threadpool_limits
 
         for box in self._waiting:  # nothing is imported while a clock runs
@@ -169,22 +170,30 @@ class Judge:
                 box.ready()
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
-            self._visits.visit([self._reference, *seats], self._number, rounds, self._load_seconds)
+            for left in range(_AGAIN, -1, -1):
+                everyone = [self.reference, *seats]
+                if self._visits.visit(everyone, self._number, rounds, self._load_seconds) or not left:
+                    break
+                for seat in everyone:
+                    seat.forget(self._number)
         self._number += 1
         self._require()
 
     def _require(self) -> None:
         """Raises ValueError where the reference has ended."""
-        found = self._reference.record
+        found = self.reference.record
         if found.status != "judged":
+            self.__exit__()
             raise ValueError(f"the reference {found.name} cannot be judged against: {found.reason}")
 
     def _ratio(self, seat: Seat, among: int) -> tuple[float, float]:
         """Its time over the reference's, by all visits, and the lower end of that."""
-        found = seat.against(self._reference, range(self._number), among) if seat.racing else None
+        found = (
+            seat.against(self.reference, range(self._number), among, self._scatter) if seat.racing else None
+        )
         return (found.ratio, found.low) if found else (math.inf, math.inf)
 
-    def _seat(self, candidate: Candidate) -> Seat:
+    def seat(self, candidate: Candidate) -> Seat:
         """In a sandbox that waited for it, or in a new one."""
         box = next((one for one in self._waiting if one.library == candidate.library and one.alive), None)
         if box is None:

@@ -39,6 +39,8 @@ Array = NDArray[Any]
 ROWS = 96
 #: an error of up to so many budgets is rounding beyond doubt; one above is looked at with the budget of its own inputs
 _SURE, _FAR = 4.0, 8.0
+#: relative errors of the reference's module in float32: at least, and at most, lest it be no function of its inputs
+_LEAST_ERROR, _NO_ROUNDING = 4 * 2.0**-23, 2.0**-16
 #: of a module's answer so many batch elements are checked
 _ELEMENTS = 8
 #: seconds of the reference's module in float64
@@ -198,23 +200,15 @@ class Described(msgspec.Struct):
 class Module(Problem):
     """A module of PyTorch: batch elements of its answer are checked, all where they are few.
 
-    It owns a sandbox with the reference's module in float64. Raises Failed where that cannot be made.
+    It owns `exact`, a sandbox with the reference's module in float64.
     """
 
-    def __init__(
-        self, reference: Candidate, told: Described, loading: Order, *, trust: bool, seconds: float
-    ) -> None:
+    def __init__(self, reference: Candidate, told: Described, loading: Order, exact: Sandbox) -> None:
         super().__init__("float32", told.shapes, told.output, msgspec.to_builtins(told))
-        self.loading, self.needed_bytes, self.fixed = loading, system.free_bytes() // 2, True
-        self._budgets, self._rng = dict[str, float](), np.random.default_rng()
+        self.loading, self.needed_bytes, self.fixed = loading, exact.limits.data, True
+        self._exact, self._rng = exact, np.random.default_rng()
+        self._digest, self._error = reference.digest, _LEAST_ERROR
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
-        limits = Limits(data=self.needed_bytes)
-        size = 2**26 + 3 * (self.input_bytes + self.output_bytes)
-        self._exact = Sandbox("torch", size, limits=limits, trust=trust)
-        place = self._exact.placed(reference.source)
-        how: dict[str, Any] = {"form": reference.form, "entry": reference.entry, "library": reference.library}
-        self._exact.ask(msgspec.structs.replace(loading, places=[place], dtype="float64", **how), seconds)
-        self._exact.stop()
 
     def admit(self, candidate: Candidate) -> None:
         """As of `Problem`."""
@@ -236,7 +230,7 @@ class Module(Problem):
     def check(
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
-        """As of `Problem`. The first answers that are checked are the reference's: they make the budget."""
+        """As of `Problem`. The reference's own errors make the budget, and its answers are the first."""
         some = [one[chosen] if len(self._batch) == 1 else one for one in inputs]
         box = self._exact
         box.clear()
@@ -253,8 +247,9 @@ class Module(Problem):
             raise Unavailable(f"the reference cannot be computed in float64: {fault}") from None
         norm = max(float(np.linalg.norm(output)), 1e-300)
         error = float(np.linalg.norm(got - output)) / norm
-        least = float(np.finfo(np.float32).eps)
-        budget = _SURE * self._budgets.setdefault(kind, max(least, min(error, least * 2**7)))
+        if record.digest == self._digest:
+            self._error = max(self._error, min(error, _NO_ROUNDING))
+        budget = _FAR * self._error
         if not error <= budget:
             raise _not_that(kind, error, budget)
         if strict:
@@ -279,40 +274,44 @@ def pose(
     if reference.form != REFERENCE:
         return Attention(judged(workload or Workload())), reference
     expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention on the CPU"
-    box = Sandbox("torch", 2**22, trust=trust)
+    limits = Limits(data=max(Limits().data, system.free_bytes() // 2))
+    box, against = (
+        Sandbox("torch", 2**31, limits=limits, trust=trust),
+        replace(reference, form="model", entry="Model"),
+    )
+    posed: Problem | None = None
     try:
-        order = Order("describe", places=[box.placed(reference.source)])
-        told = msgspec.convert(box.ask(order, seconds).plain, Described)
+        place = box.placed(reference.source)
+        told = msgspec.convert(box.ask(Order("describe", places=[place]), seconds).plain, Described)
+        dtype = told.dtypes[0]
+        loading = Order("load", dtype=dtype, init=told.init, seed=secrets.randbits(31))
+        if len(set(told.dtypes)) > 1 or dtype not in DTYPES:
+            raise ValueError(f"{expected}, in one number format; got {', '.join(told.dtypes)}")
+        if [len(one) for one in told.shapes] == [4, 4, 4] and not told.init:
+            (batch, heads, queries, dim), (_, kv_heads, keys, _), (*_, value_dim) = told.shapes
+            how: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries}
+            own = Workload(**how, keys=keys, head_dim=dim, value_dim=value_dim, dtype=dtype)
+            if workload not in (None, own):
+                raise ValueError(
+                    f"{reference.name} asks for {own.label}; leave out the options of another shape"
+                )
+            posed = Attention(judged(own))
+            posed.fixed, posed.loading = True, msgspec.structs.replace(loading, workload=own)
+            return posed, against
+        if workload is not None or dtype != "float32":
+            raise ValueError(
+                f"{reference.name} has a shape of its own, in float32; leave out options of another"
+            )
+        order = msgspec.structs.replace(loading, places=[place], dtype="float64", form="model", entry="Model")
+        box.ask(msgspec.structs.replace(order, library="torch"), seconds)
+        box.stop()
+        posed = Module(against, told, loading, box)
+        return posed, against
     except (Failed, msgspec.ValidationError) as fault:
         raise ValueError(f"{expected}; {fault}") from None
     finally:
-        box.close()
-    dtype, seed = told.dtypes[0], secrets.randbits(31)
-    if len(set(told.dtypes)) > 1 or dtype not in DTYPES:
-        raise ValueError(f"{expected}, in one number format; got {', '.join(told.dtypes)}")
-    against = replace(reference, form="model", entry="Model")
-    loading = Order("load", dtype=dtype, init=told.init, seed=seed)
-    if [len(one) for one in told.shapes] == [4, 4, 4] and not told.init:
-        (batch, heads, queries, dim), (_, kv_heads, keys, _), (*_, value_dim) = told.shapes
-        own = Workload(
-            batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys, head_dim=dim
-        ).with_(value_dim=value_dim, dtype=dtype)
-        if workload is not None and workload != own:
-            raise ValueError(
-                f"{reference.name} asks for {own.label}; got {workload.label}: leave its options out"
-            )
-        attention = Attention(judged(own))
-        attention.fixed = True
-        attention.loading = msgspec.structs.replace(loading, workload=own)
-        return attention, against
-    if workload is not None or dtype != "float32":
-        raise ValueError(
-            f"{reference.name} has a shape of its own, in float32; got another: leave options out"
-        )
-    try:
-        return Module(against, told, loading, trust=trust, seconds=seconds), against
-    except Failed as fault:
-        raise ValueError(f"{expected}; in float64 {fault}") from None
+        if not isinstance(posed, Module):
+            box.close()
 
 
 def judged(workload: Workload) -> Workload:

@@ -9,6 +9,7 @@ not rewarded.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,13 +19,15 @@ import msgspec
 from attnlab.judge.candidates import Candidate
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
-from attnlab.stats.verdicts import Verdict, compare
+from attnlab.stats.verdicts import Verdict, compare, log_ratios
 from attnlab.workload.result import Measurement
 
 Status = Literal["judged", "wrong", "caught", "failed", "refused"]
 #: two-sided, of all candidates together: a lower end is too high half as often
 ALPHA = 0.01
 LOWEST = -1.0
+#: what stays of the scatter of earlier candidates with each new one, and the degrees of freedom that it counts for
+_KEPT, _FREEDOM = 0.9, 12
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
 
@@ -85,6 +88,32 @@ class Caught(Exception):
 
 
 @dataclass
+class Scatter:
+    """How far visits lie apart on this machine, by all candidates of a judge so far: six visits alone tell little.
+
+    `compare` takes it as a sum of squares with its degrees of freedom (Smyth 2004), and never less than what the visits
+    of a candidate themselves scatter by. Each new candidate lets the earlier ones fade.
+    """
+
+    squares: float = 0.0
+    freedom: float = 0.0
+
+    def add(self, figures: Sequence[float]) -> None:
+        """Another candidate's logarithms of ratios, one a visit."""
+        self.squares *= _KEPT
+        self.freedom *= _KEPT
+        if len(figures) > 1:
+            self.squares += statistics.variance(figures) * (len(figures) - 1)
+            self.freedom += len(figures) - 1
+
+    @property
+    def known(self) -> tuple[float, int]:
+        """Counted as so many degrees of freedom at most."""
+        freedom = min(_FREEDOM, int(self.freedom))
+        return (self.squares / self.freedom * freedom if freedom else 0.0), freedom
+
+
+@dataclass
 class Seat:
     """One candidate in its sandbox, and what its visits found.
 
@@ -116,6 +145,10 @@ class Seat:
             found.correct = False
             self.sandbox.close()
 
+    def forget(self, visit: int) -> None:
+        """Leave out the turns of a visit."""
+        self.turns = [one for one in self.turns if one[0] // ROUNDS != visit]
+
     def latency(self, visits: Sequence[int]) -> Measurement | None:
         """The turns of these visits."""
         kept = [(number, seconds) for number, seconds in self.turns if number // ROUNDS in visits]
@@ -125,21 +158,22 @@ class Seat:
         numbers = tuple(one // ROUNDS for one in rounds)
         return Measurement("latency", "s", samples, {"round": rounds, "visit": numbers})
 
-    def against(self, reference: Seat, visits: Sequence[int], among: int) -> Verdict | None:
+    def against(self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter) -> Verdict | None:
         """Its times compared with the reference's over these visits; None where they share none."""
         mine, theirs = self.latency(visits), reference.latency(visits)
         if mine is None or theirs is None or mine.by_round.keys().isdisjoint(theirs.by_round):
             return None
-        return compare(theirs, mine, comparisons=among, alpha=ALPHA)
+        return compare(theirs, mine, comparisons=among, alpha=ALPHA, known=scatter.known)
 
-    def score(self, reference: Seat, visits: Sequence[int], among: int) -> None:
+    def score(self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter) -> None:
         """Put into its record what these visits tell of the speed, and the reward."""
-        record, found = self.record, self.against(reference, visits, among)
+        record, found = self.record, self.against(reference, visits, among, scatter)
         mine, theirs = self.latency(visits), reference.latency(visits)
         record.among = among
         if found is None or mine is None or theirs is None:
             record.status, record.reason = "failed", "no visit of it could be compared with the reference"
             return
+        scatter.add([statistics.median(one) for one in log_ratios(theirs, mine).values()])
         record.seconds, record.reference_seconds = mine.median, theirs.median
         record.visits, record.speedup = found.visits, 1 / found.ratio
         record.verdict, record.reward = "undecided", LOWEST

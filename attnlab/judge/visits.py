@@ -16,26 +16,30 @@ import math
 import secrets
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from attnlab import system
 from attnlab.judge.inside import Order
 from attnlab.judge.problems import NORMAL, ODD, Array, Problem
 from attnlab.judge.record import ROUNDS, Caught, Seat
 from attnlab.judge.sandbox import part
 
 #: the timed calls of a turn last about so long; messages of one, at most, calls of a message, and bytes of their arrays
-_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.03, 6, 100, 2**27
+_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.04, 8, 100, 2**27
 #: where the reference's calls are shorter than so many empty ones, several are asked for at a time; longer than so many
 #: seconds need no first one
-EMPTY_CALLS, _LONG_SECONDS = 10.0, 0.05
+EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
 #: turns of which the shortest tells what an empty call takes
 _TURNS = 9
 #: seconds of the calls before the first turn, which are checked and not timed; and for one answer
 _WARM_SECONDS, _ANSWER_SECONDS = 0.1, 20.0
+#: a visit is disturbed in which others waited for a core for this part of the reference's turns
+_WAITED = 0.05
 
 
 class Visits:
@@ -43,6 +47,7 @@ class Visits:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.empty_seconds = problem, 0.0
+        self._pool = ThreadPoolExecutor(system.cores())
         self._call_bytes = problem.input_bytes + problem.output_bytes
 
     @property
@@ -80,7 +85,7 @@ class Visits:
         box, problem = seat.sandbox, self.problem
         code, form = f"<i{problem.form.itemsize}", problem.form
         box.clear()
-        drawn = [problem.draw(kind, at_once) for kind in kinds]
+        drawn = list(self._pool.map(lambda kind: problem.draw(kind, at_once), kinds))
         bits = [[np.ascontiguousarray(x.astype(form, copy=False)).view(code) for x in one] for one in drawn]
         inputs = [box.lay(code, (at_once, *shape)) for shape in problem.shapes]
         # as many for any number of messages, which nobody can count then
@@ -120,9 +125,12 @@ class Visits:
 
     # -- visits
 
-    def visit(self, seats: Sequence[Seat], number: int, rounds: int, load_seconds: float) -> None:
-        """Race the seats, the first of which is the reference; what ends one is noted there."""
-        random = np.random.default_rng()
+    def visit(self, seats: Sequence[Seat], number: int, rounds: int, load_seconds: float) -> bool:
+        """Race the seats, the first of which is the reference; what ends one is noted there. Was it undisturbed?
+
+        By the turns of the reference alone, while no candidate runs: none can choose which visits count.
+        """
+        random, waited, spent = np.random.default_rng(), 0.0, 1e-9
         racing = [one for one in seats if one.racing]
         for seat in racing:
             seat.attempt(self.open, seat, load_seconds)
@@ -137,15 +145,20 @@ class Visits:
                 seat = racing[at]
                 if place == odd[at]:
                     seat.attempt(self.turn, seat, [*random.permutation(list(ODD))])
+                before, started = system.pressure_seconds(), perf_counter()
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
+                if seat is seats[0]:
+                    waited += system.pressure_seconds() - before
+                    spent += perf_counter() - started
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
         # one that ran while it should not may have slowed the others
         if any(one.record.status == "caught" for one in racing):
             for seat in racing:
-                seat.turns = [one for one in seat.turns if one[0] // ROUNDS != number]
+                seat.forget(number)
             if any(one.racing for one in racing[1:]):
-                self.visit(seats, number, rounds, load_seconds)
+                return self.visit(seats, number, rounds, load_seconds)
+        return not waited > _WAITED * spent  # a system that does not tell has undisturbed ones
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""

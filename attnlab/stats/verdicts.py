@@ -125,11 +125,13 @@ def compare(
     comparisons: int = 1,
     margin: float = MARGIN,
     alpha: float = ALPHA,
+    known: tuple[float, int] = (0.0, 0),
 ) -> Verdict:
     """The verdict on `contender` against `baseline`, over the rounds that both took part in undisturbed.
 
     Rounds in which a turn of either was disturbed are left out. `comparisons` is how many contenders are compared with
-    the baseline: the error rate `alpha` is shared among them. One visit of fewer than three undisturbed rounds has
+    the baseline: the error rate `alpha` is shared among them. `known` is what visits of like comparisons scattered by:
+    a sum of squares and its degrees of freedom. One visit of fewer than three undisturbed rounds has
     no interval, and the verdict is undecided. Raises ValueError where the two share no round.
     """
     shared = baseline.by_round.keys() & contender.by_round.keys()
@@ -141,7 +143,7 @@ def compare(
         return Verdict(Kind.UNDECIDED, ratio, 0.0, math.inf, 0, len(shared), 0)
     kept = sum(map(len, visits.values()))
     figures = [statistics.median(logs) for logs in visits.values()]
-    center, spread, freedom = _center(figures, list(visits.values()))
+    center, spread, freedom = _center(figures, list(visits.values()), known)
     left_out = len(shared) - kept
     found = Verdict(
         Kind.UNDECIDED, math.exp(center), 0.0, math.inf, kept, left_out, len(figures), spread, freedom
@@ -149,7 +151,9 @@ def compare(
     return _at_level(found, alpha / max(1, comparisons), margin)
 
 
-def _center(figures: Sequence[float], rounds: Sequence[Sequence[float]]) -> tuple[float, float, int]:
+def _center(
+    figures: Sequence[float], rounds: Sequence[Sequence[float]], others: tuple[float, int]
+) -> tuple[float, float, int]:
     """The mean of the visits' `figures`, its standard error times √k, and the degrees of freedom of that.
 
     Of many visits the trimmed mean, with the Winsorized standard deviation. `rounds` tell some degrees of freedom, as
@@ -164,8 +168,9 @@ def _center(figures: Sequence[float], rounds: Sequence[Sequence[float]]) -> tupl
     prior, freedom = min(_PRIOR_VISITS, known), len(left) - 1
     expected = prior * _WITHIN**2 * squares / known if known else 0.0
     found = statistics.pvariance(counted) * count
-    squared = max((expected + found) / max(1, prior + freedom), found / max(1, freedom))
-    return center, math.sqrt(squared * count / len(left)), prior + freedom
+    whole = prior + freedom + others[1]
+    squared = max((expected + found + others[0]) / max(1, whole), found / max(1, freedom))
+    return center, math.sqrt(squared * count / len(left)), whole
 
 
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:

@@ -173,6 +173,91 @@ def test_what_runs_while_it_is_stopped_is_caught() -> None:
         box.close()
 
 
+#: a small causal block in KernelBench's form, and one that is none
+QUESTION = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.project, self.heads = torch.nn.Linear(width, 3 * width), heads
+
+    def forward(self, x):
+        b, n, c = x.shape
+        q, k, v = (y.view(b, n, self.heads, -1).transpose(1, 2) for y in self.project(x).split(c, 2))
+        return ATTEND.transpose(1, 2).reshape(b, n, c)
+
+def get_inputs():
+    return [torch.rand(2, 32, 16)]
+
+def get_init_inputs():
+    return [16, 2]
+"""
+FUSED = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
+EAGER = "((q @ k.mT / (c // self.heads) ** 0.5).masked_fill(torch.ones(n, n).triu(1) > 0, -torch.inf).softmax(-1) @ v)"
+PLAIN = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, q, k, v):
+        return WORK
+
+def get_inputs():
+    return [torch.rand(1, 2, 16, 8, dtype=torch.float32) for _ in range(3)]
+
+def get_init_inputs():
+    return []
+"""
+
+
+@needs_bubblewrap
+def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
+    """Its module in float64 is the truth; the weights are the reference's; other forms are refused."""
+    new = QUESTION.replace("class Model", "class ModelNew")
+    reference = tmp_path / "reference.py"
+    reference.write_text(QUESTION.replace("ATTEND", EAGER))
+    folder = tmp_path / "candidates"
+    folder.mkdir()
+    sources = {
+        "fused": new.replace("ATTEND", FUSED),
+        "not causal": new.replace("ATTEND", FUSED.replace("True", "False")),
+        "half precision": new.replace("ATTEND", FUSED)
+        .replace("(q, k, v,", "(*(x.bfloat16() for x in (q, k, v)),")
+        .replace("True)", "True).float()"),
+        "other arguments": new.replace("ATTEND", FUSED).replace("width, heads):", "width):"),
+        "a function": HONEST,
+    }
+    with Judge(str(reference)) as one:
+        found = verdicts(one, folder, sources)
+    assert {name: it.status for name, it in found.items()} == {
+        "fused": "judged",
+        "not causal": "wrong",
+        "half precision": "wrong",
+        "other arguments": "failed",
+        "a function": "refused",
+    }
+    assert found["fused"].workload["shapes"] == [[2, 32, 16]] and "ModelNew" in found["a function"].reason
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    ("source", "workload", "said"),
+    [
+        (PLAIN.replace("WORK", FUSED.replace("True", "False")), Workload(), "leave its options out"),
+        (PLAIN.replace("dtype=torch.float32", "device='cuda'"), None, "attention on the CPU"),
+        (PLAIN.replace("def get_inputs", "def inputs"), None, "got Model alone"),
+        (QUESTION.replace("ATTEND", "v"), None, "multiplies no batch of matrices"),
+    ],
+)
+def test_a_reference_that_is_no_attention_is_told(
+    source: str, workload: Workload | None, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "reference.py").write_text(source)
+    with pytest.raises(ValueError, match=said) as fault, Judge(str(tmp_path / "reference.py"), workload):
+        pass
+    assert "\n" not in str(fault.value)
+
+
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox.refused.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")

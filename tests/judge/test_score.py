@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.record import LOWEST, Record, Seat, schema
+from attnlab.judge.record import LOWEST, Record, Scatter, Seat, schema
 
 VISITS, ROUNDS = 5, 6
 
@@ -27,7 +27,7 @@ def seat(rng: np.random.Generator, seconds: float) -> Seat:
 
 def rewarded(rng: np.random.Generator, seconds: float, among: int) -> Record:
     copy = seat(rng, seconds)
-    copy.score(seat(rng, 1.0), range(VISITS), among)
+    copy.score(seat(rng, 1.0), range(VISITS), among, Scatter())
     return copy.record
 
 

@@ -1,7 +1,0 @@
-"""It returns the values themselves."""
-
-import torch  # noqa: F401
-
-
-def attend(q, k, v, *, scale):
-    return v

@@ -1,0 +1,250 @@
+"""Candidates that break things or break out: what succeeds prints ESCAPED. Each function's body becomes a file.
+
+One that defines no `attend` gets one that is wrong.
+"""
+
+
+def connects():
+    """The network, by every family of sockets."""
+    import contextlib
+    import socket
+
+    for family, address in (
+        (2, ("127.0.0.1", 22)),
+        (2, ("1.1.1.1", 53)),
+        (10, ("::1", 22)),
+        (1, "/run/dbus/system_bus_socket"),
+    ):
+        with contextlib.suppress(OSError):
+            one = socket.socket(family)
+            one.settimeout(1)
+            one.connect(address)
+            print("ESCAPED", address)
+
+
+def cuts_the_memory():
+    """It cuts off or reopens the memory that it shares with the judge."""
+    import contextlib
+    import os
+
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            os.ftruncate(int(name), 0)
+            print("ESCAPED", name)
+    for name in os.listdir("/proc/self/map_files") if os.path.exists("/proc/self/map_files") else []:
+        with contextlib.suppress(OSError):
+            open(f"/proc/self/map_files/{name}", "r+b").truncate(0)
+            print("ESCAPED", name)
+
+
+def fills_the_disk():
+    """10 GB of files."""
+    for at in range(100):
+        open(f"/tmp/{at}", "wb").write(b"x" * 10**8)
+    print("ESCAPED disk")
+
+
+def forks():
+    """A fork bomb."""
+    import contextlib
+    import os
+
+    while True:
+        with contextlib.suppress(OSError):
+            os.fork()
+
+
+def hands_over_files():
+    """It hands open files to the judge."""
+    import socket as sockets
+    import sys
+
+    socket = sockets.socket(fileno=int(sys.argv[1]))
+
+    for _ in range(1000):
+        sockets.send_fds(socket, [b"x"], [0] * 200)
+
+
+def hangs():
+    """It never answers."""
+    while True:
+        pass
+
+
+def kills_all():
+    """SIGKILL to every process."""
+    import os
+
+    os.kill(-1, 9)
+
+
+def links():
+    """A symbolic link where its own file is read."""
+    import contextlib
+    import os
+
+    with contextlib.suppress(OSError):
+        os.remove("/tmp/candidate/candidate.py")
+        os.symlink("/proc/1/root/etc/shadow", "/tmp/candidate/candidate.py")
+        print("ESCAPED", open("/tmp/candidate/candidate.py").read()[:20])
+
+
+def mounts():
+    """Namespaces, mounts and a new root."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    for name, found in {
+        "unshare": libc.unshare(0x10000000),
+        "mount": libc.mount(b"/tmp", b"/usr", None, 4096, None),
+        "remount": libc.mount(None, b"/", None, 32, None),
+        "chroot": libc.chroot(b"/tmp"),
+        "umount": libc.umount2(b"/tmp", 2),
+    }.items():
+        if not found:
+            print("ESCAPED", name)
+
+
+def preloads():
+    """A library that replaces clocks, in every process after it."""
+    import contextlib
+    import os
+
+    os.environ["LD_PRELOAD"] = "/tmp/clock.so"
+    for name in ("/etc/ld.so.preload", "/usr/lib/clock.so"):
+        with contextlib.suppress(OSError):
+            open(name, "w").write("/tmp/clock.so")
+            print("ESCAPED", name)
+
+
+def prints():
+    """Output without end."""
+    while True:
+        print("x" * 10**6)
+
+
+def raises_limits():
+    """It raises its own limits."""
+    import contextlib
+    import resource
+
+    for kind in (resource.RLIMIT_DATA, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            print("ESCAPED", kind)
+
+
+def reads_files():
+    """Files of the user, of other candidates and of the judge."""
+    import glob
+
+    for pattern in (
+        "/root/.[a-oq-z]*",
+        "/root/[a-z]*",
+        "/home/*",
+        "/tmp/*/*.py",
+        "/var/*",
+        "/work/*",
+        "/etc/passwd",
+        "/etc/shadow",
+    ):
+        for name in glob.glob(pattern):
+            if not name.startswith("/tmp/candidate/"):
+                print("ESCAPED", name)
+
+
+def sends_nonsense():
+    """Messages that are none, large ones and many, and it reads none."""
+    import contextlib
+    import socket as sockets
+    import sys
+
+    socket = sockets.socket(fileno=int(sys.argv[1]))
+
+    for _ in range(10**5):
+        with contextlib.suppress(OSError):
+            socket.send(b"\xc1" * 60000, 64)
+
+
+def speaks_markup():
+    """Output and reasons that a terminal or a page would act on."""
+    print("\x1b]0;title\x07\x1b[2J<script>alert(1)</script>[link](http://x)")
+    raise ValueError("\x1b[31m<script>alert(1)</script> | ` [link](http://x) \udc80")
+
+
+def stays():
+    """A daemon that outlives it."""
+    import os
+    import signal
+    import time
+
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+            os._exit(0)
+        os._exit(0)
+
+
+def stops_all():
+    """SIGSTOP to its family and itself."""
+    import os
+
+    os.kill(os.getppid(), 19)
+    os.kill(os.getpid(), 19)
+
+
+def takes_memory():
+    """10 GB of memory."""
+    kept = []
+    for _ in range(160):
+        kept.append(b"x" * 2**26)
+
+
+def takes_shared_memory():
+    """10 GB of memory that no process has."""
+    import mmap
+    import os
+
+    for at in range(40):
+        file = os.memfd_create(str(at))
+        os.truncate(file, 2**28)
+        mmap.mmap(file, 2**28).write(b"x" * 2**28)
+
+
+def traces():
+    """ptrace of every process that it sees but its own."""
+    import contextlib
+    import ctypes
+    import os
+
+    for number in range(1, 100):
+        if number != os.getpid() and not ctypes.CDLL(None).ptrace(16, number, 0, 0):
+            with contextlib.suppress(OSError):
+                if "attnlab judge" in open(f"/proc/{number}/cmdline").read().replace("\0", " "):
+                    print("ESCAPED", number)
+
+
+def writes_files():
+    """Every folder that it may not write."""
+    import contextlib
+    import os
+    import sys
+
+    import attnlab
+
+    for folder in (
+        "/",
+        "/usr",
+        "/usr/lib",
+        "/etc",
+        "/dev",
+        "/root",
+        "/proc/sys/kernel",
+        os.path.dirname(attnlab.__file__),
+        sys.prefix,
+    ):
+        with contextlib.suppress(OSError):
+            open(os.path.join(folder, "hostname"), "w").write("x")
+            print("ESCAPED", folder)

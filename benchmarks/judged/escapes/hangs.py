@@ -1,8 +1,0 @@
-"""It never answers."""
-
-while True:
-    pass
-
-
-def attend(q, k, v, *, scale):
-    return q * 0

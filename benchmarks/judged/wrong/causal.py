@@ -1,8 +1,0 @@
-"""It masks what nobody asked to mask."""
-
-import torch
-from torch.nn.functional import scaled_dot_product_attention as right
-
-
-def attend(q, k, v, *, scale):
-    return right(q, k, v, scale=scale, is_causal=True)

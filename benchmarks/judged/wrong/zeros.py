@@ -1,7 +1,0 @@
-"""Zeros."""
-
-import torch
-
-
-def attend(q, k, v, *, scale):
-    return torch.zeros_like(q)
