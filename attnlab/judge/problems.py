@@ -79,8 +79,12 @@ ODD: dict[str, Callable[[list[Array], np.random.Generator], None]] = {
 }
 
 
-class Problem:
+class _Asked:
     """Inputs of these shapes and this number format, and an output of one shape.
+
+    A problem also has `choose` (what is looked at of the outputs of so many calls), `taken` (a copy of that), and
+    `check`, which raises Caught where it is not what the inputs of a call ask for; `strict` holds it against the budget
+    of these very inputs, which goes to the record.
 
     told : what records say of it. A candidate is loaded by the order `loading`, completed by its text, and may take
     `needed_bytes` of memory. fixed : it has one shape, and candidates need answer no other.
@@ -105,23 +109,6 @@ class Problem:
             ODD[kind](arrays, rng)
         return [round_to(one, self.dtype) for one in arrays]
 
-    def choose(self, count: int) -> Array:
-        """What is looked at of the outputs of so many calls."""
-        raise NotImplementedError
-
-    def taken(self, outputs: Array, chosen: Array) -> Array:
-        """A copy of what was chosen of the outputs, (count, ...)."""
-        raise NotImplementedError
-
-    def check(
-        self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
-    ) -> None:
-        """Raises Caught where that is not what these inputs of one call ask for.
-
-        strict : against the budget of these very inputs, which goes to the record.
-        """
-        raise NotImplementedError
-
     def admit(self, candidate: Candidate) -> None:
         """Raises ValueError for a candidate in a form that cannot answer this."""
         if candidate.form == REFERENCE:
@@ -133,7 +120,7 @@ class Problem:
         """Nothing is asked any more."""
 
 
-class Attention(Problem):
+class Attention(_Asked):
     """A workload: rows of every head are checked."""
 
     def __init__(self, workload: Workload) -> None:
@@ -157,7 +144,7 @@ class Attention(Problem):
     def check(
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
-        """As of `Problem`."""
+        """As of `_Asked`."""
         cut = self._cut(inputs, chosen)
         exact = np.empty(got.shape)
         for block in blocks(cut):
@@ -197,7 +184,7 @@ class Described(msgspec.Struct):
     dtypes: list[str]
 
 
-class Module(Problem):
+class Module(_Asked):
     """A module of PyTorch: batch elements of its answer are checked, all where they are few.
 
     It owns `exact`, a sandbox with the reference's module in float64.
@@ -211,7 +198,7 @@ class Module(Problem):
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
 
     def admit(self, candidate: Candidate) -> None:
-        """As of `Problem`."""
+        """As of `_Asked`."""
         if candidate.form != "model":
             raise ValueError(
                 f"{candidate.name}: expected a class ModelNew, as the reference has Model; got none"
@@ -230,7 +217,7 @@ class Module(Problem):
     def check(
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
-        """As of `Problem`. The reference's own errors make the budget, and its answers are the first."""
+        """As of `_Asked`. The reference's own errors make the budget, and its answers are the first."""
         some = [one[chosen] if len(self._batch) == 1 else one for one in inputs]
         box = self._exact
         box.clear()
@@ -261,6 +248,9 @@ class Module(Problem):
     def close(self) -> None:
         """End the reference's sandbox."""
         self._exact.close()
+
+
+Problem = Attention | Module
 
 
 def pose(

@@ -17,8 +17,10 @@ import secrets
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -42,12 +44,19 @@ _WARM_SECONDS, _ANSWER_SECONDS = 0.1, 20.0
 _WAITED = 0.05
 
 
+def _others_waited() -> float:
+    """Seconds in which any task of the system waited for a core, since it started; 0 where it does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/pressure/cpu").read_text().split("total=")[1].split()[0]) / 1e6
+    return 0.0
+
+
 class Visits:
     """Makes turns and visits on one problem, and checks what comes of them."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.empty_seconds = problem, 0.0
-        self._pool = ThreadPoolExecutor(system.cores())
+        self._pool, self._told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
         self._call_bytes = problem.input_bytes + problem.output_bytes
 
     @property
@@ -75,12 +84,13 @@ class Visits:
         *,
         first: bool = False,
         strict: bool = False,
-        empty: bool = False,
+        op: Literal["call", "profile"] | None = "call",
     ) -> float:
         """Median seconds of a call. Raises Caught, and Failed.
 
         kinds : of the inputs of each message, which asks for calls `at_once`. first : the first message is not timed.
-        strict : hold the calls of one message against the budget of their own inputs. empty : ask for nothing.
+        strict : hold the calls of one message against the budget of their own inputs. op : what is asked, None for
+        nothing.
         """
         box, problem = seat.sandbox, self.problem
         code, form = f"<i{problem.form.itemsize}", problem.form
@@ -96,7 +106,7 @@ class Visits:
         for number in range(len(kinds)):
             arrays = [*inputs, outputs[number]]
             slots = [[part(place, at) for _, place in arrays] for at in range(at_once)]
-            orders.append(Order("call", slots=[] if empty else slots))
+            orders.append(Order(op or "call", slots=slots if op else []))
         seconds, chosen, taken = list[float](), list[Array](), list[Array]()
         box.go_on()
         for number, order in enumerate(orders):
@@ -108,12 +118,12 @@ class Visits:
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
             taken.append(problem.taken(outputs[number][0].view(form), chosen[-1]))
             seconds.append(perf_counter() - started)
-            box.checked(reply)
+            self._told = box.checked(reply).plain
             if box.unasked():
                 raise Caught("it sent a message that nobody asked for")
         box.stop()
         held = secrets.randbelow(len(kinds)) if strict else -1
-        for number, kind in enumerate([] if empty else kinds):
+        for number, kind in enumerate(kinds if op else []):
             whole, rows = outputs[number][0].view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
                 raise Caught(f"{kind}: numbers of an answer were not there when it said that it was done")
@@ -145,10 +155,10 @@ class Visits:
                 seat = racing[at]
                 if place == odd[at]:
                     seat.attempt(self.turn, seat, [*random.permutation(list(ODD))])
-                before, started = system.pressure_seconds(), perf_counter()
+                before, started = _others_waited(), perf_counter()
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
                 if seat is seats[0]:
-                    waited += system.pressure_seconds() - before
+                    waited += _others_waited() - before
                     spent += perf_counter() - started
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
@@ -158,7 +168,7 @@ class Visits:
                 seat.forget(number)
             if any(one.racing for one in racing[1:]):
                 return self.visit(seats, number, rounds, load_seconds)
-        return not waited > _WAITED * spent  # a system that does not tell has undisturbed ones
+        return waited <= _WAITED * spent
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
@@ -177,17 +187,8 @@ class Visits:
 
     def profile(self, seat: Seat) -> list[str]:
         """The operators that ran in one call, as the sandbox tells. Raises Failed."""
-        box, problem = seat.sandbox, self.problem
-        box.clear()
-        places = []
-        for shape, array in zip(problem.shapes, problem.draw(NORMAL, 1), strict=True):
-            view, place = box.lay(f"<i{problem.form.itemsize}", tuple(shape))
-            view[...] = np.ascontiguousarray(array[0].astype(problem.form, copy=False)).view(view.dtype)
-            places.append(place)
-        _, place = box.lay(f"<i{problem.form.itemsize}", problem.output_shape)
-        told = box.ask(Order("profile", slots=[[*places, place]]), _ANSWER_SECONDS).plain
-        box.stop()
-        return [str(one) for one in told.get("ran") or ()]
+        self.turn(seat, [NORMAL], op="profile")
+        return [str(one) for one in self._told.get("ran") or ()]
 
     def measure_empty(self, seat: Seat) -> None:
         """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.
@@ -195,6 +196,6 @@ class Visits:
         The least of several turns: what else the machine does makes it longer, never shorter.
         """
         self.open(seat, _ANSWER_SECONDS)
-        turns = (self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, empty=True) for _ in range(_TURNS))
+        turns = (self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, op=None) for _ in range(_TURNS))
         self.empty_seconds = min(turns)
         seat.sandbox.end_visit()
