@@ -243,7 +243,7 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "workload", "said"),
     [
-        (PLAIN.replace("WORK", FUSED.replace("True", "False")), Workload(), "leave its options out"),
+        (PLAIN.replace("WORK", FUSED.replace("True", "False")), Workload(), "leave out the options"),
         (PLAIN.replace("dtype=torch.float32", "device='cuda'"), None, "attention on the CPU"),
         (PLAIN.replace("def get_inputs", "def inputs"), None, "got Model alone"),
         (QUESTION.replace("ATTEND", "v"), None, "multiplies no batch of matrices"),
