@@ -160,17 +160,6 @@ def test_what_takes_long_is_asked_once() -> None:
         assert [one.contender for one in conductor.visit(SMALL, number=7)] == [A]
 
 
-def test_what_is_not_to_be_had_is_started_once() -> None:
-    """Its library is as missing on the next workload, where its reason is told again."""
-    absent = Scripted(fails={"load": Failed("unavailable", "no such library")})
-    with conducted({A: absent, B: Scripted()}) as conductor:
-        for length in (4, 8, 16):
-            found = {one.contender: one for one in conductor.visit(SMALL.with_(queries=length, keys=length))}
-            assert (found[A].outcome, found[A].reason) == (Outcome.UNAVAILABLE, "no such library")
-            assert found[B].outcome is Outcome.MEASURED
-    assert absent.asked.count("load") == 1
-
-
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
     """On workloads that are no smaller: each would cost a whole deadline."""
     hangs = Scripted(fails={"answer": Failed("timed_out", "no answer")})

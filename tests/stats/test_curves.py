@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnlab.stats.crossover import crossovers, slope_of
 from attnlab.stats.verdicts import Kind, Verdict
@@ -48,12 +46,3 @@ def test_a_bent_line_has_a_wide_interval_and_two_lengths_have_none() -> None:
     found = slope_of({n: 1e-4 + 1e-9 * n**2 for n in (64, 256, 1024, 4096)})
     assert found is not None and found.high - found.low > 1
     assert slope_of({64: 1.0, 128: 2.0}) is None
-
-
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(1.001, 3)), min_size=2, max_size=8))
-def test_whatever_the_verdicts_a_crossover_lies_between_two_that_are_decided(drawn):
-    verdicts = {64 * 2**i: verdict(ratio, spread) for i, (ratio, spread) in enumerate(drawn)}
-    decided = [n for n, one in verdicts.items() if one.kind is not Kind.UNDECIDED]
-    for one in crossovers("a", "b", verdicts):
-        assert decided[0] <= one.low <= one.length <= one.high <= decided[-1]
-        assert {one.below, one.above} == {"a", "b"}
