@@ -24,7 +24,8 @@ def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         assert status(*words.split()) == 0
-        found = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+        # colours and links take no room
+        found = re.sub(r"\x1b(\[[0-9;]*m|\]8;.*?\x1b\\)", "", capsys.readouterr().out).splitlines()
         assert max(map(cell_len, found)) <= 80
         return found
 
