@@ -72,6 +72,8 @@ _OF_BLOCKS = {
 }
 #: the most positions of all batch elements, over which masks are counted
 _MOST_POSITIONS = 2**24
+#: so that all operations are counted in 63 bits
+_MOST_PRODUCTS = 2**58
 #: how False and True may be written
 _CAUSAL = {"false": False, "none": False, "true": "top_left"}
 
@@ -230,6 +232,9 @@ class Workload:
         if positions > _MOST_POSITIONS:
             what = f"a workload has at most {_MOST_POSITIONS:,} positions in all, got {positions:,}"
             raise ValueError(f"{what}: take a smaller batch, fewer queries or keys")
+        least = max(min(self.queries, self.keys), self.d_model or 1)
+        if positions * self.heads * (self.head_dim + self.value_dim) * least > _MOST_PRODUCTS:
+            raise ValueError("a workload of so many multiplications is computed nowhere: take smaller sizes")
         written.update(
             causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
             scale=checked_number("scale", self.scale, 1 / math.sqrt(self.head_dim)),
