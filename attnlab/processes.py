@@ -178,10 +178,11 @@ def without_own(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 class Process:
-    """A fresh interpreter that calls `target`, "module:function", with its end of the `channel`.
+    """A fresh interpreter, which serves `target`, "module:name", on its end of the `channel`.
 
-    It has its own process group: Ctrl-C in a terminal does not reach it, and what it starts is stopped and ended with
-    it. What it prints goes to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
+    target : a class, whose methods answer the requests, or a function of the channel. The process has its own process
+    group: Ctrl-C in a terminal does not reach it, and what it starts is stopped and ended with it. What it prints goes
+    to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
     """
 
     number: int
@@ -364,4 +365,8 @@ def main() -> None:
     end.set_inheritable(False)
     os.register_at_fork(after_in_child=end.close)
     module, _, name = sys.argv[2].partition(":")
-    getattr(importlib.import_module(module), name)(Channel(end))
+    target, channel = getattr(importlib.import_module(module), name), Channel(end)
+    if isinstance(target, type):
+        serve(channel, target())
+    else:
+        target(channel)

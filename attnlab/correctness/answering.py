@@ -29,14 +29,14 @@ from attnlab.correctness.questions import Question
 from attnlab.correctness.weighing import judge
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.library import Library, thread_variables
-from attnlab.processes import Channel, Failed, Process, serve
+from attnlab.processes import Failed, Process
 from attnlab.system import cores, processor_seconds
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
-SERVE = "attnlab.correctness.answering:serve_answers"
+SERVE = "attnlab.correctness.answering:Child"
 #: seconds in which the library must be imported
 _LOADING = 120.0
 INPUTS = ("query", "key", "value", "output gradient")
@@ -66,11 +66,6 @@ Named = dict[str, Any]
 Arrays = Sequence[NDArray[Any]]
 #: makes a call for query, key and value, and the output's gradient if there is one
 Made = Callable[..., Callable[[], Any]]
-
-
-def serve_answers(channel: Channel) -> None:
-    """In the child: answer until the check is done."""
-    serve(channel, Child())
 
 
 class Child:

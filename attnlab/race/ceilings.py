@@ -17,7 +17,7 @@ import numpy as np
 from attnlab.backends.contender import Contender
 from attnlab.environment import recalled, remember
 from attnlab.libraries.library import Library, is_there, libraries, open_library, products
-from attnlab.processes import Channel, Failed, Process, serve
+from attnlab.processes import Failed, Process
 from attnlab.race.instruments import Watch
 from attnlab.workload.result import Ceiling
 
@@ -48,7 +48,7 @@ def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling
         if not all(map(is_there, libraries()[library].modules)):
             continue  # a library that is not here sets no ceiling
         environment = Contender(library, library).environment(os.environ)
-        process = Process("attnlab.race.ceilings:serve_measure", environment=environment)
+        process = Process("attnlab.race.ceilings:Child", environment=environment)
         asked: dict[str, Any] = {"name": library, "device": device, "dtype": dtype}
         try:
             rates = dict[str, float] | None
@@ -63,16 +63,12 @@ def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling
     return highest
 
 
-class _Child:
+class Child:
     """What the process of a library holds."""
 
     def of_library(self, name: str, device: str, dtype: str) -> dict[str, float] | None:
+        """See `measure`."""
         return measure(open_library(name, device), dtype)
-
-
-def serve_measure(channel: Channel) -> None:
-    """In that process."""
-    serve(channel, _Child())
 
 
 def measure(library: Library, dtype: str) -> dict[str, float] | None:
