@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.cells import Analysis, Cell
-from attnlab.stats.crossover import find_crossovers, slopes
+from attnlab.stats.crossover import find_crossovers, slope_of
 from attnlab.stats.ranking import Sure, is_second_entry
 from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result
@@ -109,17 +109,16 @@ class Frames:
     @cached_property
     def growth(self) -> pd.DataFrame:
         """A row for each contender and head count with several lengths: the slope of ln(time) against ln(n)."""
+        known = self.results[self.results.seconds.notna()].sort_values("heads", kind="stable")
+        named = ["group", "heads", "contender"]
         rows = (
             {
-                "group": group.name,
-                "contender": name,
-                "heads": heads,
-                "first": one.first,
-                "last": one.last,
+                **dict(zip(named, at, strict=True)),
+                **asdict(one),
                 **_span("slope", one.slope, one.low, one.high),
             }
-            for group in self.analysis.groups
-            for (name, heads), one in slopes(group).items()
+            for at, mine in known.groupby(named, sort=False)
+            if (one := slope_of(dict(zip(mine.n, mine.seconds, strict=True))))
         )
         return _frame(rows, ("group", "contender", "heads", "first", "last", *_ends("slope")))
 

@@ -150,5 +150,5 @@ def show(markdown: str) -> None:
     here = sys.stdout.isatty()
     console = Console(width=None if here else _PIPED, force_terminal=here)
     with console.capture() as capture:
-        console.print(Folded(markdown, inline_code_theme="ansi_dark"))
+        console.print(Folded(markdown, inline_code_theme="ansi_dark", hyperlinks=False))
     print("\n".join(line.rstrip() for line in capture.get().splitlines()))

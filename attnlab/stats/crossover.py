@@ -48,17 +48,6 @@ def slope_of(seconds: Mapping[int, float]) -> Slope | None:
     return Slope(line.slope, line.slope - half, line.slope + half, lengths[0], lengths[-1])
 
 
-def slopes(group: Group) -> dict[tuple[str, int], Slope]:
-    """By contender and head count, where enough lengths were measured."""
-    times: dict[tuple[str, int], dict[int, float]] = {}
-    for (heads, length), cell in sorted(group.cells.items()):
-        for name, result in cell.measured.items():
-            if result.latency is not None:
-                times.setdefault((name, heads), {})[length] = result.latency.median
-    found = {at: slope_of(some) for at, some in times.items()}
-    return {at: one for at, one in found.items() if one is not None}
-
-
 #: how well straight lines place a crossover, in parts of ln(n) between two lengths: for overheads and costs of a pair
 #: that differ up to fiftyfold, with lengths that double, they err by less
 _DOUBT = 0.1
