@@ -29,23 +29,6 @@ def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) 
         np.testing.assert_allclose(reference.lenient.tilt, quotient, atol=1e-7)
 
 
-@pytest.mark.parametrize("feature", FEATURES)
-def test_rows_are_those_of_the_whole(feature: str) -> None:
-    """An output gradient that is 0 elsewhere leaves the same, for less."""
-    rows = [0, 7, 30]
-    problem = drawn("bfloat16", **FEATURES[feature])
-    assert problem.output_gradient is not None
-    cut = np.zeros_like(problem.output_gradient)
-    cut[:, :, rows] = problem.output_gradient[:, :, rows]
-    whole, part = (expect(problem.with_(output_gradient=cut), at) for at in (None, rows))
-    for name in ("output", "query gradient"):
-        for of in (lambda x: x.output, lambda x: x.lenient.rms):
-            np.testing.assert_allclose(of(part[name]), of(whole[name])[:, :, rows], rtol=1e-9, atol=1e-18)
-    assert (np.delete(whole["query gradient"].lenient.rms, rows, axis=2) == 0).all()
-    for name in ("key gradient", "value gradient"):
-        np.testing.assert_allclose(part[name].lenient.rms, whole[name].lenient.rms, rtol=1e-12)
-
-
 #: right ways of rounding, and the classes of output and of gradients that they are of
 KINDS = {
     "float64 inside": ("full precision inside", "full precision inside"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,22 +33,6 @@ def test_drawn_questions_have_every_kind_of_mask_and_every_part_of_the_contract(
     for name in ("array", "bias", "softcap", "sinks", "scale", "value_dim"):
         assert any(one.get(name) for one in found), name
     assert any(one["kv_heads"] < one["heads"] for one in found)
-
-
-def test_a_question_is_told_with_its_whole_condition() -> None:
-    """Dtype, name and every field that is not at its usual value; another draw has other arrays."""
-    asked: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 5, "keys": 9, "head_dim": 8}
-    asked |= {"value_dim": 3, "mask": "causal(top_left)", "bias": "1hqk-", "softcap": 3.0, "sinks": True}
-    question, again = (pose("mine", asked | {"draw": at}, "bfloat16", 0, BACKWARD) for at in (0, 1))
-    assert question is not None and again is not None
-    assert question.text.startswith("gradients in bfloat16, mine (b2 h4/2 n5x9 d8v3 ")
-    for said in ("causal", "bias=1hqk-", "softcap=3", "sinks"):
-        assert said in question.text
-    assert question.inputs.group == 2 and question.inputs.output_shape == (2, 4, 5, 3)
-    assert question.inputs.sinks is not None and question.inputs.softcap == 3.0
-    assert not np.array_equal(again.inputs.query, question.inputs.query)
-    with pytest.raises(ValueError, match="kv_heads must divide"):
-        pose("mine", asked | {"kv_heads": 3}, "float32", 0)
 
 
 def exact(question: Question) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -141,19 +140,6 @@ def test_the_state_of_the_process_is_looked_at_in_every_call(tmp_path: Path) -> 
     finally:
         torch.set_num_threads(threads)
     assert not own()
-
-
-def test_the_arguments_are_those_of_pytorchs_own(tmp_path: Path) -> None:
-    found = attnlab.fastest(raced(tmp_path))
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-    assert tuple(inspect.signature(found).parameters) == names
-    given = (*tensors(), None, 0.0, False, None, False)
-    for count in range(3, 7):
-        rest = dict(zip(names[count:], given[count:], strict=True))
-        assert answered(found, *given[:count], **rest).backend == "torch_eager"
-    for function in (found, found.explain, own_function):
-        with pytest.raises(TypeError):
-            function(*given[:7])
 
 
 def test_a_contender_that_may_not_answer_is_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -77,21 +77,6 @@ def test_backends_and_formats_agree_with_direct_sums(name, dtype, scale, causal)
     assert_agrees(name, q, k, scale, dtype, causal=causal)
 
 
-MASKS: dict[str, dict[str, Any]] = {
-    "bottom_right": {"causal": "bottom_right"},
-    "window": {"causal": True, "window": (5, -1)},
-    "key lengths": {"key_lengths": [3, 40]},
-    "random": {"mask": np.random.default_rng(6).random((2, 1, 24, 40)) < 0.4},
-    "text": {"mask": "prefix(4) & window(6,6)"},
-}
-
-
-@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
-@pytest.mark.parametrize("name", THREE)
-def test_every_mask_is_observed_with_grouped_heads_too(name: str, masks: dict[str, Any]) -> None:
-    assert_agrees(name, normal(2, 4, 24, 16), normal(2, 2, 40, 16), 0.5, **masks)
-
-
 ROWS = np.ones((1, 1, 2, 3))
 
 

@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from every import here, judged
 
 from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
-from attnlab.libraries.library import open_library, required
+from attnlab.libraries.library import open_library
 from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
 from attnlab.workload.workload import Workload
 
@@ -37,19 +36,6 @@ ATTESTED = {
     "executorch": "llama::custom_sdpa",
     "vllm_cpu": "_C::cpu_attention_with_kv_cache",
 }
-
-
-def test_what_is_missing_or_fails_on_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        Unavailable, match=r"no_such_library is not installed; pip install 'attnlab\[extra\]'"
-    ):
-        required("json", "no_such_library", extra="extra")
-    (tmp_path / "half_installed.py").write_text("raise RuntimeError('built for\\nNumPy 1')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        Unavailable, match=r"half_installed fails on import \(RuntimeError: built for NumPy 1\)"
-    ):
-        required("half_installed", extra="extra")
 
 
 @pytest.mark.parametrize("name", [*ATTESTED, "jax_cudnn", *KERNELS])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import judge, sampled_rows
-from attnlab.race.admission import rungs, too_long
 from attnlab.race.answers import Drawn, astray
 from attnlab.race.pages import Form, Pages
 from attnlab.workload.drawing import inputs_of
@@ -87,20 +86,3 @@ def test_arrays_lie_between_pages_of_nan() -> None:
     pages.fill_nan()
     assert np.isnan(other.arrays[0]).all() and np.isnan(other.arrays[1]).all()
     pages.close()
-
-
-def test_smaller_calls_tell_what_would_take_too_long() -> None:
-    """In proportion to the FLOPs, once they are more than overhead; what is declined tells nothing."""
-    large = Workload(
-        heads=8, queries=4096, keys=4096, causal=True, window=(100, 0), key_lengths=(9,), mask="prefix(50)"
-    )
-    steps = [one.flops for one in rungs(large)]
-    assert steps == sorted(set(steps)) and steps[-1] < large.flops
-    plain = Workload(heads=8, queries=4096, keys=4096)
-
-    def by_flops(each: float) -> Any:
-        return lambda rung: 1e-3 + each * rung.flops
-
-    assert too_long(plain, by_flops(1e-11), 1.0) is None
-    assert "the limit is 1.00 s" in (too_long(plain, by_flops(1e-8), 1.0) or "")
-    assert too_long(plain, lambda rung: None, 1.0) is None

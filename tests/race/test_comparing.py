@@ -11,10 +11,8 @@ import pytest
 from process_sets import TINY, compared, latency, measured
 from scripted import REAL
 
-from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.race.compare import compare
-from attnlab.race.instruments import PEAK_MEMORY
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds"}
@@ -74,10 +72,3 @@ def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
         "['not asked']",
         "a workload has no field 'lenght'; did you mean length?",
     ], done.stderr
-
-
-def test_without_its_tracer_memory_is_told_to_be_missing_with_the_mend(monkeypatch) -> None:
-    """In one line."""
-    monkeypatch.setitem(sys.modules, "memray", None)
-    with pytest.raises(Unavailable, match="pip install memray"):
-        PEAK_MEMORY.measure(load("numpy_vectorized").open("cpu"), lambda: None)

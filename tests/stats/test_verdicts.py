@@ -115,21 +115,6 @@ def test_only_rounds_that_both_took_part_in_undisturbed_are_paired() -> None:
     assert nothing.no_interval == "disturbed" and nothing.kind is Kind.UNDECIDED
 
 
-@pytest.mark.parametrize(
-    ("center", "spread", "kind"), [(0.004, 0.012, Kind.EQUIVALENT), (-0.03, 0.03, Kind.FASTER)]
-)
-def test_with_the_visits_that_a_verdict_asks_for_four_comparisons_in_five_are_decided(
-    center: float, spread: float, kind: Kind
-) -> None:
-    """If its mean and its scatter are the true ones; not far fewer, nor far more."""
-    asking = of_figures([center + (spread if index % 2 else -spread) for index in range(6)])
-    needed = asking.visits_needed
-    assert asking.kind is Kind.UNDECIDED and needed is not None and needed > 7
-
-    drawn = np.random.default_rng(needed).normal(center, asking.spread, (200, needed))
-    assert 0.68 < statistics.fmean(of_figures(row.tolist()).kind is kind for row in drawn) < 0.96
-
-
 # -- how often a verdict errs, with all looks of a comparison ------------------------------------------
 
 Array = NDArray[np.float64]
