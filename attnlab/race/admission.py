@@ -57,6 +57,10 @@ class Limits:
                 raise ValueError(f"{one.name} must be {kind}, got {value!r}")
             if value != 0 or one.name not in _MAY_BE_0:
                 within(one.name, value, UTMOST.get(one.name, LARGEST))
+        if self.most_visits < self.visits:
+            raise ValueError(
+                f"most_visits must be at least visits, {self.visits}; got {self.most_visits}: raise it, or lower visits"
+            )
 
 
 #: of the memory that is free, this share may be planned with

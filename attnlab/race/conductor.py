@@ -162,7 +162,7 @@ class Conductor:
         time decides: an interval that is looked at until it pleases is too narrow.
         """
         started, limits, so_far = monotonic(), self.limits, list[Result]()
-        for number in range(max(limits.visits, limits.most_visits)):
+        for number in range(limits.most_visits):
             found = self.visit(workload, names, number=number, once=number == 0)
             yield found
             so_far += found

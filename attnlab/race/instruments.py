@@ -93,15 +93,14 @@ def waited(turn: Mapping[str, float], bracket: float, stolen: float) -> float:
 
 
 def _busy_seconds() -> float:
-    """CPU seconds that this machine's cores have worked: neither idle, nor waiting, nor taken away."""
-    times = psutil.cpu_times()._asdict()
-    idle = ("idle", "iowait", "steal", "guest", "guest_nice")
-    return float(sum(seconds for name, seconds in times.items() if name not in idle))
+    """CPU seconds that programs have computed on this machine: a thread of the kernel is no program."""
+    times = psutil.cpu_times()
+    return float(times.user + getattr(times, "nice", 0.0))
 
 
 def _own_seconds() -> float:
-    """CPU seconds of this process and of its children that have ended, theirs included."""
-    return sum(os.times()[:4])
+    """The same of this process and of its children that have ended, theirs included."""
+    return os.times().user + os.times().children_user
 
 
 def _asleep_seconds() -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
 from attnlab.processes import Failed
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.stats.verdicts import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
@@ -107,6 +109,22 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
     assert found[C].uncounted
     verdicts = verdicts_against(found.values(), A)
     assert (verdicts[B].rounds, verdicts[B].disturbed) == (1, 7) and verdicts[C].no_interval
+
+
+def test_fewer_visits_at_most_than_at_least_are_refused() -> None:
+    with pytest.raises(ValueError, match="most_visits must be at least visits, 3; got 2"):
+        Limits(visits=3, most_visits=2)
+
+
+def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock that runs on while it sleeps gains a minute at every look."""
+    told, sleeps, clock = list[str](), count(step=60.0), time.clock_gettime
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda one: clock(one) + next(sleeps) * (one == time.CLOCK_BOOTTIME)
+    )
+    with conducted({A: Scripted(), B: Scripted()}, on_event=told.append) as conductor:
+        assert conductor.visit(SMALL) == []
+    assert any("suspended" in one for one in told)
 
 
 def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from small_runs import plan
 
@@ -48,3 +51,22 @@ def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no backend is called 'nunpy'"):
         run(plan(contenders=("nunpy",)), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_conductor_that_is_killed_leaves_its_finished_visits_and_no_process(tmp_path: Path) -> None:
+    """Killed while it measures, when one visit is on disk; the run can be read and says that it is not complete."""
+    folder = tmp_path / "run"
+    words = "run --backends numpy_vectorized,numpy_blocked --lengths 8,16 --heads 1 --experiments none --quiet --out"
+    conductor = psutil.Popen([sys.executable, "-m", "attnlab", *words.split(), str(folder)], cwd=tmp_path)
+    try:
+        results = folder / RESULTS
+        while not (results.exists() and results.read_bytes().count(b"\n") > 1):
+            with suppress(psutil.TimeoutExpired):
+                pytest.fail(f"it ended with {conductor.wait(0.05)} before a visit was on disk")
+        family = conductor.children(recursive=True)
+    finally:
+        conductor.kill()
+    assert family and not psutil.wait_procs(family, timeout=60)[1]
+    conductor.wait()
+    left = read_run(folder)
+    assert left.results and not left.complete
