@@ -18,7 +18,7 @@ from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
 from attnlab.judge.inside import Order
-from attnlab.judge.problems import NORMAL, ODD
+from attnlab.judge.problems import NORMAL
 from attnlab.judge.record import Caught, Seat
 from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
@@ -41,8 +41,8 @@ class Exam:
 
     def take(self, seat: Seat) -> int:
         """How many questions were answered. Raises Caught for a wrong answer, and Failed."""
-        for kinds in ([NORMAL], [*ODD, NORMAL]):
-            self._visits.turn(seat, kinds)
+        for kind in (NORMAL, *self._visits.problem.odd):  # here nothing can be declined
+            self._visits.turn(seat, [kind, NORMAL])
         self._visits.turn(seat, [NORMAL], strict=True)
         workload = self._visits.problem.loading.workload
         if workload is None or self._visits.problem.fixed:

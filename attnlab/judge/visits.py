@@ -27,7 +27,7 @@ import numpy as np
 
 from attnlab import system
 from attnlab.judge.inside import Order
-from attnlab.judge.problems import NORMAL, ODD, Array, Problem
+from attnlab.judge.problems import NORMAL, Array, Problem
 from attnlab.judge.record import ROUNDS, Caught, Seat
 from attnlab.judge.sandbox import part
 
@@ -38,6 +38,8 @@ _TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.04, 8, 100, 2**27
 EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
 #: turns of which the shortest tells what an empty call takes
 _TURNS = 9
+#: kinds of inputs in a turn that is not timed
+_ODD = 4
 #: seconds of the calls before the first turn, which are checked and not timed; and for one answer
 _WARM_SECONDS, _ANSWER_SECONDS = 0.1, 20.0
 #: a visit is disturbed in which others waited for a core for this part of the reference's turns
@@ -154,7 +156,7 @@ class Visits:
             for at in random.permutation(len(racing)):
                 seat = racing[at]
                 if place == odd[at]:
-                    seat.attempt(self.turn, seat, [*random.permutation(list(ODD))])
+                    seat.attempt(self.turn, seat, [*random.permutation(self.problem.odd)[:_ODD]])
                 before, started = _others_waited(), perf_counter()
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
                 if seat is seats[0]:
