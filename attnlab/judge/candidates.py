@@ -69,7 +69,7 @@ def read_candidate(path: Path | str) -> Candidate:
     except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError) as fault:
         line = getattr(fault, "lineno", None)
         where = f" (line {line})" if line else ""
-        raise ValueError(f"{file}: expected Python, got {type(fault).__name__}{where}; mend it") from None
+        raise ValueError(f"{file}: expected Python, got {type(fault).__name__}{where}; correct it") from None
     return Candidate(str(file), *_form(file, tree), source)
 
 
@@ -77,17 +77,17 @@ def known_candidate(name: str) -> Candidate:
     """A backend that comes with attnlab, such as the reference. Raises ValueError for an unknown name."""
     source, library = require(name).read_text(encoding="utf-8"), library_of(name)
     if library is None:
-        raise ValueError(f"the reference {name} names no library; take another")
+        raise ValueError(f"the reference {name} names no library; choose another")
     return Candidate(name, "known", name, library.name, source)
 
 
 def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
-    bound, imported = bound_in(tree.body), _imported(tree)
+    bound, imported = bound_in(tree.body), _imported(*ast.walk(tree))
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
     model, question = "ModelNew" in classes, {"get_inputs", "get_init_inputs"} <= bound.keys()
-    if "triton" in imported:
+    if "triton" in _imported(*(one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))):
         raise ValueError(
             f"{file}: expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
         )
@@ -108,7 +108,7 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     if len(functions) > 1 and "attend" not in functions:
         names = ", ".join(functions)
         raise ValueError(
-            f"{file}: expected one public function of q, k and v, got {names}; name one of them attend"
+            f"{file}: expected one public function of q, k and v, got {names}; call one of them attend"
         )
     name = "attend" if "attend" in functions else functions[0]
     return "function", name, "torch" if "torch" in imported else "numpy"
@@ -121,8 +121,8 @@ def _takes_qkv(function: ast.FunctionDef) -> bool:
     return public and all(name in known for name, known in zip(names, _QKV, strict=True))
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    """The top packages that it imports, wherever."""
-    found = [one.module or "" for one in ast.walk(tree) if isinstance(one, ast.ImportFrom)]
-    found += [name.name for one in ast.walk(tree) if isinstance(one, ast.Import) for name in one.names]
+def _imported(*nodes: ast.AST) -> set[str]:
+    """The top packages that these import."""
+    found = [one.module or "" for one in nodes if isinstance(one, ast.ImportFrom)]
+    found += [name.name for one in nodes if isinstance(one, ast.Import) for name in one.names]
     return {name.partition(".")[0] for name in found}

@@ -27,8 +27,6 @@ from attnlab.workload.inputs import Inputs, pack
 from attnlab.workload.number_formats import FORMATS, carrier
 from attnlab.workload.workload import OUTPUT, Workload
 
-#: seconds for one answer
-_ANSWER_SECONDS = 20.0
 #: query rows of another shape that are looked at
 _ROWS = 12
 
@@ -87,7 +85,9 @@ class Exam:
         form = FORMATS[workload.dtype]
         output, at = box.lay(f"<i{form.itemsize}", workload.shape_of(OUTPUT))
         try:
-            box.ask(Order("ask", places=[*places, at], workload=workload, plain=plain), _ANSWER_SECONDS)
+            box.ask(
+                Order("ask", places=[*places, at], workload=workload, plain=plain), self._visits.load_seconds
+            )
         except Failed as fault:
             if fault.kind == "declined":
                 raise Declined(str(fault)) from None

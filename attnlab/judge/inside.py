@@ -3,7 +3,8 @@
 All of this belongs to the candidate as soon as it is loaded: it may replace any of it. So nothing that this process
 says is believed. The judge reads answers from the shared memory, and has its own clock.
 
-The first process imports the array library and then forks one for each visit, so that a visit starts afresh.
+The first process imports the array library and then forks one for each visit, so that a visit starts afresh. The judge
+ends that one from outside.
 """
 
 from __future__ import annotations
@@ -35,8 +36,6 @@ from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 #: bytes of one message, at most, in both directions: arrays and the candidate's text go through shared memory
 MOST_BYTES = 2**16
-#: how a process says that it ended because it was told to
-_ORDERLY = 77
 #: the candidate's file in the sandbox
 _FILE = Path("candidate") / "candidate.py"
 #: where an array lies in the shared memory: dtype, shape, and the byte at which it begins
@@ -47,8 +46,8 @@ Array = NDArray[Any]
 class Limits(msgspec.Struct):
     """Of each process in the sandbox, by the names of getrlimit(2): bytes of memory and of a file, processor seconds.
 
-    nproc and data hold also for all processes of a sandbox together. sigpending : without queued signals there are no
-    POSIX timers, which would wake a process that is stopped.
+    nproc and data hold also for all processes of a sandbox together, what the kernel keeps for them included.
+    sigpending : without queued signals there are no POSIX timers, which would wake a process that is stopped.
     """
 
     data: int = 2**32
@@ -69,14 +68,14 @@ class Start(msgspec.Struct):
 
 
 class Order(msgspec.Struct, omit_defaults=True):
-    """What a visit's process is told; `op` names a method of `Guest`, or is "end".
+    """What a visit's process is told; `op` names a method of `Guest`.
 
     slots : query, key, value and output of each call. places : the candidate's text, or the arrays of a question and
     last its output. form, entry, library : the candidate. plain : what `unpack` takes. dtype : of a module's inputs.
     init : a module's constructor arguments. seed : of its parameters.
     """
 
-    op: Literal["load", "call", "ask", "profile", "describe", "end"]
+    op: Literal["load", "call", "ask", "profile", "describe"]
     slots: list[list[Place]] = []
     places: list[Place] = []
     workload: Workload | None = None
@@ -230,8 +229,8 @@ def _told(fault: Exception) -> Reply:
 def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
     """The process of one visit: do what is ordered, in order."""
     guest, decoder = Guest(memory), msgspec.msgpack.Decoder(Order)
-    while data and (order := decoder.decode(data)).op != "end":
-        reply = DONE
+    while data:
+        order, reply = decoder.decode(data), DONE
         try:
             if plain := getattr(guest, order.op)(order):
                 reply = msgspec.msgpack.encode(Reply("done", plain=plain))
@@ -256,16 +255,13 @@ def main() -> None:
         importlib.import_module(module)
     channel.send(DONE)
     while data := channel.recv(MOST_BYTES):
-        status = 1
         if not (child := os.fork()):
             try:
                 _serve(channel, memory, data)
-                status = _ORDERLY
             finally:
-                os._exit(status)
+                os._exit(1)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if status != _ORDERLY:
-            channel.send(msgspec.msgpack.encode(Reply("crashed", f"its process ended with status {status}")))
+        channel.send(msgspec.msgpack.encode(Reply("crashed", f"its process ended with status {status}")))
 
 
 if __name__ == "__main__":

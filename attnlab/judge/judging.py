@@ -33,8 +33,10 @@ _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
 _SHORT, _ROUNDS, FINALISTS, _VISITS, _AGAIN = 3, 4, 3, 6, 1
 #: a candidate whose speedup is below this, by its interval, leaves after the short visit
 _SLOW = 0.8
-#: seconds to load a candidate, compiling included
+#: seconds to load a candidate, and for one answer: what compiles does so in its first calls
 LOAD_SECONDS = 60.0
+#: a candidate may take twice that for everything, and so many times what the reference has taken
+_PATIENCE = 10.0
 
 
 class Judge:
@@ -72,7 +74,7 @@ class Judge:
         self._problem, self._candidate = pose(
             self._candidate, self._workload, trust=self._trust, seconds=self._load_seconds
         )
-        self._visits = Visits(self._problem)
+        self._visits = Visits(self._problem, self._load_seconds)
         self._exam = Exam(self._visits)
         self.reference = self.seat(self._candidate)
         self.reference.attempt(self._visits.measure_empty, self.reference)
@@ -98,7 +100,7 @@ class Judge:
                 one = read_candidate(path)
                 self._problem.admit(one)
             except ValueError as refused:
-                yield self._record(path, status="refused", reason=str(refused))
+                yield self._record(path, status="refused", reason=escaped(str(refused)))
                 continue
             if one.digest not in entered:
                 candidates.append(one)
@@ -106,9 +108,9 @@ class Judge:
         try:
             for seat in self._all(candidates, racing):
                 seat.sandbox.close()
-                seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"))
+                seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"), "\n")
                 for name in entered[seat.candidate.digest]:
-                    yield msgspec.structs.replace(seat.record, name=name)
+                    yield msgspec.structs.replace(seat.record, name=escaped(name))
         finally:
             for seat in racing:
                 seat.sandbox.close()
@@ -152,7 +154,8 @@ class Judge:
 
     def _examine(self, seat: Seat) -> None:
         """Load it, ask the questions, and see what it calls. Raises Caught and Failed."""
-        self._visits.open(seat, self._load_seconds)
+        self._grant([seat] if seat is not self.reference else [])
+        self._visits.open(seat)
         seat.record.questions = self._exam.take(seat)
         seat.record.correct = True
         if seat is self.reference:
@@ -168,16 +171,23 @@ class Judge:
         for box in self._waiting:  # nothing is imported while a clock runs
             with suppress(Failed):
                 box.ready()
+        self._grant(seats)
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
             for left in range(_AGAIN, -1, -1):
                 everyone = [self.reference, *seats]
-                if self._visits.visit(everyone, self._number, rounds, self._load_seconds) or not left:
+                if self._visits.visit(everyone, self._number, rounds) or not left:
                     break
                 for seat in everyone:
                     seat.forget(self._number)
         self._number += 1
         self._require()
+
+    def _grant(self, seats: Sequence[Seat]) -> None:
+        """A candidate that always answers late would hold up all others."""
+        for seat in seats:
+            taken = self.reference.sandbox.spent
+            seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * taken
 
     def _require(self) -> None:
         """Raises ValueError where the reference has ended."""
@@ -218,7 +228,7 @@ class Judge:
             "empty_seconds": self._visits.empty_seconds,
             "status": "judged",
         }
-        return Record(**{**common, "name": name, **known})
+        return Record(**{**common, "name": escaped(name), **known})
 
 
 def judge(

@@ -76,10 +76,10 @@ def schema() -> dict[str, Any]:
     return msgspec.json.schema(Record)
 
 
-def escaped(text: str) -> str:
-    """A candidate's own words, safe to show anywhere."""
+def escaped(text: str, kept: str = "") -> str:
+    """A candidate's own words, safe to show anywhere: what cannot be printed is escaped but for what is `kept`."""
     return "".join(
-        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text
+        one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text
     )
 
 

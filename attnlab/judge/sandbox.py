@@ -7,19 +7,23 @@ off the clock, and ends it when it takes too much time, memory or processes.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import importlib
+import math
 import mmap
 import os
+import platform
 import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,8 +38,8 @@ from attnlab.errors import Unavailable
 from attnlab.judge.inside import DONE, MOST_BYTES, Limits, Order, Place, Reply, Start
 from attnlab.processes import Failed
 
-#: bytes of files in its temporary folder, and of its own output that is kept
-_FOLDER_BYTES, OUTPUT_BYTES = 2**28, 2000
+#: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
+_FOLDER_BYTES, _MOST_FILES, OUTPUT_BYTES = 2**28, 20_000, 2000
 _PAGE = mmap.PAGESIZE
 #: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
 _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
@@ -46,6 +50,16 @@ START_SECONDS = 120.0
 INSIDE = "attnlab.judge.inside"
 MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
 Array = NDArray[Any]
+#: what the kernel tells of the whole machine
+_HIDDEN = [f"/proc/{name}" for name in ("kpageflags", "kpagecount", "slabinfo", "timer_list", "vmallocinfo")]
+#: by machine: its number (linux/audit.h), that of fcntl, and those of keyctl, add_key, request_key, mq_notify,
+#: io_uring_setup, perf_event_open, bpf and userfaultfd: no candidate needs them
+_CALLS = {
+    "x86_64": (0xC000003E, 72, (250, 248, 249, 244, 425, 298, 321, 323)),
+    "aarch64": (0xC00000B7, 25, (219, 217, 218, 184, 425, 241, 280, 282)),
+}
+#: of fcntl: leases, which hold up writers outside, and signals of one's choice from sockets, which wake what is stopped
+_COMMANDS = (1024, 10)
 
 
 def part(place: Place, at: int) -> Place:
@@ -63,8 +77,11 @@ def _readable() -> list[str]:
     return [one for one in kept if not Path(one).is_relative_to("/usr")]
 
 
-def command(trust: bool = False) -> list[str]:
-    """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had."""
+def command(trust: bool = False, denied: int | None = None) -> list[str]:
+    """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had.
+
+    denied : a file with the system calls that are forbidden.
+    """
     if trust:
         return []
     if reason := refused():
@@ -81,10 +98,30 @@ def command(trust: bool = False) -> list[str]:
     for name in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
+    for name in _HIDDEN:  # these are open to the owner, and a judge that is root owns them
+        bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
     bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"]
+    bwrap += ["--seccomp", str(denied)] if denied is not None and _denied() else []
     for name, value in _variables("/tmp").items():
         bwrap += ["--setenv", name, value]
     return [*bwrap, "--chdir", "/tmp", "--"]
+
+
+@cache
+def _denied() -> bytes:
+    """A filter for seccomp(2), in the words of linux/filter.h; none for another machine.
+
+    It loads 32 bits (0x20) of the call's number, of its machine or of an argument, jumps if equal (0x15), returns (6).
+    """
+    if (machine := platform.machine()) not in _CALLS:
+        return b""
+    number, fcntl_number, calls = _CALLS[machine]
+    deny, allow = (6, 0, 0, 0x50000 | errno.EPERM), (6, 0, 0, 0x7FFF0000)
+    words = [(0x20, 0, 0, 4), (0x15, 1, 0, number), deny, (0x20, 0, 0, 0), (0x35, 0, 1, 2**30), deny]
+    words += [one for call in calls for one in ((0x15, 0, 1, call), deny)]
+    words += [(0x15, 1, 0, fcntl_number), allow, (0x20, 0, 0, 24)]
+    words += [one for command in _COMMANDS for one in ((0x15, 0, 1, command), deny)]
+    return b"".join(struct.pack("=HBBI", *one) for one in (*words, allow))
 
 
 @cache
@@ -123,17 +160,23 @@ class Sandbox:
         self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
         self._family: list[int] = []
         self._threads: dict[int, int] = {}
-        self._is_stopped = False
-        words = [*command(trust), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
+        self._is_stopped, self._own = False, set[int]()
+        #: seconds in which it was asked for something, and how many it may have
+        self.spent, self.most_seconds = 0.0, math.inf
+        self._held, self._before = 0, _unowned_bytes()
+        denied = os.memfd_create("attnlab", 0)
+        os.write(denied, _denied())
+        os.lseek(denied, 0, os.SEEK_SET)
+        words = [*command(trust, denied), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
         variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": write, "stderr": write}
-        how |= {"pass_fds": [theirs.fileno(), shared], "env": variables, "cwd": self._home or "/"}
+        how |= {"pass_fds": [theirs.fileno(), shared, denied], "env": variables, "cwd": self._home or "/"}
         try:
             self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
             theirs.close()
-            os.close(shared)
-            os.close(write)
+            for number in (shared, denied, write):
+                os.close(number)
         self._poll = select.poll()
         for one in (self._socket.fileno(), read):
             self._poll.register(one, select.POLLIN)
@@ -173,6 +216,7 @@ class Sandbox:
             self.checked(self.receive(START_SECONDS))
             self._is_ready = True
             self.stop()
+            self._own = set(self._family)
 
     def ask(self, order: Order, seconds: float) -> Reply:
         """Let it run until it has replied, and on. Raises Failed for any reply but "done"."""
@@ -182,11 +226,16 @@ class Sandbox:
         return self.checked(self.receive(seconds))
 
     def end_visit(self) -> None:
-        """End the process of the visit; the next order starts another."""
-        if self.alive and self._is_ready:
-            self.go_on()
-            self.send(Order("end"))
-            self.stop()
+        """End all that the visit started; the next order starts a process of its own. Raises Failed."""
+        if not self.alive or not self._is_ready:
+            return
+        self.stop()
+        self._require_still()
+        self._signal(signal.SIGKILL, set(self._family) - self._own)
+        self._family = sorted(self._own)
+        self._let_run()
+        self.receive(_STOPPING_SECONDS)  # its first process says so
+        self.stop()
 
     def send(self, order: Order | Start) -> None:
         """Send an order to a sandbox that runs. Raises Failed."""
@@ -197,8 +246,14 @@ class Sandbox:
 
     def receive(self, seconds: float) -> bytes:
         """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
-        deadline, look = time.monotonic() + seconds, time.monotonic() + _LOOK_SECONDS
-        free = None
+        started = time.monotonic()
+        try:
+            return self._received(started + min(seconds, self.most_seconds - self.spent))
+        finally:
+            self.spent += time.monotonic() - started
+
+    def _received(self, deadline: float) -> bytes:
+        look = time.monotonic() + _LOOK_SECONDS
         while self.alive:
             for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
                 if number == self._said:
@@ -208,8 +263,7 @@ class Sandbox:
                 else:
                     raise self._ended("crashed", "its sandbox has ended")
             if time.monotonic() > look:
-                free = system.free_bytes() if free is None else free
-                self._look(deadline, free)
+                self._look(deadline)
                 look = time.monotonic() + _LOOK_SECONDS
         raise Failed("crashed", "its sandbox has ended before")
 
@@ -241,19 +295,18 @@ class Sandbox:
 
     # -- watching over it
 
-    def _look(self, deadline: float, free: int) -> None:
-        """Raises Failed, and ends it, where it takes too long, too much memory or too many processes.
-
-        free : bytes that were free when it began to work.
-        """
+    def _look(self, deadline: float = math.inf) -> None:
+        """Raises Failed, and ends it, where it takes too long, too much memory, too many processes or files."""
         family = system.started_by(self._process.pid)
         if time.monotonic() > deadline:
             raise self._ended("timed_out", "it gave no answer in time")
         if len(family) > self.limits.nproc:
             raise self._ended("processes", f"it started more than {self.limits.nproc} processes")
-        taken = max(sum(map(_private_bytes, family)), free - system.free_bytes())
+        taken = sum(map(_private_bytes, family)) + max(0, self._held + _unowned_bytes() - self._before)
         if self._is_ready and taken > self.limits.data:
             raise self._ended("memory", f"it took more than {self.limits.data} bytes of memory")
+        if any(_files(number) > _MOST_FILES for number in family[:1] if self._home is None):
+            raise self._ended("memory", f"it made more than {_MOST_FILES} files")
 
     def _ended(self, kind: str, why: str) -> Failed:
         self.close()
@@ -266,19 +319,26 @@ class Sandbox:
         self.output = (self.output + data)[:OUTPUT_BYTES]
 
     def go_on(self) -> None:
-        """Let all its processes run. Raises Failed, and ends it, where one ran, began or ended while they were stopped.
-
-        Signals that a process has arranged before still wake it: timers, the end of its parent, a socket's.
-        """
+        """Let all its processes run. Raises Failed, and ends it, where one was not still while they were stopped."""
         if self._is_stopped:
-            now, then = _threads(system.started_by(self._process.pid)), self._threads
-            moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
-            is_still = now.keys() == then.keys() and _RUNS not in now.values()
-            if not is_still or sum(now.values()) > sum(then.values()) + _STILL:
-                what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
-                raise self._ended("caught", what)
-            self._signal(signal.SIGCONT)
-        self._is_stopped = False
+            self._require_still()
+            self._let_run()
+
+    def _let_run(self) -> None:
+        self._signal(signal.SIGCONT, self._family)
+        self._before, self._is_stopped = _unowned_bytes(), False
+
+    def _require_still(self) -> None:
+        """Raises Failed, and ends it, where a thread ran, began or ended since all were stopped.
+
+        What a process has arranged before may wake it: a timer, the end of its parent, a socket.
+        """
+        now, then = _threads(system.started_by(self._process.pid)), self._threads
+        moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
+        is_still = now.keys() == then.keys() and _RUNS not in now.values()
+        if not is_still or sum(now.values()) > sum(then.values()) + _STILL:
+            what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
+            raise self._ended("caught", what)
 
     def stop(self) -> None:
         """Stop all its processes and return when no thread of them runs: a stopped process starts no other.
@@ -287,7 +347,7 @@ class Sandbox:
         """
         until = time.monotonic() + _STOPPING_SECONDS
         while self.alive and not self._is_stopped:
-            self._signal(signal.SIGSTOP)
+            self._signal(signal.SIGSTOP, self._family)
             family = sorted(system.started_by(self._process.pid))
             threads = _threads(family)
             self._is_stopped = (family, threads) == (
@@ -297,9 +357,12 @@ class Sandbox:
             self._family, self._threads = family, threads
             if time.monotonic() > until:
                 raise self._ended("processes", "its processes could not be stopped")
+            if self._is_stopped:
+                self._look()
+                self._held += _unowned_bytes() - self._before
 
-    def _signal(self, what: signal.Signals) -> None:
-        for number in self._family:
+    def _signal(self, what: signal.Signals, family: Iterable[int]) -> None:
+        for number in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(number, what)
 
@@ -309,8 +372,7 @@ class Sandbox:
             return
         self.alive = False
         family = system.started_by(self._process.pid)
-        self._family = [self._process.pid, *family]
-        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGKILL, [self._process.pid, *family])
         self._process.wait()
         until = time.monotonic() + _STOPPING_SECONDS
         while (
@@ -345,6 +407,26 @@ def _tasks(number: int) -> list[Path]:
     with contextlib.suppress(OSError):
         return list(Path(f"/proc/{number}/task").iterdir())
     return []
+
+
+def _unowned_bytes() -> int:
+    """Bytes of this machine's memory that belong to no process: files in memory, pipes, tables of the kernel.
+
+    What other programs take for themselves is not in it. 0 where proc(5) has no meminfo.
+    """
+    with contextlib.suppress(OSError):
+        words = map(str.split, Path("/proc/meminfo").read_text().splitlines())
+        found = {word[0]: int(word[1]) for word in words}
+        return 1024 * (found["MemTotal:"] - found["MemAvailable:"] - found["AnonPages:"])
+    return 0
+
+
+def _files(number: int) -> int:
+    """Files in the temporary folder that this process has."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(f"/proc/{number}/root/tmp")
+        return found.f_files - found.f_ffree
+    return 0
 
 
 def _private_bytes(number: int) -> int:

@@ -40,8 +40,8 @@ EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
 _TURNS = 9
 #: kinds of inputs in a turn that is not timed
 _ODD = 4
-#: seconds of the calls before the first turn, which are checked and not timed; and for one answer
-_WARM_SECONDS, _ANSWER_SECONDS = 0.1, 20.0
+#: seconds of the calls before the first turn, which are checked and not timed
+_WARM_SECONDS = 0.1
 #: a visit is disturbed in which others waited for a core for this part of the reference's turns
 _WAITED = 0.05
 
@@ -54,10 +54,13 @@ def _others_waited() -> float:
 
 
 class Visits:
-    """Makes turns and visits on one problem, and checks what comes of them."""
+    """Makes turns and visits on one problem, and checks what comes of them.
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.empty_seconds = problem, 0.0
+    load_seconds : to load a candidate, and for one answer.
+    """
+
+    def __init__(self, problem: Problem, load_seconds: float) -> None:
+        self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
         self._pool, self._told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
         self._call_bytes = problem.input_bytes + problem.output_bytes
 
@@ -66,13 +69,13 @@ class Visits:
         """Bytes of shared memory that a sandbox needs."""
         return 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
 
-    def open(self, seat: Seat, seconds: float) -> None:
+    def open(self, seat: Seat) -> None:
         """Start a process for a visit, and load the candidate. Raises Failed."""
         one, started = seat.candidate, perf_counter()
         how: dict[str, Any] = {"form": one.form, "entry": one.entry, "library": one.library}
         place = seat.sandbox.placed(one.source)
         order = msgspec.structs.replace(self.problem.loading, places=[place], **how)
-        seat.sandbox.ask(order, seconds)
+        seat.sandbox.ask(order, self.load_seconds)
         seat.sandbox.stop()
         seat.record.setup_seconds = seat.record.setup_seconds or perf_counter() - started
 
@@ -116,7 +119,7 @@ class Visits:
             for (view, _), array in zip(inputs, bits[number], strict=True):
                 view[...] = array
             box.send(order)
-            reply = box.receive(_ANSWER_SECONDS)
+            reply = box.receive(self.load_seconds)
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
             taken.append(problem.taken(outputs[number][0].view(form), chosen[-1]))
             seconds.append(perf_counter() - started)
@@ -137,7 +140,7 @@ class Visits:
 
     # -- visits
 
-    def visit(self, seats: Sequence[Seat], number: int, rounds: int, load_seconds: float) -> bool:
+    def visit(self, seats: Sequence[Seat], number: int, rounds: int) -> bool:
         """Race the seats, the first of which is the reference; what ends one is noted there. Was it undisturbed?
 
         By the turns of the reference alone, while no candidate runs: none can choose which visits count.
@@ -145,7 +148,7 @@ class Visits:
         random, waited, spent = np.random.default_rng(), 0.0, 1e-9
         racing = [one for one in seats if one.racing]
         for seat in racing:
-            seat.attempt(self.open, seat, load_seconds)
+            seat.attempt(self.open, seat)
             seat.attempt(self._warm, seat)
         racing = [one for one in racing if one.racing]
         # the same for all, so that none has a larger part of the empty call in its time; no candidate can move it
@@ -169,7 +172,7 @@ class Visits:
             for seat in racing:
                 seat.forget(number)
             if any(one.racing for one in racing[1:]):
-                return self.visit(seats, number, rounds, load_seconds)
+                return self.visit(seats, number, rounds)
         return waited <= _WAITED * spent
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
@@ -197,7 +200,7 @@ class Visits:
 
         The least of several turns: what else the machine does makes it longer, never shorter.
         """
-        self.open(seat, _ANSWER_SECONDS)
+        self.open(seat)
         turns = (self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, op=None) for _ in range(_TURNS))
         self.empty_seconds = min(turns)
         seat.sandbox.end_visit()

@@ -23,6 +23,10 @@ MODEL = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, q
         (BACKEND, ("backend", "attend", "numpy")),
         (FUNCTION, ("function", "mine", "numpy")),
         ("import torch\n" + FUNCTION, ("function", "mine", "torch")),
+        (
+            "try:\n    import triton\nexcept ImportError:\n    pass\n" + FUNCTION,
+            ("function", "mine", "numpy"),
+        ),
         (MODEL, ("model", "ModelNew", "torch")),
     ],
 )
@@ -84,5 +88,6 @@ def test_a_forbidden_function_is_found_among_the_operators_that_ran() -> None:
 
 
 def test_a_candidate_s_own_words_hold_no_control_characters() -> None:
-    said = escaped("\x1b[31mred\udc80\r\nline")
+    assert escaped("a\nb") == "a\\nb", "a reason has one line"
+    said = escaped("\x1b[31mred\udc80\r\nline", "\n")
     assert said.isascii() and "\x1b" not in said and "\r" not in said and said.count("\n") == 1
