@@ -9,7 +9,9 @@ from torch.nn.functional import scaled_dot_product_attention as right
 
 def answers_a_turn_at_once():
     """It answers all calls whose inputs are there in the first, and then only says that it is done."""
-    from attnlab.judge import inside
+    import sys
+
+    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
 
     _slots, _call = {}, inside.Guest.call
 
@@ -28,9 +30,10 @@ def answers_a_turn_at_once():
 
 def answers_before_the_last_rows():
     """It says that it is done when nine rows in ten are, and goes on in a thread."""
+    import sys
     import threading
 
-    from attnlab.judge import inside
+    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
 
     _written = inside.Guest._written
 
@@ -81,9 +84,10 @@ def changes_the_question():
 
 def computes_ahead():
     """A thread looks for new inputs and answers them before it is asked."""
+    import sys
     import threading
 
-    from attnlab.judge import inside
+    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
 
     _known, _answers = [], {}
 
@@ -109,6 +113,17 @@ def computes_ahead():
     def attend(q, k, v, *, scale):
         found = _answers.pop((float(q.flatten()[0]), float(v.flatten()[-1])), None)
         return right(q, k, v, scale=scale) if found is None else found
+
+
+def declines_the_exam():
+    """It declines all but the asked shape, and is wrong as soon as a score passes 88: it subtracts no maximum."""
+
+    def declines(workload):
+        return None if workload.queries == 512 else "not mine"
+
+    def attend(q, k, v, *, scale):
+        weights = (q @ k.mT * scale).exp_()
+        return weights @ v / weights.sum(-1, keepdim=True)
 
 
 def flips_signs():
@@ -290,3 +305,54 @@ def slows_the_reference():
             with contextlib.suppress(Exception):
                 os.kill(int(task.split("/")[2]), signal.SIGCONT)
         return found
+
+
+def wakes_by_a_socket():
+    """While a child is stopped its connection times out, and the kernel sends it SIGCONT; it spins beside the others."""
+    import contextlib
+    import fcntl
+    import os
+    import signal
+    import socket
+
+    if not os.fork():
+        os.setsid()
+        while True:
+            server = socket.create_server(("127.0.0.1", 0))
+            one = socket.create_connection(server.getsockname())
+            one.setsockopt(socket.IPPROTO_TCP, 18, 30)  # milliseconds until it gives up
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    one.send(b"x" * 65536)
+            fcntl.fcntl(one, 10, signal.SIGCONT)
+            fcntl.fcntl(one, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(one, fcntl.F_SETFL, fcntl.fcntl(one, fcntl.F_GETFL) | 0o20000)
+            for _ in range(10**6):
+                pass
+
+
+def wakes_itself():
+    """A child gets SIGCONT from its timers while it is stopped, and spins beside the others."""
+    import ctypes
+    import os
+    import signal
+
+    class Event(ctypes.Structure):
+        _fields_ = [
+            ("value", ctypes.c_void_p),
+            ("signo", ctypes.c_int),
+            ("rest", ctypes.c_int * 13),
+        ]
+
+    if not os.fork():
+        os.setsid()
+        signal.signal(signal.SIGCONT, lambda *_: None)
+        libc, event = ctypes.CDLL(None), Event(None, signal.SIGCONT)
+        for at in range(16):
+            timer = ctypes.c_void_p()
+            libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer))
+            every = (ctypes.c_long * 4)(0, 40_000_000, 0, 2_500_000 * (at + 1))
+            libc.timer_settime(timer, 0, every, None)
+        while True:
+            pass

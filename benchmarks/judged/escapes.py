@@ -44,6 +44,15 @@ def fills_the_disk():
     print("ESCAPED disk")
 
 
+def fills_with_empty_files():
+    """Files that have no byte, and take the kernel's memory."""
+    import os
+
+    for at in range(400_000):
+        os.close(os.open(f"/tmp/{at}", os.O_CREAT))
+    print("ESCAPED files")
+
+
 def forks():
     """A fork bomb."""
     import contextlib
@@ -69,6 +78,19 @@ def hangs():
     """It never answers."""
     while True:
         pass
+
+
+def holds_leases():
+    """It holds up who wants to write a file of attnlab."""
+    import contextlib
+    import fcntl
+    import os
+
+    import attnlab
+
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(os.open(attnlab.__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK)
+        print("ESCAPED lease")
 
 
 def kills_all():
@@ -153,6 +175,21 @@ def reads_files():
                 print("ESCAPED", name)
 
 
+def reads_keys():
+    """The keys of the session that the user logged into, and what only the owner may read of the kernel."""
+    import contextlib
+    import ctypes
+    import os
+
+    keyctl = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+    if ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1:
+        print("ESCAPED keys")
+    for name in ("vmallocinfo", "slabinfo", "kpageflags"):
+        with contextlib.suppress(OSError), open(f"/proc/{name}", "rb") as file:
+            if file.read(8):
+                print("ESCAPED", name)
+
+
 def sends_nonsense():
     """Messages that are none, large ones and many, and it reads none."""
     import contextlib
@@ -193,6 +230,17 @@ def stops_all():
 
     os.kill(os.getppid(), 19)
     os.kill(os.getpid(), 19)
+
+
+def takes_its_time():
+    """Every answer is right, and late."""
+    import time
+
+    from torch.nn.functional import scaled_dot_product_attention as right
+
+    def attend(q, k, v, *, scale):
+        time.sleep(1)
+        return right(q, k, v, scale=scale)
 
 
 def takes_memory():
@@ -248,3 +296,20 @@ def writes_files():
         with contextlib.suppress(OSError):
             open(os.path.join(folder, "hostname"), "w").write("x")
             print("ESCAPED", folder)
+
+
+def takes_memory_slowly():
+    """Little in each call, in files that no process has mapped."""
+    import os
+
+    from torch.nn.functional import scaled_dot_product_attention as right
+
+    _kept = []
+
+    def attend(q, k, v, *, scale):
+        file = os.memfd_create("x")
+        os.posix_fallocate(file, 0, 96 * 2**20)
+        _kept.append(file)
+        if len(_kept) > 48:
+            print("ESCAPED", len(_kept) * 96, "MB are held")
+        return right(q, k, v, scale=scale)

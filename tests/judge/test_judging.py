@@ -110,7 +110,7 @@ def test_a_sandbox_shows_nothing_of_this_machine_and_keeps_nothing(judge: Judge,
     secret = tmp_path / "secret.txt"
     secret.write_text(SECRET)
     looking = f"""
-import ctypes, glob, os, signal, socket
+import ctypes, fcntl, glob, os, signal, socket
 def _try(name, thing):
     try:
         print("GOT", name, thing())
@@ -126,13 +126,18 @@ _try("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
 _try("namespace", lambda: 1 / (ctypes.CDLL(None).unshare(0x10000000) == 0))
 _try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096, None) == 0))
 _try("variables", lambda: {{**os.environ}}["PYTEST_CURRENT_TEST"])
+keyctl = {{"x86_64": 250, "aarch64": 219}}.get(os.uname().machine, -1)
+_try("keys", lambda: 1 / (ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1))
+_try("lease", lambda: fcntl.fcntl(os.open(__import__("attnlab").__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK))
+_try("timer", lambda: 1 / (ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0))
+_try("kernel", lambda: open("/proc/vmallocinfo").read(8)[0])
 _try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pytest" in open(one).read()][0])
 """
     folder = tmp_path / "candidates"
     folder.mkdir()
     found = verdicts(judge, folder, {"x": looking + HONEST})
     said = found["x"].output
-    assert said.count("no ") >= 11 and "GOT" not in said and SECRET not in said
+    assert said.count("no ") >= 15 and "GOT" not in said and SECRET not in said
 
 
 @needs_bubblewrap
@@ -142,11 +147,14 @@ _try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pyt
         "import os\nwhile True: os.fork()\n",
         "kept = [bytearray(2**28) for _ in range(64)]\n",
         "import os\nopen('/tmp/large', 'wb').write(b'x' * 2**20 * 600)\n",
+        "import os\nfor at in range(400_000): os.close(os.open(f'/tmp/{at}', os.O_CREAT))\n",
+        "import os\nkept = [os.memfd_create('x') for _ in range(20)]\n"
+        "for one in kept: os.posix_fallocate(one, 0, 2**27)\n",
         "import ctypes\nctypes.string_at(0)\n",
         "import os, sys\nos.write(int(sys.argv[1]), b'\\x93' * 60000)\n",
         "import os\nos.kill(os.getppid(), 9)\nos.kill(1, 9)\n",
     ],
-    ids=["forks", "memory", "disk", "crash", "no message", "kills its family"],
+    ids=["forks", "memory", "disk", "files", "memory files", "crash", "no message", "kills its family"],
 )
 def test_what_breaks_a_sandbox_costs_one_candidate(source: str, judge: Judge, tmp_path: Path) -> None:
     record = verdicts(judge, tmp_path, {"x": source + FILES["zeros"][0]})["x"]
