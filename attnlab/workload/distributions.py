@@ -146,8 +146,9 @@ def named(text: str) -> Captured:
     if not layers:
         raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
     if asked.layer not in layers and (asked.layer or len(layers) > 1):
-        held = ", ".join(f"{asked.file}/{one}" for one in sorted(layers) if one) or "one layer, unnamed"
-        raise ValueError(f"{asked.file} holds no {asked.layer!r}; it holds {held}: name one")
+        holds = f"no {asked.layer!r}" if asked.layer else "several layers"
+        known = ", ".join(f"{asked.file}/{one}" for one in sorted(layers) if one) or asked.file
+        raise ValueError(f"{asked.file} holds {holds}; name one of {known}")
     return Captured(asked.file, asked.layer or layers[0], asked.digest or digest)
 
 

@@ -69,7 +69,7 @@ def test_of_several_layers_one_is_named(tmp_path: Path) -> None:
     file = _file(tmp_path, layer10=_inputs(1), layer2=_inputs(2))
     (found,) = workloads({"distribution": f"{file}/layer2", "dtypes": ("bfloat16",)})
     assert (found.distribution.partition("/layer2@")[0], found.dtype) == (file, "bfloat16")
-    with pytest.raises(ValueError, match=r"it holds .*/layer10, .*/layer2: name one"):
+    with pytest.raises(ValueError, match=r"holds several layers; name one of .*/layer10, .*/layer2"):
         _one(file)
 
 
