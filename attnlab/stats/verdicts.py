@@ -46,7 +46,7 @@ _TRIMMED_FROM, _TRIMMED = 7, 0.1
 _LEAST_FREEDOM = 2
 #: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, which counts as so many
 #: sittings: measured in `benchmarks/verdicts`
-BETWEEN, _PRIOR_SITTINGS = 0.02, 8
+BETWEEN, _PRIOR_SITTINGS = 0.03, 8
 #: differences up to this are called equivalent
 MARGIN = 0.01
 #: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
