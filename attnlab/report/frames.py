@@ -152,13 +152,12 @@ class Frames:
 
     @cached_property
     def contenders(self) -> pd.DataFrame:
-        """A row for each contender that was measured: where, its set-up, what ran, and whether its bits repeat."""
+        """A row for each contender that was measured: where, its set-up, and what ran."""
         rows, known = [], mapping(self.run.environment.get("contenders"))
         for name, mine in self.results.groupby("contender", sort=False):
             timed, facts = mine[mine.seconds.notna()], mapping(known.get(str(name)))
             if timed.empty:
                 continue
-            same = [bit for one in self.run.invariance if one.contender == name for bit in one.same.values()]
             pools = facts.get("pools")
             threads = [mapping(one).get("num_threads") for one in pools] if isinstance(pools, list) else []
             versions = mapping(facts.get("versions")).items()
@@ -168,7 +167,6 @@ class Frames:
                     "measured": len(timed),
                     "asked": len(mine),
                     "setup_seconds": timed.setup_seconds.median(),
-                    "same_bits": f"{sum(same)} of {len(same)}" if same else None,
                     "threads": max((one for one in threads if isinstance(one, int)), default=None),
                     "kernels": ", ".join(dict.fromkeys(timed.kernel.dropna())) or None,
                     "versions": ", ".join(f"{one} {number}" for one, number in versions),
@@ -268,7 +266,7 @@ _WINNER = (
     "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
-    "contender", "measured", "asked", "setup_seconds", "same_bits", "threads", "kernels", "versions",
+    "contender", "measured", "asked", "setup_seconds", "threads", "kernels", "versions",
 )  # fmt: skip
 
 

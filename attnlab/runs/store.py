@@ -27,7 +27,7 @@ from attnlab.errors import FieldError, NotStored, Unavailable
 from attnlab.runs.plan import Plan
 from attnlab.stats.cells import Analysis, analyse
 from attnlab.text import one_line
-from attnlab.workload.result import Ceiling, Invariance, Result, merged
+from attnlab.workload.result import Ceiling, Result, merged
 from attnlab.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Record:
     baseline, command : the contender that the others are compared with; what repeats the run.
     started, complete : when it began, in UTC; False for a run that was interrupted.
     account : the seconds that went into each activity.
-    ceilings, invariance : what the machine reached at most; which contenders give the same bits again.
+    ceilings : what the machine reached at most.
     """
 
     format: int = FORMAT
@@ -68,7 +68,6 @@ class Record:
     complete: bool = False
     account: dict[str, float] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
-    invariance: list[Invariance] = field(default_factory=list)
 
 
 @dataclass(kw_only=True)

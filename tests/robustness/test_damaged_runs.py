@@ -10,14 +10,12 @@ from synthetic import synthetic
 
 from attnlab.report import Frames, report_texts
 from attnlab.runs.store import RESULTS, RUN_FILE, read_run
-from attnlab.workload.result import Invariance
 
 
 def test_changed_bytes_are_told_and_hide_nothing_whole(tmp_path: Path) -> None:
     """A changed digit cannot be told: it is shown, or the file is refused in one line."""
     some = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_cudnn")
     run = synthetic(tmp_path, contenders=some, lengths=(64, 128), heads=(1,), rounds=10)
-    run.invariance = [Invariance("torch_sdpa", "float32", 64, 64, {"again": True})]
     run.save()
     good, told = {name: (tmp_path / name).read_bytes() for name in (RUN_FILE, RESULTS)}, set()
     for generator in map(random.Random, range(24)):
