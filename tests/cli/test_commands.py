@@ -74,18 +74,6 @@ def test_of_a_preset_the_middle_one_is_raced_and_the_words_repeat_it() -> None:
         read_workload({}, "llama3-8b")
 
 
-@pytest.mark.parametrize(
-    ("words", "causal", "sinks"),
-    [
-        ("--sinks --causal bottom_right a b", "bottom_right", True),
-        ("--window -1,0 a b --causal", "top_left", False),
-    ],
-)
-def test_a_flag_may_stand_bare_before_an_argument(words: str, causal: str | bool, sinks: bool) -> None:
-    names, workload = understood(words.split())
-    assert names == ("a", "b") and (workload.causal, workload.sinks) == (causal, sinks)
-
-
 def test_a_comparison_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     words = "numpy_vectorized numpy_blocked --length 8 --heads 2 --kv-heads 1 --causal bottom_right"
     more = ("--visits", "1", "--json")

@@ -106,16 +106,6 @@ def test_outside_what_was_measured_pytorch_answers(name: str, tmp_path: Path) ->
     assert found.backend == "torch_sdpa" and said in found.why
 
 
-def test_odd_arrays_are_pytorchs_to_answer_or_refuse(tmp_path: Path) -> None:
-    found, (query, key, value) = attnlab.fastest(raced(tmp_path)), tensors()
-    assert answered(found, query[0], key[0], value[0]).backend == "torch_sdpa"
-    turned = query.transpose(2, 3).contiguous().transpose(2, 3)
-    assert answered(found, turned, key, value).backend == "torch_sdpa"
-    with pytest.raises(RuntimeError):
-        found(query, key[..., :32], value)
-    assert found.explain(query, key[..., :32], value).backend == "torch_sdpa"
-
-
 def test_the_state_of_the_process_is_looked_at_in_every_call(tmp_path: Path) -> None:
     run, arrays = raced(tmp_path), tensors()
     threads = torch.get_num_threads()

@@ -30,10 +30,6 @@ def test_it_is_where_two_known_laws_cross_and_exact_ratios_leave_the_doubt_of_in
     assert found.high / found.low < 1.3
 
 
-def test_no_decided_change_of_places_is_none() -> None:
-    assert crossovers("a", "b", {64: verdict(2.0), 128: verdict(1.0), 256: verdict(1.5)}) == []
-
-
 @pytest.mark.parametrize("power", [1.0, 1.5, 2.0])
 def test_the_slope_is_the_power_of_the_length(power: float) -> None:
     found = slope_of({n: 1e-9 * n**power for n in (64, 128, 256, 512)})

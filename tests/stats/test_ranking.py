@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from process_sets import latency
 
-from attnlab.stats.cells import analyse, grouped, rate
+from attnlab.stats.cells import analyse, grouped
 from attnlab.stats.ranking import Sure, implementation_of, rank, winner
 from attnlab.stats.verdicts import BETWEEN, Sitting, between_sittings, compare, over_sittings, speeds
-from attnlab.workload.result import Ceiling, Measurement, Outcome, Result
+from attnlab.workload.result import Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
@@ -58,16 +57,6 @@ def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_anoth
     assert ran("torch_a", None) != ran("torch_b", None)
     # stored before libraries were: each backend is an implementation of its own
     assert ran("torch_a", library=None) != ran("torch_b", library=None)
-
-
-def test_nothing_above_a_ceiling_is_believed_unless_a_cache_explains_it():
-    ceiling = Ceiling("cpu", "float32", WORKLOAD.flops * 2.0, "x", WORKLOAD.least_bytes * 0.5, "x")
-    # a better kernel than the libraries' product: OpenVINO's attention ran at three times the rate of NumPy's
-    assert rate(WORKLOAD, 0.16, ceiling, cold=False).beyond is None
-    assert rate(WORKLOAD, 0.05, ceiling, cold=False).beyond == "matrix-multiply rate"
-    assert rate(WORKLOAD, 0.4, replace(ceiling, device="cuda"), cold=False).beyond == "matrix-multiply rate"
-    assert rate(WORKLOAD, 1.0, ceiling, cold=False).beyond is None
-    assert rate(WORKLOAD, 1.0, ceiling, cold=True).beyond == "copy bandwidth"
 
 
 def test_a_control_that_differs_widens_the_margin_where_it_was_seen():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.text import MOST, one_line, without_home
+from attnlab.text import MOST, one_line
 
 
 @given(st.text(max_size=2000))
@@ -39,10 +38,3 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
 def test_what_a_terminal_would_act_on_goes(text: str, shown: str) -> None:
     """Colours, titles, links, bells, a turned direction of writing."""
     assert one_line(text) == shown
-
-
-def test_a_home_folder_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody's name; a longer name that begins alike stays."""
-    monkeypatch.setattr(Path, "home", lambda: Path("/home/somebody"))
-    assert without_home("in /home/somebody/x.py and /home/somebody") == "in ~/x.py and ~"
-    assert without_home("/home/somebody2/x") == "/home/somebody2/x"
