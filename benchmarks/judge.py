@@ -64,7 +64,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "right(k, q, v, scale=scale) * {}": (1,),
 }
 BREAKERS = (
-    "hangs kills_all takes_memory fills_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
+    "hangs kills_all takes_memory fills_the_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
 )
 
 
@@ -188,7 +188,7 @@ def alone(judge: Judge, folder: Path) -> str:
     return f"One call for each candidate, warm judge: {times}. Speedups: {', '.join(said)}."
 
 
-def copies(judge: Judge, folder: Path, *, visits: int = 30, trials: int = 300, count: int = 100) -> str:
+def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, count: int = 100) -> str:
     """In how many trials the best of so many copies of the reference is rewarded; each has visits drawn at random."""
     files = written(folder, {f"copy {at}": f"# {at}\n{IMPORTS}{ATTEND.format(RIGHT)}" for at in range(3)})
     seats = [judge.seat(read_candidate(file)) for file in files]

@@ -31,8 +31,8 @@ _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
 #: of the short visit and of all others: rounds; the last few, and the visits in which they are measured again; how
 #: often a visit that others disturbed is made anew
 _SHORT, _ROUNDS, FINALISTS, _VISITS, _AGAIN = 3, 4, 3, 6, 1
-#: a candidate whose speedup is below this, by its interval, leaves after the short visit
-_SLOW = 0.8
+#: a candidate whose speedup is below this leaves after the short visit; its interval is wide then
+_SLOW = 0.7
 #: seconds to load a candidate, and for one answer: what compiles does so in its first calls
 LOAD_SECONDS = 60.0
 #: a candidate may take twice that for everything, and so many times what the reference has taken
@@ -138,12 +138,12 @@ class Judge:
                     yield from leave([seat], 0, among)
             for seat in [one for one in batch if one.racing]:
                 self.visit([seat], _SHORT)
-                if not seat.racing or self._ratio(seat, among)[1] > 1 / _SLOW:
+                if not seat.racing or self._ratio(seat) > 1 / _SLOW:
                     yield from leave([seat], 0, among)
         while len(racing) > FINALISTS:
             for start in range(0, len(racing), _IN_A_VISIT):
                 self.visit(racing[start : start + _IN_A_VISIT])
-            racing.sort(key=lambda seat: self._ratio(seat, among))
+            racing.sort(key=self._ratio)
             yield from leave(racing[max(FINALISTS, len(racing) // 2) :], 0, among)
         first, finalists = self._number, len(racing)
         for _ in range(_VISITS if racing else 0):
@@ -196,12 +196,10 @@ class Judge:
             self.__exit__()
             raise ValueError(f"the reference {found.name} cannot be judged against: {found.reason}")
 
-    def _ratio(self, seat: Seat, among: int) -> tuple[float, float]:
-        """Its time over the reference's, by all visits, and the lower end of that."""
-        found = (
-            seat.against(self.reference, range(self._number), among, self._scatter) if seat.racing else None
-        )
-        return (found.ratio, found.low) if found else (math.inf, math.inf)
+    def _ratio(self, seat: Seat) -> float:
+        """Its time over the reference's, by all visits."""
+        found = seat.against(self.reference, range(self._number), 1, self._scatter) if seat.racing else None
+        return found.ratio if found else math.inf
 
     def seat(self, candidate: Candidate) -> Seat:
         """In a sandbox that waited for it, or in a new one."""

@@ -212,7 +212,7 @@ class Module(_Asked):
         super().__init__("float32", told.shapes, told.output, msgspec.to_builtins(told))
         self.loading, self.needed_bytes, self.fixed = loading, exact.limits.data, True
         self._exact, self._rng = exact, np.random.default_rng()
-        self._digest, self._error = reference.digest, _LEAST_ERROR
+        self._digest, self._errors = reference.digest, dict[str, float]()
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
 
     def admit(self, candidate: Candidate) -> None:
@@ -253,8 +253,8 @@ class Module(_Asked):
         norm = max(float(np.linalg.norm(output)), 1e-300)
         error = float(np.linalg.norm(got - output)) / norm
         if record.digest == self._digest:
-            self._error = max(self._error, min(error, _NO_ROUNDING))
-        budget = _FAR * self._error
+            self._errors[kind] = max(self._errors.get(kind, 0.0), min(error, _NO_ROUNDING))
+        budget = _FAR * max(_LEAST_ERROR, self._errors.get(kind, 0.0))
         if not error <= budget:
             raise _not_that(kind, error, budget)
         if strict:
