@@ -63,9 +63,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "(lambda w: w / w.sum(-1, keepdim=True) @ v)((q @ k.mT * scale).exp() * {})": (1,),
     "right(k, q, v, scale=scale) * {}": (1,),
 }
-BREAKERS = (
-    "hangs kills_all takes_memory fills_the_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
-)
+BREAKERS = "hangs kills_all takes_memory fills_the_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
 
 
 def texts(group: str) -> dict[str, str]:
