@@ -35,7 +35,7 @@ _SHORT, _ROUNDS, FINALISTS, _VISITS, _AGAIN = 3, 4, 3, 6, 1
 _SLOW = 0.7
 #: seconds to load a candidate, and for one answer: what compiles does so in its first calls
 LOAD_SECONDS = 60.0
-#: a candidate may take twice that for everything, and so many times what the reference has taken
+#: a candidate may take twice that for everything, and so many times what the reference takes beside it
 _PATIENCE = 10.0
 
 
@@ -80,6 +80,7 @@ class Judge:
         self.reference.attempt(self._visits.measure_empty, self.reference)
         self.reference.attempt(self._examine, self.reference)
         self._require()  # its sandbox is closed by then
+        self._exam_seconds = self.reference.sandbox.spent
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -154,7 +155,8 @@ class Judge:
 
     def _examine(self, seat: Seat) -> None:
         """Load it, ask the questions, and see what it calls. Raises Caught and Failed."""
-        self._grant([seat] if seat is not self.reference else [])
+        if seat is not self.reference:  # one that always answers late would hold up all others
+            seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
         self._visits.open(seat)
         seat.record.questions = self._exam.take(seat)
         seat.record.correct = True
@@ -171,7 +173,7 @@ class Judge:
         for box in self._waiting:  # nothing is imported while a clock runs
             with suppress(Failed):
                 box.ready()
-        self._grant(seats)
+        before = self.reference.sandbox.spent
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
             for left in range(_AGAIN, -1, -1):
@@ -180,14 +182,10 @@ class Judge:
                     break
                 for seat in everyone:
                     seat.forget(self._number)
+        for seat in seats:
+            seat.sandbox.most_seconds += _PATIENCE * (self.reference.sandbox.spent - before)
         self._number += 1
         self._require()
-
-    def _grant(self, seats: Sequence[Seat]) -> None:
-        """A candidate that always answers late would hold up all others."""
-        for seat in seats:
-            taken = self.reference.sandbox.spent
-            seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * taken
 
     def _require(self) -> None:
         """Raises ValueError where the reference has ended."""
