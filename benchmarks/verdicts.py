@@ -28,7 +28,7 @@ HEAD = (
     "contender",
     "calls",
     "pairs of intervals disjoint",
-    "hold the median of all",
+    "hold the median of the others",
 )
 HEAD += ("half-width",)
 
