@@ -151,7 +151,9 @@ def answer(frames: Frames) -> dict[str, Any]:
         for name, one in cell.measured.items()
         if one.latency and len(both := speeds(one.latency)) > 1
     ]
-    least = results[results.behind_low.notna()].groupby("contender", sort=False).behind.min()
+    timed = results[results.seconds.notna()]
+    # where it is the fastest, or has no interval, it is not behind
+    least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
     memory, changes = list(peaks(results, [name] if name else []).itertuples()), frames.crossovers
     return {
         "chosen": chosen,

@@ -134,6 +134,12 @@ def test_slow_contenders_are_named_only_with_an_interval(made: Make) -> None:
     assert found["slow"] == pytest.approx(93, rel=0.05)
 
 
+def test_who_is_fastest_somewhere_is_not_left_out(made: Make) -> None:
+    """However far behind it is at another size."""
+    costs = {"a": FAST, "b": lambda w: FAST(w) * (93 if w.keys > 64 else 0.5)}
+    assert not len(answer(Frames(made(costs=costs, lengths=(64, 128), heads=(1,), visits=5)))["slow"])
+
+
 def test_disturbed_rounds_are_counted_and_warned_of(made: Make) -> None:
     small: dict[str, Any] = {"lengths": (64,), "heads": (1,), "rounds": 30}
     for most, busy in ((27, True), (3, False)):
