@@ -18,11 +18,20 @@ from attnlab.environment import environment
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent
 ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
-#: what runs beside a race: nothing, a busy loop, or copies of an array that no cache holds
+#: what runs beside a race: nothing, a busy loop, copies of an array that no cache holds, or a busy loop that comes and
+#: goes, ten seconds at a time on average
 LOADS = {
     "idle": "",
     "cpu": "while True: pass",
     "memory": "import numpy as np\na = np.ones(2**26)\nwhile True: a.copy()",
+    "sometimes": """
+import random, time
+while True:
+    until = time.monotonic() + random.expovariate(0.1)
+    while time.monotonic() < until:
+        pass
+    time.sleep(random.expovariate(0.1))
+""",
 }
 
 

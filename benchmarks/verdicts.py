@@ -1,85 +1,143 @@
-"""Do verdicts repeat? The same `compare` many times at three sizes: which intervals meet, and which hold the median.
+"""Do verdicts repeat? `attnlab compare` as typed, again and again: four backends, two equal sides, a planted 3 %.
 
-``python benchmarks verdicts [repeats] [--beside idle|cpu|memory] [--trials 8] [--out DIR]``, on a machine that does
-nothing else. Every call is appended to DIR/verdicts.jsonl as soon as it is there, and an interrupted benchmark goes on
-where it stopped; DIR/verdicts.md is written whole from that file. A call takes twenty seconds. How often one of two
-identical sides is called slower is measured by ``python benchmarks gate same``.
+``python benchmarks verdicts [repeats] [same] [slower-3] [--trials 8] [--beside idle|cpu|memory|sometimes] [--seconds
+10] [--pause 0] [--python PATH ...] [--condition TEXT] [--out DIR]``, on a machine that does nothing else.
+
+repeats : a trial is one call for each of three shapes, without earlier sittings; about 12 s a call.
+same, slower-3 : a trial is three calls on one question, of which the second and third know the sittings before them;
+the second side is the first again, or waits after each call for 3 % of its time. About 12 s a call.
+
+``--pause`` waits so many seconds between trials. ``--python`` names interpreters whose attnlab is called, by turns: so
+versions are compared. Each trial is kept in DIR/verdicts.jsonl, an interrupted benchmark goes on where it stopped, and
+DIR/verdicts.md is made from that file. ``--condition`` is what the page calls it, and tells one series from another.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from itertools import combinations
+from collections.abc import Iterator
+from itertools import combinations, product
 from typing import Any
 
 import pandas as pd
 from common import HOME, LOADS, Store, command_line, load_beside, publish, table
 
-from attnlab.race.compare import compare
-from attnlab.workload.workload import Workload
+from attnlab.environment import environment
 
-SHAPES = ((4, 1024), (16, 256), (1, 2048))
 NAMES = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
-HEAD = (
-    "condition",
-    "heads",
-    "n",
-    "contender",
-    "calls",
-    "pairs of intervals disjoint",
-    "hold the median of the others",
-)
-HEAD += ("half-width",)
+SHAPES = ((4, 1024), (16, 256), (1, 2048))
+#: about a millisecond a call
+SHORT = (8, 256)
+#: by section the contenders, the shapes as heads and length, and how many calls a question has
+SECTIONS = {
+    "repeats": (NAMES, SHAPES, 1),
+    "same": (("torch_eager", "torch_eager"), [SHORT], 3),
+    "slower-3": (("torch_eager", "torch_eager[slowed=3]"), [SHORT], 3),
+}
+WHERE = ["condition", "machine", "heads", "n", "contender"]
 
 
-def verdicts(workload: Workload) -> list[dict[str, Any]]:
-    """One `attnlab compare`: a row for each verdict."""
-    started = time.monotonic()
-    found = compare(*NAMES, workload=workload, afresh=True)
-    return [
-        {
-            "contender": name,
-            "kind": str(one.kind),
-            "ratio": one.ratio,
-            "low": one.low,
-            "high": one.high if math.isfinite(one.high) else None,
-            "seconds": time.monotonic() - started,
-        }
-        for name, one in found.verdicts.items()
-    ]
+def calls(
+    python: str, names: tuple[str, ...], shape: tuple[int, int], count: int, seconds: float
+) -> list[Any]:
+    """Calls on one question, in an empty cache folder at first: a row for each call and verdict."""
+    options = f"--heads {shape[0]} --length {shape[1]} --seconds {seconds:g} --json".split()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="attnlab-verdicts-") as folder:
+        for number in range(count):
+            started, moment = time.monotonic(), time.strftime("%Y-%m-%d %H:%M", time.gmtime())
+            done = subprocess.run(
+                [python, "-P", "-m", "attnlab", "compare", *names, *options],
+                env={**os.environ, "ATTNLAB_CACHE": folder},
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            spent = round(time.monotonic() - started, 2)
+            for one in json.loads(done.stdout)["contenders"][1:]:
+                span = {"ratio": one["ratio"], "low": one["ratio_low"], "high": one["ratio_high"]}
+                known = {"call": number, "moment": moment, "seconds": spent, "kind": one["verdict"]}
+                rows.append({**known, "contender": one["name"], **span})
+    return rows
 
 
 def repeated(some: pd.DataFrame) -> tuple[object, ...]:
     """How the intervals of calls on one question lie to each other; the median is that of the other calls."""
-    spans = [one for one in zip(some.low, some.high, strict=True) if one[0] > 0 and pd.notna(one[1])]
+    told = some.dropna(subset=["ratio", "low", "high"])
+    spans, logs = list(zip(told.low, told.high, strict=True)), told.ratio.map(math.log)
     pairs = list(combinations(spans, 2))
     disjoint = sum(one[1] < other[0] or other[1] < one[0] for one, other in pairs)
-    logs = some.ratio.map(math.log)
-    half = pd.Series([math.sqrt(high / low) - 1 for low, high in spans]).median()
     others = [math.exp(logs.drop(at).median()) for at in logs.index]
-    holding = sum(low <= one <= high for (low, high), one in zip(spans, others, strict=False))
-    return len(some), f"{disjoint} of {len(pairs)}", f"{holding} of {len(spans)}", f"{half:.1%}"
+    holding = sum(low <= one <= high for (low, high), one in zip(spans, others, strict=True))
+    held = f"{holding} of {len(spans)}"
+    return len(some), f"{disjoint} of {len(pairs)}", held, half_width(told), f"{some.seconds.median():.0f}"
+
+
+def found(some: pd.DataFrame) -> tuple[object, ...]:
+    """What the calls on many questions of one kind said, and after the last call of each."""
+    last = some.drop_duplicates("trial", keep="last")
+    ever = some[some.kind == "slower"].trial.nunique()
+    kinds = (f"{(ones.kind == kind).sum()}" for ones in (some, last) for kind in ("slower", "faster"))
+    middle = f"{last.ratio.median():.3f}"
+    return last.trial.size, some.trial.size, *kinds, ever, middle, half_width(last.dropna(subset="low"))
+
+
+def half_width(some: pd.DataFrame) -> str:
+    """The median of the intervals' half-widths."""
+    return f"{((some.high / some.low) ** 0.5 - 1).median():.1%}"
+
+
+def told(rows: pd.DataFrame) -> Iterator[str]:
+    """The tables of all that is stored."""
+    rows = rows.assign(day=rows.moment.str[:10])
+    if len(some := rows[rows.section == "repeats"]):
+        yield f"## The same command many times\n\n{', '.join(NAMES)}, each call without earlier sittings."
+        head = (*WHERE, "calls", "pairs of intervals disjoint", "hold the median of the others", "half-width")
+        cells = [(*key, *repeated(ones)) for key, ones in some.groupby(WHERE)]
+        yield table((*head, "seconds a call"), cells)
+    if len(some := rows[rows.section != "repeats"]):
+        yield (
+            "## Sittings that add up\n\nThree calls on each question; `same`: two equal sides, `slower-3`: the second "
+            "side waits after each call for 3 % of its time."
+        )
+        head = ("section", *WHERE, "questions", "calls", "calls that say slower", "faster")
+        head += (
+            "third calls that say slower",
+            "faster",
+            "questions ever slower",
+            "ratio after the third call",
+        )
+        cells = [(*key, *found(ones)) for key, ones in some.groupby(["section", *WHERE])]
+        yield table((*head, "half-width"), cells)
 
 
 def main() -> None:
     """Measure and write the page."""
     parser = command_line(__doc__, out=HOME / "verdicts")
-    parser.add_argument("section", nargs="?", choices=["repeats"], default="repeats")
+    parser.add_argument("sections", nargs="*", choices=SECTIONS, default=["repeats"])
     parser.add_argument("--beside", choices=LOADS, default="idle")
     parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=10.0, help="for the visits of a call [10]")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds between trials [0]")
+    parser.add_argument("--python", nargs="*", default=[sys.executable], help="interpreters with an attnlab")
+    parser.add_argument("--condition", help="what the page calls it [--beside]")
     asked = parser.parse_args()
-    store = Store(asked.out / "verdicts.jsonl")
+    store, cpu = Store(asked.out / "verdicts.jsonl"), environment()["cpu"]
+    condition = asked.condition or asked.beside
     with load_beside(asked.beside):
         for trial in range(asked.trials):
-            for heads, n in SHAPES:
-                key = {"section": asked.section, "beside": asked.beside, "names": ", ".join(NAMES)}
-                key |= {"heads": heads, "n": n, "trial": trial}
-                if store.lacks(**key):
-                    moment = time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-                    for row in verdicts(Workload(heads=heads, queries=n, keys=n)):
-                        store.add(**key, moment=moment, **row)
-    by_question = pd.DataFrame(store.rows).groupby(["beside", "heads", "n", "contender"])
-    said = f"The same command many times: {', '.join(NAMES)}."
-    page = table(HEAD, [(*key, *repeated(ones)) for key, ones in by_question])
-    publish("Do verdicts repeat?", "verdicts", said, page, out=asked.out / "verdicts.md")
+            for section, python in product(asked.sections, asked.python):
+                names, shapes, count = SECTIONS[section]
+                series = condition if len(asked.python) == 1 else f"{condition}, {python}"
+                for heads, n in shapes:
+                    key = {"section": section, "condition": series, "machine": cpu, "heads": heads, "n": n}
+                    if store.lacks(**key, trial=trial):
+                        for row in calls(python, names, (heads, n), count, asked.seconds):
+                            store.add(**key, trial=trial, **row)
+            time.sleep(asked.pause if trial + 1 < asked.trials else 0)
+    publish("Do verdicts repeat?", "verdicts", *told(pd.DataFrame(store.rows)), out=asked.out / "verdicts.md")
