@@ -105,7 +105,7 @@ def told(store: Store) -> Iterator[str]:
 def main() -> None:
     """Run the parts asked for and write the page."""
     parser = command_line(__doc__, out=HOME)
-    parser.add_argument("parts", nargs="*", choices=[*COMMITS][1:], default=[*COMMITS][1:])
+    parser.add_argument("parts", nargs="*", choices=[*COMMITS][1:], help="which [all]")
     parser.add_argument("--beside", choices=LOADS, default="idle")
     parser.add_argument("--trials", type=int, default=60)
     asked = parser.parse_args()
@@ -113,7 +113,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, load_beside(asked.beside):
         repository(Path(folder))
         os.chdir(folder)
-        for part in asked.parts:
+        for part in asked.parts or [*COMMITS][1:]:
             gates(store, part, asked.beside, asked.trials)
         os.chdir(HOME)
     publish("Does the gate cry wolf?", "gate", *told(store), out=out)

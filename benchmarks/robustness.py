@@ -231,12 +231,12 @@ def _written(value: Any) -> str:
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page whenever figures come."""
     parser = command_line(__doc__, out=HOME / "robustness.md")
-    parser.add_argument("parts", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument("parts", nargs="*", choices=PARTS, help="which [all]")
     for name, usual in {"kills": 200, "changes": 20_000, "races": 2_000, "workloads": 2_000}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))
-    for part, found in ((name, found) for name in asked.parts for found in PARTS[name](asked)):
+    for part, found in ((name, found) for name in asked.parts or PARTS for found in PARTS[name](asked)):
         figures[part] = {**found, "at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
         STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
         said = "`tests/robustness` holds the same faults as tests. `at` says when and on which processor each was."
