@@ -29,7 +29,7 @@ from attnlab.backends.keywords import given_nothing
 from attnlab.environment import environment
 from attnlab.errors import Unavailable
 from attnlab.runs.store import Run, read_run
-from attnlab.stats.verdicts import Kind, Verdict, verdicts_against
+from attnlab.stats.intervals import Kind, Verdict, verdicts_against
 from attnlab.workload.result import Result
 from attnlab.workload.workload import Workload
 

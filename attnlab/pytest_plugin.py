@@ -43,7 +43,7 @@ from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
-from attnlab.stats.verdicts import verdicts_against
+from attnlab.stats.intervals import verdicts_against
 from attnlab.text import interval_text, ratio_text, seconds_text, split_names, within
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import by_option, choices, read_options, workloads

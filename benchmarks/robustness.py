@@ -33,7 +33,7 @@ from attnlab.environment import environment
 from attnlab.race.admission import Limits
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
-from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.stats.intervals import Kind, verdicts_against
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import DIRECTIONS, STORAGES, Workload

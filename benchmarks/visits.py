@@ -20,7 +20,7 @@ from common import HOME, Store, command_line, publish, table
 from attnlab.backends.contender import parse_all
 from attnlab.environment import environment
 from attnlab.race.conductor import Conductor
-from attnlab.stats.verdicts import compare, quantile
+from attnlab.stats.intervals import compare, quantile
 from attnlab.workload.result import Measurement
 from attnlab.workload.workload import Workload
 

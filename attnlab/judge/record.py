@@ -19,7 +19,7 @@ import msgspec
 from attnlab.judge.candidates import Candidate
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
-from attnlab.stats.verdicts import Verdict, compare, log_ratios
+from attnlab.stats.intervals import Verdict, compare, log_ratios
 from attnlab.workload.result import Measurement
 
 Status = Literal["judged", "wrong", "caught", "failed", "refused"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from attnlab.stats.verdicts import MARGIN
+from attnlab.stats.intervals import MARGIN
 from attnlab.text import LARGEST, bytes_text, seconds_text, within
 from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask

@@ -14,7 +14,7 @@ from attnlab.errors import Unavailable
 from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.race.sittings import Combined, Record
-from attnlab.stats.verdicts import Verdict, verdicts_against
+from attnlab.stats.intervals import Verdict, verdicts_against
 from attnlab.system import hidden
 from attnlab.text import interval_text, one_line, ratio_text, suggestion, within
 from attnlab.workload.grid import choices, workloads

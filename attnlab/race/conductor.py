@@ -27,8 +27,8 @@ from attnlab.race.admission import Limits
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, PEAK_MEMORY, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
+from attnlab.stats.intervals import EARLY_ALPHA, EARLY_MARGIN, verdicts_against
 from attnlab.stats.ranking import entered_once, implementation_of, is_second_entry
-from attnlab.stats.verdicts import EARLY_ALPHA, EARLY_MARGIN, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 from attnlab.workload.workload import Workload
 

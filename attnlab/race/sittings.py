@@ -22,8 +22,8 @@ from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import require
 from attnlab.environment import cache_folder, circumstances
 from attnlab.race.instruments import Notice
+from attnlab.stats.intervals import ALPHA, Sitting, Verdict, between_sittings, over_sittings
 from attnlab.stats.ranking import entered_once
-from attnlab.stats.verdicts import ALPHA, Sitting, Verdict, between_sittings, over_sittings
 from attnlab.text import read_text
 from attnlab.workload.workload import Workload
 

@@ -29,8 +29,8 @@ from attnlab.report.frames import (
 from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
+from attnlab.stats.intervals import speeds
 from attnlab.stats.ranking import Sure
-from attnlab.stats.verdicts import speeds
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 from attnlab.race.compare import Comparison
 from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
-from attnlab.stats.cells import Analysis, Cell
-from attnlab.stats.crossover import find_crossovers, slope_of
+from attnlab.stats.analysis import Analysis, Cell, find_crossovers, slope_of
+from attnlab.stats.intervals import Verdict, pay_off
 from attnlab.stats.ranking import Sure, is_second_entry
-from attnlab.stats.verdicts import Verdict, pay_off
 from attnlab.workload.result import Outcome, Result
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ class Frames:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """What its results say: see `attnlab.stats.cells`."""
+        """What its results say: see `attnlab.stats.analysis`."""
         return self.run.judged()
 
     @cached_property
@@ -86,8 +85,7 @@ class Frames:
                 **_span("n", one.length, one.low, one.high),
             }
             for group in self.analysis.groups
-            for heads, some in find_crossovers(self.analysis, group).items()
-            for one in some
+            for heads, one in find_crossovers(self.analysis, group)
         )
         return _frame(rows, ("group", "heads", "below", "above", *_ends("n")))
 
@@ -258,7 +256,7 @@ _RESULT = (
     "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "kernel",
     "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict", "behind",
     "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
-    "flop_per_byte", "share_of_matmul", "share_of_copy", "limited_by", "score_bytes", "output_bytes",
+    "flop_per_byte", "share_of_matmul", "share_of_copy", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
@@ -340,7 +338,6 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
             "flops": rate.flops,
             "share_of_matmul": rate.compute,
             "share_of_copy": rate.bandwidth,
-            "limited_by": rate.limited_by,
         }
     return row
 

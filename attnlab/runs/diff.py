@@ -3,7 +3,7 @@
 What may be said of it. The rounds of two runs were not interleaved: what the machine did on the one day and not on the
 other is in every ratio of their seconds, and no interval of ours covers that. Such a ratio is shown without an interval
 and without a verdict. Within each run a contender raced the run's baseline round by round, so that the ratio of the two
-has an interval (`attnlab.stats.verdicts`) in which the day cancels. Where the two runs' intervals are disjoint, and
+has an interval (`attnlab.stats.intervals`) in which the day cancels. Where the two runs' intervals are disjoint, and
 further apart than the margin that counts as no difference, that ratio is called changed.
 
 How often is that wrong? The intervals of a run miss in 5 % of workloads at most, shared among all contenders compared
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 from attnlab.environment import CONDITIONS, SOFTWARE, comparable, differing, versions
 from attnlab.runs.store import Run
-from attnlab.stats.cells import Cell
+from attnlab.stats.analysis import Cell
+from attnlab.stats.intervals import Verdict, compare
 from attnlab.stats.ranking import entered_once
-from attnlab.stats.verdicts import Verdict, compare
 from attnlab.workload.result import Outcome
 
 NOT_ASKED = "not asked"

@@ -25,8 +25,8 @@ from attnlab.backends.contender import Contender, huge_pages_refused, parse_all,
 from attnlab.race.admission import Limits
 from attnlab.race.compare import versions_of
 from attnlab.race.conductor import Conductor
+from attnlab.stats.intervals import MARGIN, Kind, verdicts_against
 from attnlab.stats.ranking import is_second_entry
-from attnlab.stats.verdicts import MARGIN, Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 

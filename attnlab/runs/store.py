@@ -25,7 +25,7 @@ import msgspec
 from attnlab.environment import fingerprint
 from attnlab.errors import FieldError, NotStored, Unavailable
 from attnlab.runs.plan import Plan
-from attnlab.stats.cells import Analysis, analyse
+from attnlab.stats.analysis import Analysis, analyse
 from attnlab.text import one_line
 from attnlab.workload.result import Ceiling, Result, merged
 from attnlab.workload.workload import Workload
@@ -104,7 +104,7 @@ class Run(Record):
         ]
 
     def judged(self) -> Analysis:
-        """What its results say: see `attnlab.stats.cells.analyse`."""
+        """What its results say: see `attnlab.stats.analysis.analyse`."""
         return analyse(
             self.results,
             baseline=self.baseline,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
-from attnlab.stats.verdicts import MARGIN, Kind, Verdict, latencies, verdicts_against
+from attnlab.stats.intervals import MARGIN, Kind, Verdict, latencies, verdicts_against
 from attnlab.workload.result import Result
 from attnlab.workload.workload import Workload
 
@@ -41,13 +41,12 @@ def implementation_of(result: Result) -> str:
 
     Two backends of one library that report the same fused attention kernel are one implementation under two names;
     sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel with other
-    threads is another choice to a user. Around one kernel two backends may make different blocks, and send different
-    parts between the ranks of a library ``..._ranks``, so that these are told apart by backend alone.
+    threads is another choice to a user. Around one kernel two backends may make different blocks, so that these are
+    told apart by backend alone.
     """
     settings = entered_once(result.contender).partition("[")[2]
     fused = result.kernel is not None and "attention" in result.kernel and result.workload.d_model is None
-    alone = result.library is not None and not result.library.endswith("_ranks")
-    ran = f"{result.library}:{result.kernel}" if fused and alone else result.backend
+    ran = f"{result.library}:{result.kernel}" if fused and result.library else result.backend
     return f"{ran}[{settings}" if settings else ran
 
 

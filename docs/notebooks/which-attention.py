@@ -60,7 +60,7 @@ axes.legend()
 # How sure is that? Each visit gives one ratio of times, and the interval is taken over the visits:
 
 # %%
-from attnlab.stats.verdicts import verdicts_against
+from attnlab.stats.intervals import verdicts_against
 
 for length in (64, 256, 1024):
     answers = [one for one in run.results if one.workload.queries == length]

@@ -13,7 +13,7 @@ from scripted import SMALL
 
 from attnlab.backends.contender import parse_all
 from attnlab.race.sittings import FILE, Combined, Record
-from attnlab.stats.verdicts import verdicts_against
+from attnlab.stats.intervals import verdicts_against
 
 PAIR = parse_all(["numpy_vectorized", "numpy_blocked"])
 

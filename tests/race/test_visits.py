@@ -15,7 +15,7 @@ from attnlab.processes import Failed
 from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import INSTRUMENTS
-from attnlab.stats.verdicts import Kind, verdicts_against
+from attnlab.stats.intervals import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 
 A, B, C = "numpy_vectorized", "numpy_blocked", "naive_loop"

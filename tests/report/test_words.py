@@ -11,7 +11,7 @@ import pytest
 from attnlab.race.compare import Comparison
 from attnlab.report import comparison_text
 from attnlab.runs.store import Run
-from attnlab.stats.verdicts import verdicts_against
+from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Outcome, Result
 
 Make = Callable[..., Run]

@@ -15,7 +15,7 @@ from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
 from attnlab.runs import gate as regression
 from attnlab.runs.gate import STATUS, Gate, Kinds, Line, Margins, agreed, judged
-from attnlab.stats.verdicts import MARGIN
+from attnlab.stats.intervals import MARGIN
 from attnlab.workload.result import Measurement, Outcome, Result
 
 BASE, HEAD = ("threads", "1"), ("threads", "2")

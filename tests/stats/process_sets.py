@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attnlab.race.compare import Comparison
-from attnlab.stats.verdicts import verdicts_against
+from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from attnlab.stats.crossover import crossovers, slope_of
-from attnlab.stats.verdicts import Kind, Verdict
+from attnlab.stats.analysis import crossovers, slope_of
+from attnlab.stats.intervals import Kind, Verdict
 
 
 def verdict(ratio: float, spread: float = 1.05) -> Verdict:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from process_sets import latency
 
-from attnlab.stats.cells import analyse, grouped
+from attnlab.stats.analysis import analyse, grouped
+from attnlab.stats.intervals import BETWEEN, Sitting, between_sittings, compare, over_sittings, speeds
 from attnlab.stats.ranking import Sure, implementation_of, rank, winner
-from attnlab.stats.verdicts import BETWEEN, Sitting, between_sittings, compare, over_sittings, speeds
 from attnlab.workload.result import Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from process_sets import ROUNDS, in_sets, latency, measured
 
-from attnlab.stats.verdicts import (
+from attnlab.stats.intervals import (
     ALPHA,
     EARLY_ALPHA,
     EARLY_MARGIN,

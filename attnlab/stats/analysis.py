@@ -1,4 +1,4 @@
-"""The results of a run as cells, one for each workload: which measurements to believe, and what is first.
+"""The results of a run, judged: which measurements to believe, what is first where, what changes with length.
 
 Report, page and terminal read these values; nothing else turns results into winners. Workloads stand in groups that
 differ in heads and length only; a group is named by what tells it from the others.
@@ -6,12 +6,14 @@ differ in heads and length only; a group is named by what tells it from the othe
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from attnlab.stats.intervals import ALPHA, MARGIN, Kind, Verdict, latencies, quantile
 from attnlab.stats.ranking import (
     Control,
     Ranking,
@@ -19,12 +21,12 @@ from attnlab.stats.ranking import (
     Sure,
     Winner,
     controls,
+    decidable,
     entered_once,
     is_second_entry,
     rank,
     winner,
 )
-from attnlab.stats.verdicts import MARGIN, latencies
 from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Ceiling, Outcome, Result
 from attnlab.workload.workload import Workload, in_label, spoken
@@ -132,16 +134,6 @@ class Rate:
     compute: float
     bandwidth: float
     beyond: str | None = None
-
-    @property
-    def limited_by(self) -> str:
-        """The ceiling that explains at least half of the time; "overhead" where neither does.
-
-        Overhead is everything else: dispatch, softmax, and the traffic of intermediate arrays.
-        """
-        if max(self.compute, self.bandwidth) < 0.5:
-            return "overhead"
-        return "compute" if self.compute >= self.bandwidth else "bandwidth"
 
 
 def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) -> Rate:
@@ -303,3 +295,118 @@ def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
         for name, one in measured.items()
         if not any(lower(other, formats[name]) for other in formats.values())
     }
+
+
+# -- how a contender's time grows with length --------------------------------------------------------
+#
+# The slope of ln(time) against ln(length), with its interval. A slope of 2 is quadratic growth. Where a constant cost
+# or a cache bends the line, the interval is wide: it comes from how far the measured lengths lie from the line.
+
+#: two points determine a line, and nothing is left to tell how sure it is
+LEAST_LENGTHS = 3
+
+
+@dataclass(frozen=True)
+class Slope:
+    """The slope from length `first` to `last`, with its 95 % interval."""
+
+    slope: float
+    low: float
+    high: float
+    first: int
+    last: int
+
+
+def slope_of(seconds: Mapping[int, float]) -> Slope | None:
+    """Ordinary least squares of ln(seconds) on ln(length); None for fewer than three lengths."""
+    from scipy.stats import linregress
+
+    lengths = sorted(seconds)
+    if len(lengths) < LEAST_LENGTHS:
+        return None
+    line = linregress([math.log(n) for n in lengths], [math.log(seconds[n]) for n in lengths])
+    half = quantile(len(lengths) - 2, ALPHA) * line.stderr
+    return Slope(line.slope, line.slope - half, line.slope + half, lengths[0], lengths[-1])
+
+
+# -- where two contenders change places --------------------------------------------------------------
+#
+# A crossover is the length at which two curves meet. There is none where neither overtakes the other. ln(ratio) is
+# interpolated against ln(n) by straight lines. The curves of the ratio and of both ends of its interval are followed
+# from a length where one contender is decidedly faster to one where the other is. Straight lines place a crossover
+# between two lengths only about: the interval is widened on both sides by `_DOUBT` of the distance between the lengths
+# beside it.
+
+#: how well straight lines place a crossover, in parts of ln(n) between two lengths: for overheads and costs of a pair
+#: that differ up to fiftyfold, with lengths that double, they err by less
+_DOUBT = 0.1
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """Below `length` the contender `below` is faster, above it `above`; [`low`, `high`] is its interval.
+
+    The interval lies between two measured lengths at which the verdicts are decided.
+    """
+
+    below: str
+    above: str
+    length: float
+    low: float
+    high: float
+
+
+def crossovers(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> list[Crossover]:
+    """Where `contender` (whose ratio to `baseline` is given by length, with an interval) and `baseline` change places.
+
+    Only between lengths at which the verdict is decided; an empty list means: none in the range. Where the ratio passes
+    1 several times between two such lengths, the last is taken, and the interval covers all.
+    """
+    decided = [n for n in sorted(verdicts) if verdicts[n].kind in (Kind.FASTER, Kind.SLOWER)]
+    return [
+        _between(baseline, contender, {n: verdicts[n] for n in sorted(verdicts) if left <= n <= right})
+        for left, right in itertools.pairwise(decided)
+        if verdicts[left].kind is not verdicts[right].kind
+    ]
+
+
+def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> Crossover:
+    """The crossover between the first and the last of `verdicts`, by length, which are decided and differ."""
+    lengths, found = list(verdicts), list(verdicts.values())
+    if found[-1].kind is Kind.FASTER:  # the baseline's ratio to the contender rises
+        found, baseline, contender = [one.turned for one in found], contender, baseline
+    length = _zeros(lengths, [one.ratio for one in found])[-1]
+    low, high = (
+        _zeros(lengths, [one.high for one in found])[0],
+        _zeros(lengths, [one.low for one in found])[-1],
+    )
+    beside = max(at for at, n in enumerate(lengths[:-1]) if n <= length)
+    doubt = (lengths[beside + 1] / lengths[beside]) ** _DOUBT
+    low, high = max(min(low, length) / doubt, lengths[0]), min(max(high, length) * doubt, lengths[-1])
+    return Crossover(contender, baseline, length, low, high)
+
+
+def _zeros(lengths: Sequence[int], ratios: Sequence[float]) -> list[float]:
+    """The lengths at which `ratios`, which begin below 1 and end above it, pass 1 upwards."""
+    places = itertools.pairwise(zip(lengths, map(math.log, ratios), strict=True))
+    return [n0 * (n1 / n0) ** (-y0 / (y1 - y0)) for (n0, y0), (n1, y1) in places if y0 <= 0 < y1]
+
+
+def find_crossovers(analysis: Analysis, group: Group) -> Iterator[tuple[int, Crossover]]:
+    """All decided changes of places among those that are first somewhere and the baseline, with the head count.
+
+    Of two names for one kernel the one that stands for it takes part. The error rate of each interval is shared among
+    the pairs, or among the contenders where those are more.
+    """
+    leaders = {name for cell in group.cells.values() for name in cell.won.first} | {analysis.baseline}
+    pairs = list(itertools.combinations([one for one in analysis.names if one in leaders], 2))
+    for heads, (one, other) in itertools.product(sorted({heads for heads, _ in group.cells}), pairs):
+        verdicts = {}
+        for (its_heads, length), cell in group.cells.items():
+            if its_heads == heads and one in cell.measured and other in cell.measured:
+                both = (cell.measured[one], cell.measured[other])
+                shared = max(len(pairs), len(cell.measured) - 1)
+                if verdict := decidable(both, one, cell.margin, shared).get(other):
+                    verdicts[length] = verdict
+        for found in crossovers(one, other, verdicts):
+            yield heads, found
