@@ -25,7 +25,7 @@ import numpy as np
 from common import HOME, REPOSITORY, Store, command_line, load_beside, publish, table
 from peer_tools import PAIRS, TOOLS, Pair, version
 
-from attnlab import figures
+from attnlab import figure_style
 from attnlab.environment import environment
 
 #: kinds of background load
@@ -162,17 +162,22 @@ def row(trials: Sequence[Trial], tool: str) -> tuple[object, ...]:
 
 def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     """``peers.png``: false claims in A/A, and how far ratios are off, by tool and condition."""
-    figure, (left, right) = figures.new_figure(2, width=10.4, height=0.62 * len(tools) + 1.7, sharey=True)
+    figure, (left, right) = figure_style.new_figure(
+        2, width=10.4, height=0.62 * len(tools) + 1.7, sharey=True
+    )
     conditions = [one for one in CONDITIONS if of(trials, condition=one)]
     for number, condition in enumerate(conditions):
-        shift, colour = 0.34 * (number - (len(conditions) - 1) / 2), (figures.BLUE, figures.ORANGE)[number]
+        shift, colour = (
+            0.34 * (number - (len(conditions) - 1) / 2),
+            (figure_style.BLUE, figure_style.ORANGE)[number],
+        )
         for row, tool in enumerate(tools):
             mine, claim = of(trials, tool=tool, condition=condition), RULES[tool]
             claims = [claim(one) != 0 for one in of(mine, truth=1.0)]
             place, share = row + shift, sum(claims) / max(len(claims), 1)
             left.barh(place, share, 0.3, color=colour, label=None if row else CONDITIONS[condition])
             text = f"{sum(claims)} of {len(claims)}" if claims else ""
-            left.text(share + 0.02, place, text, va="center", fontsize=figures.SIZE - 2.5, color=colour)
+            left.text(share + 0.02, place, text, va="center", fontsize=figure_style.SIZE - 2.5, color=colour)
             if off := off_truth(mine):
                 middle, far = (max(1e-5, quantile(off, part)) for part in (0.5, 0.95))
                 right.plot([middle, far], [place, place], color=colour, linewidth=1.6)
@@ -186,10 +191,12 @@ def draw(trials: Sequence[Trial], tools: Sequence[str], folder: Path) -> None:
     ticks = [10.0**power for power in range(-4, 3) if low <= 10.0**power <= high]
     right.set_xticks(ticks, [f"{one * 100:g} %" for one in ticks])
     right.minorticks_off()
-    figures.entitle(left, "A backend against itself: false claims", "share of A/A comparisons")
-    figures.entitle(right, "How far the ratio is off the truth", "median, and line to the 95th percentile")
+    figure_style.entitle(left, "A backend against itself: false claims", "share of A/A comparisons")
+    figure_style.entitle(
+        right, "How far the ratio is off the truth", "median, and line to the 95th percentile"
+    )
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    figures.save(figure, folder / "peers.png")
+    figure_style.save(figure, folder / "peers.png")
 
 
 def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnlab.errors import Declined
 from attnlab.libraries.library import Made, positive_scale
-from attnlab.libraries.torch_operators_library import ExecuTorch
+from attnlab.libraries.torch_library import ExecuTorch
 from attnlab.workload.workload import Workload
 
 ExecuTorch.opened()

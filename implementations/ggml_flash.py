@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Declined
 from attnlab.libraries.library import Made, Recipe, required
-from attnlab.libraries.runtimes_library import run_ggml
+from attnlab.libraries.numpy_and_runtimes_library import run_ggml
 from attnlab.workload.inputs import Alibi
 from attnlab.workload.workload import GIVEN, Workload
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Made, Recipe, required
-from attnlab.libraries.runtimes_library import run_ggml
+from attnlab.libraries.numpy_and_runtimes_library import run_ggml
 from attnlab.workload.workload import Workload
 
 required("ggml", extra="ggml")

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Made, Recipe, positive_scale, required
-from attnlab.libraries.runtimes_library import one_operator, packed, run_onnx, unpacked
+from attnlab.libraries.numpy_and_runtimes_library import one_operator, packed, run_onnx, unpacked
 from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")

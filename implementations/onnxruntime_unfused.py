@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Made, Recipe, required
-from attnlab.libraries.runtimes_library import Node, graph, run_onnx
+from attnlab.libraries.numpy_and_runtimes_library import Node, graph, run_onnx
 from attnlab.workload.workload import Workload
 
 required("onnx", "onnxruntime", extra="onnxruntime")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.libraries.library import Recipe, positive_scale
-from attnlab.libraries.runtimes_library import OpenVino, openvino_lacks, run_openvino
+from attnlab.libraries.numpy_and_runtimes_library import OpenVino, openvino_lacks, run_openvino
 
 ov = OpenVino.opened()
 

@@ -29,12 +29,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from attnlab.libraries.library import Made
-from attnlab.libraries.torch_attention import tensor_of
-from attnlab.libraries.torch_compiled import Compiled, require_compiler
+from attnlab.libraries.torch_attention import Compiled, tensor_of
 from attnlab.workload.mask_kinds import band
 from attnlab.workload.workload import Workload
-
-require_compiler()
 
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"

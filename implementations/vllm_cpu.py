@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from attnlab.libraries.torch_attention import tensor_of
-from attnlab.libraries.torch_operators_library import Vllm, instructions
+from attnlab.libraries.torch_library import Vllm, instructions
 from attnlab.workload.workload import Workload
 
 _OPERATORS = Vllm.opened()

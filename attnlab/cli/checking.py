@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from attnlab import figures, lab
+from attnlab import figure_style, lab
 from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import backends as there
 from attnlab.backends.discovery import require
@@ -183,7 +183,7 @@ def diagnose(
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         (place / "diagnosis.json").write_text(plain + "\n", encoding="utf-8")
-        figures.save(found.figure(), place / "spread.png")
+        figure_style.save(found.figure(), place / "spread.png")
     if as_json:
         click.echo(plain)
         return 0

@@ -57,11 +57,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness import numbers
-from attnlab.correctness.numbers import ONE_MANTISSA, Array, FloatFormat, chain_variance, rounding_variance
 from attnlab.correctness.reference import Rows, at_rows, blocks, finite
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import Array, FloatFormat, float_format
 
+# relative rms error of one rounding to nearest, in u, for a log-uniform mantissa: 1/√(8 ln 2) = .42466
+ROUNDING_RMS = 1 / math.sqrt(8 * math.log(2))
+# the rms of a rounding is u/(m√3) for a mantissa m in [1, 2). Numbers of the same size have similar mantissas, 1 in the
+# worst case: the rms is then larger than the average by this factor
+ONE_MANTISSA = 1 / (3**0.5 * ROUNDING_RMS)
 SOURCES = ("output", "inner", "weights", "scores")
 FULL, WEIGHTS, SCORES = "full precision inside", "weights rounded", "scores rounded"
 CLASSES = {FULL: SOURCES[:2], WEIGHTS: SOURCES[:3], SCORES: SOURCES}
@@ -149,7 +153,12 @@ class ErrorBudget:
         return replace(self, variances=kept, shared={source: self.shared[source] for source in kept})
 
     def classes(self, classes: Mapping[str, Sequence[str]] = CLASSES) -> "dict[str, ErrorBudget]":
-        """The budget of each class, which rounds at its sources only."""
+        """The budget of each class, which rounds at its sources only; the tightest first.
+
+        The classes differ if the inner precision is far above the dtype: in float16 and bfloat16. In float32 and
+        float64 the inner term dominates, and nearly any correct implementation is "full precision inside". For
+        saturated rows the classes meet too, and the tightest one that fits is named.
+        """
         return {name: self.restricted_to(*sources) for name, sources in classes.items()}
 
     def cut(self, at: Any) -> "ErrorBudget":
@@ -196,29 +205,16 @@ def error_budget(
     return found
 
 
-def precision_classes(inputs: Inputs, **options: Any) -> dict[str, ErrorBudget]:
-    """The three budgets of attention in the inputs' dtype, tightest first, from one pass over them.
-
-    options : as for `error_budget`.
-
-    The classes differ if the inner precision is far above the dtype: in float16 and bfloat16. In float32 and float64
-    the inner term dominates, and nearly any correct implementation is "full precision inside". For saturated rows the
-    classes meet too, and the tightest one that fits is named.
-
-    Raises ValueError as `error_budget` does.
-    """
-    return error_budget(inputs, **options).classes()
-
-
 def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: float = 1.25) -> str | None:
     """The first class whose budget covers the error, or None: outside every budget.
 
     relative_error : ‖ô − o‖_F/‖o‖_F, measured. It is covered up to slack × relative × (1 + 3 relative_scatter). The
     scatter matters only for small or saturated calls. Raises ValueError for a negative or non-finite error.
     """
-    error = numbers.real("relative_error", relative_error, least=0.0)
+    if not 0 <= relative_error < math.inf:
+        raise ValueError(f"relative_error must be a finite number of at least 0, got {relative_error!r}")
     for name, budget in budgets.items():
-        if error <= slack * budget.relative * (1 + 3 * budget.relative_scatter):
+        if relative_error <= slack * budget.relative * (1 + 3 * budget.relative_scatter):
             return name
     return None
 
@@ -226,6 +222,30 @@ def classify(relative_error: float, budgets: Mapping[str, ErrorBudget], slack: f
 def energy(x: Array) -> float:
     """The variance of ‖error‖² for independent errors of these variances."""
     return SCATTER * float(np.vdot(x, x))
+
+
+# -- one rounding, and sums of many
+
+
+def rounding_variance(x: Array, form: FloatFormat) -> Array:
+    """Mean square error of one rounding of x to nearest: (c u x)², or τ²/3 where x is subnormal.
+
+    A number below τ is lost as a whole, which is a smaller error than τ²/3.
+    """
+    half = form.smallest_subnormal / 2
+    found = np.asarray((ROUNDING_RMS * form.unit_roundoff * x) ** 2)
+    subnormal = np.abs(x) < form.smallest_normal
+    if subnormal.any():
+        found[subnormal] = np.minimum(half * half / 3, x[subnormal] ** 2)
+    return found
+
+
+def chain_variance(terms: float | Array, squares: Array, total: Array) -> Array:
+    """The variance of a sum by a chain of N additions, in (c u)²: (1 + N/2)Σa² + (N/3)A².
+
+    terms : N. squares : Σa² over the terms. total : A, their sum.
+    """
+    return np.asarray((1 + terms / 2) * squares + terms / 3 * total**2)
 
 
 # -- where an implementation rounds, and what that does to scores and weights
@@ -246,12 +266,13 @@ class Roundings:
 
     def __init__(self, dtype: str, score_roundings: int = 2, any_unfused: bool = False) -> None:
         inner = "float64" if dtype == "float64" else "float32"
-        self.form, self.inner = numbers.float_format(dtype), numbers.float_format(inner)
-        self.score_roundings = numbers.whole("score_roundings", score_roundings, 0)
-        self.any_unfused = any_unfused
+        if score_roundings < 0:
+            raise ValueError(f"score_roundings must be at least 0, got {score_roundings}")
+        self.form, self.inner = float_format(dtype), float_format(inner)
+        self.score_roundings, self.any_unfused = score_roundings, any_unfused
         truths = 2 if dtype == "float64" else 1
-        self.inner_variance = truths * (numbers.ROUNDING_RMS * self.inner.unit_roundoff) ** 2
-        self.stored_variance = (numbers.ROUNDING_RMS * self.form.unit_roundoff) ** 2
+        self.inner_variance = truths * (ROUNDING_RMS * self.inner.unit_roundoff) ** 2
+        self.stored_variance = (ROUNDING_RMS * self.form.unit_roundoff) ** 2
         self.inner_roundoff = truths * self.inner.unit_roundoff
         self.stored_sum_variance = self.stored_variance if any_unfused else 0.0
 

@@ -6,7 +6,7 @@ implementation rounds. No bound is chosen: each follows from the inputs and from
 A multi-head block rounds in its projections, in its core, and in its last projection. Every component of q, k and v is
 a sum of d_model products with a bias added. To first order, with the terms a = x_t w_t of the sum y₀ = Σa and
 y = y₀ + b, it has the variance of a chain of N = d_model additions at the inner unit roundoff
-(`numbers.chain_variance`), and that of storing it:
+(`error_budget.chain_variance`), and that of storing it:
 
     σ² = (c u_i)²[(1 + N/2)Σa² + (N/3)y₀² + y²] + (c u)² max(y₀², y²)
 
@@ -33,11 +33,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import SCORES, ErrorBudget, RoundedRows, Roundings
+from attnlab.correctness.error_budget import (
+    ONE_MANTISSA,
+    SCORES,
+    ErrorBudget,
+    RoundedRows,
+    Roundings,
+    chain_variance,
+    rounding_variance,
+)
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
 from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
 from attnlab.workload.inputs import Block, Inputs
+from attnlab.workload.number_formats import Array
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OF_QUERIES, OUTPUT
 
 #: above this predicted rms error of a score the budget, which is of first order in it, means nothing

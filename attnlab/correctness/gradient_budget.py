@@ -58,10 +58,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import CLASSES, ErrorBudget, RoundedRows, Roundings, ScoreErrors
-from attnlab.correctness.numbers import ONE_MANTISSA, Array, chain_variance, rounding_variance
+from attnlab.correctness.error_budget import (
+    CLASSES,
+    ONE_MANTISSA,
+    ErrorBudget,
+    RoundedRows,
+    Roundings,
+    ScoreErrors,
+    chain_variance,
+    rounding_variance,
+)
 from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import Array
 
 SOURCES = (*forward.SOURCES, "sums")
 SUMS = "partial sums rounded"

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.random import Generator, default_rng
 
 from attnlab.correctness.expected import Expected, expect
-from attnlab.workload.distributions import DISTRIBUTIONS, Array, Distribution, Three
+from attnlab.workload.distributions import DISTRIBUTIONS, Distribution, Three
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Given, Part, Shape
 from attnlab.workload.masks import Mask
-from attnlab.workload.number_formats import DTYPES, round_to
+from attnlab.workload.number_formats import DTYPES, Array, round_to
 from attnlab.workload.workload import GRADIENTS, LOG_SUM, OUTPUT, Workload
 
 #: what is asked about: the output, ln Z, and the gradients of query, key and value

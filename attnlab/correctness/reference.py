@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.correctness.numbers import Array
 from attnlab.workload.inputs import Alibi, Inputs
 from attnlab.workload.mask_kinds import Given, Place
 from attnlab.workload.masks import Mask
+from attnlab.workload.number_formats import Array
 
 #: elements of one (query rows × keys) block of float64; some six such arrays exist at once
 _BLOCK = 1 << 20

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.error_budget import FULL, SCORES, ErrorBudget, classify
 from attnlab.correctness.expected import Expected, expect
-from attnlab.correctness.numbers import Array, float_format
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.number_formats import lower
+from attnlab.workload.number_formats import Array, float_format, lower
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import LOG_SUM, OF_QUERIES, OUTPUT, Workload
 

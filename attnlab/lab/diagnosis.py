@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.figures import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
+from attnlab.figure_style import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
 from attnlab.lab.theory import critical_beta, jacobian_norm_squared, random_energy
 from attnlab.libraries.library import required
 

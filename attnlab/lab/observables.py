@@ -34,11 +34,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
-from attnlab.correctness.numbers import unit_roundoff
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Causal
 from attnlab.workload.masks import Mask
-from attnlab.workload.number_formats import round_to
+from attnlab.workload.number_formats import float_format, round_to
 from attnlab.workload.workload import OUTPUT, Workload
 
 Array = NDArray[np.float64]
@@ -147,7 +146,8 @@ def observe(
     keys = k.shape[2]
     # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
     # below ln(n)/u, inside the range of every format
-    bound, room = abs(scale) * _longest(q) * _longest(k), (1 + math.log(keys)) / unit_roundoff(number_format)
+    bound = abs(scale) * _longest(q) * _longest(k)
+    room = (1 + math.log(keys)) / float_format(number_format).unit_roundoff
     colder = max(0, math.ceil(math.log2(room / bound))) if bound else 0
     winner = _finite("the output", attend(q, k, k, scale=factor * 2.0**colder, **plain))
     largest = factor * _row_dots(q, winner)

@@ -7,33 +7,78 @@ The score is s = scale · Σ_c q_c k_c over d components that are independent, a
 """
 
 import math
+import operator
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attnlab.correctness.error_budget import ErrorBudget, classify, error_budget, precision_classes
+from attnlab.correctness.error_budget import ROUNDING_RMS, ErrorBudget, classify, error_budget
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
-from attnlab.correctness.numbers import (
-    ROUNDING_RMS,
-    Array,
-    finite_array,
-    float_format,
-    overflow_threshold,
-    probability_rows,
-    real,
-    underflow_threshold,
-    unit_roundoff,
-    whole,
-)
+from attnlab.workload.number_formats import Array, float_format, overflow_threshold, underflow_threshold
 
 __all__ = ["GRADIENT_CLASSES", "ROUNDING_RMS", "DotProductMoments", "ErrorBudget", "RandomEnergy"]
 __all__ += ["attention_under_random_inputs", "classify", "critical_beta", "dot_product_moments"]
 __all__ += ["error_budget", "float_format", "gradient_budgets", "initial_logit_variance"]
 __all__ += ["jacobian_norm_squared", "largest_possible_weight", "output_response", "overflow_threshold"]
-__all__ += ["precision_classes", "random_energy", "required_gap", "underflow_threshold", "unit_roundoff"]
+__all__ += ["random_energy", "required_gap", "underflow_threshold"]
+
+
+# -- numbers outside the domain of a formula are refused in one line, before any arithmetic
+
+
+def whole(name: str, number: SupportsIndex, least: int) -> int:
+    """`number` as an int that is at least `least`; a bool or a fraction is refused."""
+    try:
+        found = None if isinstance(number, bool | np.bool_) else operator.index(number)
+    except TypeError:
+        found = None
+    if found is None or found < least:
+        raise ValueError(f"{name} must be a whole number >= {least}, got {number!r}")
+    return found
+
+
+def real(name: str, number: float, *, least: float = -math.inf, above: float = -math.inf) -> float:
+    """`number` as a finite float with `number >= least` and `number > above`."""
+    try:
+        found = float(number)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, got {number!r}")
+    if found < least:
+        raise ValueError(f"{name} must be >= {least:g}, got {found:g}")
+    if found <= above:
+        raise ValueError(f"{name} must be > {above:g}, got {found:g}")
+    return found
+
+
+def finite_array(name: str, values: ArrayLike, least_ndim: int = 0) -> Array:
+    """`values` as a float64 array without NaN or infinity and with at least `least_ndim` axes."""
+    found = np.asarray(values, dtype=np.float64)
+    if found.ndim < least_ndim:
+        raise ValueError(f"{name} must have at least {least_ndim} axes, got shape {found.shape}")
+    if found.size == 0:
+        raise ValueError(f"{name} must not be empty, got shape {found.shape}")
+    if not np.isfinite(found).all():
+        raise ValueError(f"{name} must be finite, got a NaN or an infinity")
+    return found
+
+
+def probability_rows(name: str, weights: ArrayLike, tolerance: float = 0.05) -> Array:
+    """`weights` as float64 rows that are non-negative and sum to 1 within `tolerance`.
+
+    The tolerance is wide because rows rounded to bfloat16 are legitimate input.
+    """
+    found = finite_array(name, weights, 1)
+    if (found < 0).any():
+        raise ValueError(f"{name} must be >= 0, got {found.min():g}")
+    off = float(np.abs(found.sum(axis=-1) - 1).max())
+    if off > tolerance:
+        raise ValueError(f"{name} must sum to 1 along the last axis, got a row off by {off:.3g}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Array libraries: one class each, in the files ``*_library.py``.
 
-``library.py``: what attnlab asks of a library. ``torch_attention.py``: what backends on PyTorch share.
-``torch_compiled.py``: torch.compile. ``runtimes_library.py``: ONNX Runtime, OpenVINO, ggml.
-``torch_operators_library.py``: ExecuTorch, vLLM.
+``library.py``: what attnlab asks of a library. ``torch_library.py``: PyTorch, Keras, ExecuTorch, vLLM.
+``numpy_and_runtimes_library.py``: NumPy, Numba, ONNX Runtime, OpenVINO, ggml. ``jax_and_mlx_library.py``: JAX, MLX.
+``torch_attention.py``: what backends on PyTorch share, torch.compile among it.
 """

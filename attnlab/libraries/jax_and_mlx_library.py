@@ -251,9 +251,6 @@ class Mlx(Library):
         """Whether they are one object: MLX does not tell where an array lies, and never writes into one in use."""
         return one is other
 
-    def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        raise Declined(self.no_backward_alone)
-
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         def call() -> Any:
             (output,), gradients = self.module.vjp(

@@ -167,7 +167,7 @@ class Library(ABC):
 
         No call adds to the gradients of another. Raises Declined as `training_call` does.
         """
-        raise Declined(Refusal("direction", self.without_gradients or ""))
+        raise Declined(Refusal("direction", self.without_gradients or self.no_backward_alone or ""))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         """A call that returns ``attend(*arrays)`` and the gradients of `arrays`; None for one that did not arrive.

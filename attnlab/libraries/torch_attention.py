@@ -1,4 +1,4 @@
-"""What backends on PyTorch share: the formula written out, a kernel that is forced, and CUDA kernels of other packages.
+"""What backends on PyTorch share: the formula written out, a forced kernel, CUDA kernels of others, torch.compile.
 
 `attend` is matmul, softmax, matmul: for backends that run it as it is, or compiled.
 
@@ -10,13 +10,21 @@ this class. Both times are on the clock. To leave the state set between calls wo
 
 `Limits`, `Sides` and `refusal` are for packages with CUDA kernels: what they take, their band masks, and a trial on the
 device. These kernels know only bands along the bottom-right diagonal of the score matrix.
+
+`Compiled` compiles a function once for each kind of call: not again on the clock, and it never runs uncompiled.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
+import os
+import shutil
+import sysconfig
+import types
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,6 +32,7 @@ import torch.backends.cuda
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attnlab.errors import Unavailable
 from attnlab.libraries.library import positive_scale
 from attnlab.text import one_line
 from attnlab.workload.mask_kinds import Causal, band
@@ -41,6 +50,10 @@ HALVES = ("float16", "bfloat16")
 _TRIAL = (2, 16, 16)
 #: the keywords of `attend` for a band
 KEYWORDS = ("causal", "causal_bottom_right", "window", "window_bottom_right")
+#: with at least this many scores in a head a call is compiled for its own shapes, else once for many shapes
+OWN_SHAPES = 2**16
+#: what holds the settings of the compiler, loaded only where something is compiled
+_SETTINGS = ("torch._dynamo.config", "torch._inductor.config", "torch.fx.experimental._config")
 
 
 def attend(
@@ -345,3 +358,100 @@ class Sides(NamedTuple):
     def of_flags(cls, workload: Workload, flags: Mapping[str, Any] | None) -> Sides | None:
         """The band of the mask of `workload`, given by these flags; None also if there are no flags: it is no band."""
         return None if flags is None else cls.of(workload.queries, workload.keys, **flags)
+
+
+# -- torch.compile ---------------------------------------------------------------------------------------
+
+
+class Compiled:
+    """`function`, compiled when a kind of call is first made. The result stays for the life of the process.
+
+    torch.compile stores all compiled versions with the code of the function, searches them at every call, and after
+    eight kinds of arguments silently runs the function uncompiled. Here each kind of call has its own copy of the code,
+    and a function that cannot be compiled as a whole raises.
+
+    Raises Unavailable if torch.compile cannot build its code: Inductor's loops for the CPU are C++.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        compiler, headers = os.environ.get("CXX") or "g++", Path(sysconfig.get_path("include"))
+        if shutil.which(compiler) is None:
+            raise Unavailable(
+                f"torch.compile needs a C++ compiler, and {compiler} is not there; install g++, or set CXX"
+            )
+        if not (headers / "Python.h").exists():
+            raise Unavailable(
+                f"torch.compile needs Python's headers, and {headers} has none; install python3-dev"
+            )
+        assert isinstance(function, types.FunctionType), "what is compiled has code"
+        self._function = function
+        self._found: dict[Hashable, Callable[..., Any]] = {}
+        self._tracing, self._compiling, self._shapes = map(importlib.import_module, _SETTINGS)
+
+    def __call__(
+        self,
+        asked: tuple[Hashable, ...],
+        arrays: tuple[Any, ...],
+        arguments: tuple[Any, ...],
+        own: bool = False,
+        **options: Any,
+    ) -> Any:
+        """``function(*arguments, **options)``.
+
+        asked : the numbers and flags among the arguments that decide the code; fractions are compiled in. arrays : the
+        tensors among the arguments, query and key first, or None. own : compile for these shapes even if they are
+        small. If shapes are left open, whole numbers in `asked` are left open too.
+        """
+        own = own or arrays[0].shape[2] * arrays[1].shape[2] >= OWN_SHAPES
+        # torch.compile compiles 0 and 1 in; other whole numbers are left open
+        opened = ["whole number" if type(one) is int and one not in (0, 1) else one for one in asked]
+        kind = (
+            asked if own else tuple(opened),
+            torch.get_num_threads(),
+            torch.is_grad_enabled(),
+            *[None if one is None else _deciding(one, own) for one in arrays],
+        )
+        found = self._found.get(kind)
+        if found is not None:
+            return found(*arguments, **options)
+        compiled = torch.compile(_copied(self._function), fullgraph=True, dynamic=not own)
+        with (
+            # PyTorch imports parts of its own now that warn of deprecation
+            warnings.catch_warnings(action="ignore"),
+            # a scale is compiled in: as an input it would keep Inductor from recognising attention
+            self._tracing.patch(specialize_float=True),
+            # no pool of processes that would stay during the measurement
+            self._compiling.patch(compile_threads=1),
+            # two lengths that happen to be equal are two lengths
+            self._shapes.patch(use_duck_shape=False),
+        ):
+            output = compiled(*arguments, **options)
+        self._found[kind] = compiled
+        return output
+
+
+def _deciding(array: Tensor, own: bool) -> Hashable:
+    """The properties of an array that decide the code: its sizes, or, if they are left open, which of them are 1."""
+    shape, strides = tuple(array.shape), array.stride()
+    if own:
+        return array.dtype, array.requires_grad, shape, strides
+    return (
+        array.dtype,
+        array.requires_grad,
+        array.is_contiguous(),
+        tuple(one == 1 for one in shape),
+        tuple(min(one, 2) for one in strides),
+    )
+
+
+def _copied(function: types.FunctionType) -> types.FunctionType:
+    """The same function with code of its own."""
+    copied = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnlab import figures, lab
+from attnlab import figure_style, lab
 from attnlab.errors import NotStored
 from attnlab.race.compare import Comparison
 from attnlab.report import run_figures
@@ -78,7 +78,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
             old.unlink()
         pictures = []
         for name, one in run_figures.draw(frames).items():
-            figures.save(one.figure, place / FIGURES / f"{name}.png")
+            figure_style.save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
         findings: Sequence[Any] = ()

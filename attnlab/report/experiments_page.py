@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from attnlab import figures, lab
+from attnlab import figure_style, lab
 from attnlab.correctness.support import BASE, FAULT, YES, Support
 from attnlab.report.render import fill
 
@@ -33,7 +33,7 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
         for at, chart in enumerate(known.charts if known else ()):
             if figure := draw(chart, one.rows):
                 link = f"{FIGURES}/finding-{one.experiment}-{at}.png"
-                figures.save(figure, folder / link)
+                figure_style.save(figure, folder / link)
                 pictures.append({"says": f"{one.title}: {chart.title}", "link": link})
         closest: dict[str, lab.Row] = {}
         for row in one.rows:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnlab import figures
-from attnlab.figures import Drawn
+from attnlab import figure_style
+from attnlab.figure_style import Drawn
 from attnlab.report.frames import Frames, Grid, evenly, grids
 from attnlab.report.render import plural, speedup
 from attnlab.text import bytes_text, flops_text, number_text, seconds_text
@@ -79,16 +79,16 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     if not every:
         return None
     panels = every[-1:] if kind is ROOFLINE else evenly(every, _PANELS)
-    figure, axes = figures.new_figure(
+    figure, axes = figure_style.new_figure(
         len(panels), width=_PANEL[0] * len(panels) + 2.2 * (len(panels) < 2), height=_PANEL[1]
     )
-    styles, ends = figures.styles(list(frames.contenders.contender)), []
+    styles, ends = figure_style.styles(list(frames.contenders.contender)), []
     for one, rows in zip(axes, panels, strict=True):
         if kind is ROOFLINE:
             _roofs(one, frames, rows)
         _panel(one, rows, kind, styles)
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
-        figures.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
+        figure_style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         ends.append((place, int(last.n.iloc[0]), last.iloc[0], last.iloc[-1]))
     names, lengths = (
@@ -97,7 +97,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     )
     at = f"n = {lengths[0]}" if len(lengths) == 1 else "the longest lengths"
     title = f"{kind.best} at {at}: {' or '.join(names[:2])}{' or others' if len(names) > 2 else ''}"
-    figure.suptitle(title, fontsize=figures.SIZE + 2, fontweight="bold")
+    figure.suptitle(title, fontsize=figure_style.SIZE + 2, fontweight="bold")
     told = [f"{title}."]
     for place, n, best, worst in ends:
         values = f"{best.contender} {kind.written(best[kind.y])}"
@@ -106,7 +106,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         told.append(f"{place}, n = {n}: {values}.")
     if len(far):
         told.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
-        figure.supxlabel(told[-1], fontsize=figures.SIZE - 1.5, color=figures.GREY, parse_math=False)
+        figure.supxlabel(
+            told[-1], fontsize=figure_style.SIZE - 1.5, color=figure_style.GREY, parse_math=False
+        )
     if len(panels) < len(every):
         told.append(f"Panels: {len(panels)} of {len(every)}.")
     return Drawn(figure, " ".join(told))
@@ -125,15 +127,15 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
     for text, column in kind.guides.items():
         lengths = rows.drop_duplicates("n").sort_values("n")
         x, y = list(lengths[kind.x]), list(lengths[column])
-        axes.plot(x, y, color=figures.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
-        ends.append((x[-1], y[-1], text, figures.GREY))
+        axes.plot(x, y, color=figure_style.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
+        ends.append((x[-1], y[-1], text, figure_style.GREY))
     values = sorted(set(rows[kind.x]))
     even = [2.0**at for at in range(0, 13, 2) if values[0] <= 4 * 2.0**at and 2.0**at <= 4 * values[-1]]
-    figures.powers_of_two(axes, values if kind.x == "n" else even, most=7)
-    figures.unit_axis(axes, kind.written, base=16 if kind.written is bytes_text else 10)
+    figure_style.powers_of_two(axes, values if kind.x == "n" else even, most=7)
+    figure_style.unit_axis(axes, kind.written, base=16 if kind.written is bytes_text else 10)
     if kind.written is not bytes_text and rows[kind.y].max() < 100 * rows[kind.y].min():
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    figures.label_ends(axes, ends)
+    figure_style.label_ends(axes, ends)
 
 
 def _roofs(axes: Axes, frames: Frames, rows: pd.DataFrame) -> None:
@@ -144,9 +146,9 @@ def _roofs(axes: Axes, frames: Frames, rows: pd.DataFrame) -> None:
     ridge, last = ceiling.matmul_flops / ceiling.copy_bytes, float(rows.flop_per_byte.max())
     x = sorted({min(ridge / 4, float(rows.flop_per_byte.min())), ridge, max(last, ridge)})
     roof = [min(ceiling.matmul_flops, one * ceiling.copy_bytes) for one in x]
-    axes.plot(x, roof, color=figures.BLACK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    axes.plot(x, roof, color=figure_style.BLACK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate("measured limit of this machine", (x[1], roof[1]), xytext=(0, 4), textcoords="offset points",
-                  fontsize=figures.SIZE - 3, color=figures.BLACK)  # fmt: skip
+                  fontsize=figure_style.SIZE - 3, color=figure_style.BLACK)  # fmt: skip
 
 
 # -- the map of the fastest ----------------------------------------------------------------------------
@@ -157,10 +159,10 @@ def winners(frames: Frames) -> Drawn | None:
     rows, every = frames.winners, grids(frames.winners)
     if not every:
         return None
-    shown, styles = every[:_PANELS], figures.styles(list(frames.contenders.contender))
+    shown, styles = every[:_PANELS], figure_style.styles(list(frames.contenders.contender))
     heights = [_CELL[1] * len(one.lengths) + 0.5 for one in shown]
     width = _CELL[0] * max(len(one.heads) for one in shown) + 0.9
-    figure, axes = figures.new_figure(
+    figure, axes = figure_style.new_figure(
         1, len(shown), width=max(width, 5.0), height=sum(heights) + 0.7, height_ratios=heights
     )
     for one, grid in zip(axes, shown, strict=True):
@@ -169,9 +171,9 @@ def winners(frames: Frames) -> Drawn | None:
     title = "No size has a decided winner"
     if len(decided):
         title = f"{decided.index[0]} is decidedly fastest at {decided.iloc[0]} of {plural(len(rows), 'size')}"
-    figure.suptitle(title, fontsize=figures.SIZE + 2, fontweight="bold", parse_math=False)
+    figure.suptitle(title, fontsize=figure_style.SIZE + 2, fontweight="bold", parse_math=False)
     about = "number: speedup over the runner-up; dashed: not decided"
-    figure.supxlabel(about, fontsize=figures.SIZE - 1.5, color=figures.GREY)
+    figure.supxlabel(about, fontsize=figure_style.SIZE - 1.5, color=figure_style.GREY)
     told = [
         f"{name} leads at {len(mine)}, decidedly at {decided.get(name, 0)}"
         for name, mine in sorted(rows.groupby("contender"), key=lambda one: -len(one[1]))
@@ -188,7 +190,7 @@ def _map(axes: Axes, grid: Grid, styles: dict[str, Any]) -> None:
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set_visible(False)
-    figures.entitle(axes, grid.name)
+    figure_style.entitle(axes, grid.name)
     look: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False}
     for (heads, n), row in grid.cells.items():
         if heads not in grid.heads or n not in grid.lengths:
@@ -196,11 +198,11 @@ def _map(axes: Axes, grid: Grid, styles: dict[str, Any]) -> None:
         x, y, edge = grid.heads.index(heads), grid.lengths.index(n), _EDGES[row.sure]
         colour = styles[row.contender].colour
         ground = (colour, 1.0 if edge == "-" else _PALE)
-        shown = figures.ink(colour) if edge == "-" else figures.BLACK
-        line: dict[str, Any] = {"edgecolor": figures.BLACK, "linestyle": edge}
+        shown = figure_style.ink(colour) if edge == "-" else figure_style.BLACK
+        line: dict[str, Any] = {"edgecolor": figure_style.BLACK, "linestyle": edge}
         axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=ground, **line))
         told = speedup(row.speedup, row.speedup_low, row.speedup_high) if row.runner_up else "alone"
         for text, above, weight in ((row.contender, -0.17, "bold"), (told, 0.2, "normal")):
-            fitting = min(figures.SIZE - 1.5, _CELL[0] * 72 / 0.66 / max(1, len(text)))
+            fitting = min(figure_style.SIZE - 1.5, _CELL[0] * 72 / 0.66 / max(1, len(text)))
             ink: dict[str, Any] = {"color": shown, "fontsize": fitting, "fontweight": weight}
             axes.text(x, y + above, text, **ink, **look)

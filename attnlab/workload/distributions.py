@@ -26,13 +26,12 @@ from typing import Any
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from attnlab.errors import FieldError, Unavailable
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.number_formats import floating
+from attnlab.workload.number_formats import Array, floating
 
-Array = NDArray[np.float64]
 Three = tuple[Array, Array, Array]
 #: (query, key, value, scale, generator) -> (query, key, value)
 Distribution = Callable[[Array, Array, Array, float, Generator], Three]

@@ -1,4 +1,4 @@
-"""Number formats: their sizes, rounding to them, and floating-point numbers from arrays of any library.
+"""Number formats: their sizes and limits, rounding to them, and numbers from arrays of any library.
 
 NumPy has no bfloat16: its values travel in float32 arrays, which hold them exactly. So no array library has to round
 them a second time.
@@ -6,7 +6,9 @@ them a second time.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from functools import cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
 
+Array = NDArray[np.float64]
 #: the formats by name
 FORMATS: dict[str, np.dtype[Any]] = {
     "float16": np.dtype(np.float16),
@@ -29,12 +32,51 @@ ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.item
 def lower(dtype: str, computes_in: str | None) -> str | None:
     """`computes_in` if it rounds more coarsely than `dtype`, else None.
 
-    Raises KeyError for a name that is not in `DTYPES`.
+    Raises ValueError for a name that is not in `DTYPES`.
     """
     if computes_in is None:
         return None
-    bits = {name: int(ml_dtypes.finfo(FORMATS[name]).nmant) for name in (dtype, computes_in)}  # type: ignore[no-untyped-call]
-    return computes_in if bits[computes_in] < bits[dtype] else None
+    return computes_in if float_format(computes_in).precision < float_format(dtype).precision else None
+
+
+class FloatFormat(NamedTuple):
+    """A binary format: p bits of significand with the hidden one, its u = 2^−p, and its extreme numbers.
+
+    The unit roundoff u is half the distance from 1 to the next number: float64 2^-53, float32 2^-24, float16 2^-11,
+    bfloat16 2^-8 (IEEE 754).
+    """
+
+    precision: int
+    unit_roundoff: float
+    largest: float
+    smallest_normal: float  # with the full precision
+    smallest_subnormal: float  # below it the spacing is itself
+
+
+@cache
+def float_format(dtype: str) -> FloatFormat:
+    """The format by its name. Raises ValueError for any but float16, bfloat16, float32 and float64."""
+    carrier(dtype)  # refuses an unknown one
+    found = ml_dtypes.finfo(FORMATS[dtype])  # type: ignore[no-untyped-call]  # its stub gives the constructor no types
+    extremes = (float(one) for one in (found.max, found.smallest_normal, found.smallest_subnormal))
+    return FloatFormat(found.nmant + 1, 2.0 ** -(found.nmant + 1), *extremes)
+
+
+def overflow_threshold(dtype: str) -> float:
+    """ln(max): exp of a greater logit overflows. float16 11.09, bfloat16 and float32 88.72, float64 709.78.
+
+    An unshifted softmax fails there. Raises ValueError for an unknown dtype.
+    """
+    return math.log(float_format(dtype).largest)
+
+
+def underflow_threshold(dtype: str) -> float:
+    """The gap max − s beyond which e^{s − max} rounds to 0: −ln of half the smallest subnormal.
+
+    float16 25 ln 2 = 17.33, bfloat16 92.9, float32 104.0, float64 745.1, where subnormals are kept (flushed
+    to zero, it is −ln of the smallest normal). Raises ValueError for an unknown dtype.
+    """
+    return math.log(2) - math.log(float_format(dtype).smallest_subnormal)
 
 
 def carrier(dtype: str) -> np.dtype[Any]:

@@ -33,12 +33,14 @@ def error(out):
 # nothing. Other scales round it twice.
 
 # %%
-from attnlab.lab.theory import classify, precision_classes
+from attnlab.lab.theory import classify, error_budget
 from attnlab.workload.inputs import Inputs
 
 inputs = [x.astype("bfloat16").astype(np.float32) for x in (q, k, v)]
 truth = attnlab.attend("numpy_vectorized", *(x.astype(np.float64) for x in inputs))
-budgets = precision_classes(Inputs.of(*inputs, dtype="bfloat16"), score_roundings=1)
+budgets = error_budget(
+    Inputs.of(*inputs, dtype="bfloat16"), score_roundings=1
+).classes()
 for name, budget in budgets.items():
     print(f"{name:22} predicted error {budget.relative:.2e}")
 

@@ -15,7 +15,7 @@ import pytest
 from verdicts import VERDICTS
 
 from attnlab.backends.contender import in_this_process
-from attnlab.figures import save
+from attnlab.figure_style import save
 from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run_chapter, run_experiment
 from attnlab.lab.claims import claims
 from attnlab.lab.draw import draw

@@ -141,7 +141,7 @@ def test_the_stable_norm_is_right_at_saturation_where_the_power_sums_cancel(gaps
     ],
 )
 def test_tabled_thresholds(dtype: str, u: float, under: float, over: float) -> None:
-    assert theory.unit_roundoff(dtype) == u
+    assert theory.float_format(dtype).unit_roundoff == u
     assert theory.underflow_threshold(dtype) == pytest.approx(under, abs=0.05)
     assert theory.overflow_threshold(dtype) == pytest.approx(over, abs=0.005)
 
@@ -163,7 +163,7 @@ BAD: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("attention_under_random_inputs", (8, 0, 1.0), {}),
     *(("jacobian_norm_squared", (x,), {}) for x in ([-0.1, 1.1], [0.5, 0.2], [NAN, 1], [], 1.0)),
     ("output_response", ([0.2, 0.8], np.zeros((3, 4))), {}),
-    *(("unit_roundoff", (dtype,), {}) for dtype in ("float8", None, np.float32)),
+    *(("float_format", (dtype,), {}) for dtype in ("float8", None, np.float32)),
     *(("initial_logit_variance", x, {}) for x in ((0, 0.1), (8, -0.1))),
     *(("required_gap", (4, weight), {}) for weight in (1.0, 0.1)),
 ]

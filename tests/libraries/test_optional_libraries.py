@@ -15,7 +15,7 @@ from every import here, judged
 from attnlab.backends.discovery import load
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import open_library
-from attnlab.libraries.torch_operators_library import ExecuTorch, Vllm
+from attnlab.libraries.torch_library import ExecuTorch, Vllm
 from attnlab.workload.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)

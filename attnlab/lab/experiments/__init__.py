@@ -27,7 +27,7 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.backends.discovery import require, unasked
 from attnlab.errors import Declined, Unavailable
-from attnlab.figures import STANDARD_ERRORS as STANDARD_ERRORS
+from attnlab.figure_style import STANDARD_ERRORS as STANDARD_ERRORS
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
 from attnlab.text import suggestion

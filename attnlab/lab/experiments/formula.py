@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined
 from attnlab.lab.experiments import Chart, Experiment, Row, Subject, mean_over_clusters, measured, of
 from attnlab.lab.observables import read_logits, weights_of
-from attnlab.lab.theory import attention_under_random_inputs, precision_classes
+from attnlab.lab.theory import attention_under_random_inputs, error_budget
 from attnlab.workload.inputs import Inputs
 
 Arrays = list[NDArray[Any]]
@@ -63,7 +63,7 @@ def _error(one: Subject, arrays: Arrays, causal: bool = False) -> tuple[float, f
     """Relative error over the budget of an implementation that rounds all it may, and the scatter of that figure."""
     q, k, v = (array.astype(one.dtype) for array in arrays)
     asked = Inputs.of(q, k, v, dtype=one.dtype, scale=_SCALE, causal=causal)
-    budget = list(precision_classes(asked).values())[-1]
+    budget = error_budget(asked)
     off = one.attend(q, k, v, causal=causal, scale=_SCALE).astype(np.float64) - budget.output
     relative = float(np.linalg.norm(off) / np.linalg.norm(budget.output))
     return relative / budget.relative, budget.relative_scatter

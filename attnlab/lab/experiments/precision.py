@@ -71,7 +71,7 @@ def measure(one: Subject) -> Iterator[Row]:
     q, k, v = (np.ones((1, 1, n, 8), carrier(one.dtype)) for n in (1, 2, 2))
     v[0, 0, 1] = 0
     weight = float(one.attend(q, k, v, causal=False, scale=logit / 8)[0, 0, 0, 0])
-    room = 2 * theory.unit_roundoff(one.dtype)
+    room = 2 * theory.float_format(one.dtype).unit_roundoff
     yield one.row(TWO_EQUAL, {"dtype": one.dtype, "logit": logit}, 0.5, weight, slack=room)
     if one.dtype != "float64":
         yield from _errors(one)
@@ -122,7 +122,7 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
 
     for keys in SUMMED_KEYS:
         where, expected = {**textbook, "keys": keys}, limit - math.log(keys)
-        room = spacing(dtype, expected) + 2 * theory.unit_roundoff(dtype)
+        room = spacing(dtype, expected) + 2 * theory.float_format(dtype).unit_roundoff
         found = last_before(partial(alive, keys), 1.0, 4 * limit)
         yield Row.compare(LIMIT, where, expected, found, slack=room)
     low = -theory.underflow_threshold(dtype) - 1
@@ -175,7 +175,8 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
     # where the scale is a power of two it rounds nothing, and scores are rounded once
     roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
     asked = Inputs.of(*arrays, dtype=dtype, scale=scale)
-    budgets, known = theory.precision_classes(asked, score_roundings=roundings), dict[str, float]()
+    budgets = theory.error_budget(asked, score_roundings=roundings).classes()
+    known = dict[str, float]()
     for name, budget in budgets.items():
         others = budget.restricted_to(*(source for source in budget.variances if source != "output"))
         rounded = round_to(budget.output, dtype).astype(np.float64) - budget.output

@@ -141,7 +141,7 @@ def long_sums(one: Subject) -> Iterator[Row]:
     order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no bound,
     as the roundings of equal terms are not independent.
     """
-    rng, roundoff = one.rng(960), theory.unit_roundoff(one.dtype)
+    rng, roundoff = one.rng(960), theory.float_format(one.dtype).unit_roundoff
     k = rng.standard_normal((1, 1, _SUM_KEYS, 8), dtype=np.float32)
     bound = 2 * _SUM_KEYS * roundoff / (1 - 2 * _SUM_KEYS * roundoff)
     for logits, length in (("equal", 0.0), ("normal", 1.0)):

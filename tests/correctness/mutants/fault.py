@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from attnlab.correctness.numbers import ROUNDING_RMS, float_format
+from attnlab.correctness.error_budget import ROUNDING_RMS
 from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.correctness.weighing import systematic
 from attnlab.workload.inputs import Inputs
+from attnlab.workload.number_formats import float_format
 
 from .parts import NAMES, Answers, Array, Attention, Remembering, whole
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.correctness.numbers import ROUNDING_RMS
+from attnlab.correctness.error_budget import ROUNDING_RMS
 from attnlab.correctness.weighing import CONSTANTS, SLACK
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given

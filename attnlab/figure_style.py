@@ -1,4 +1,4 @@
-"""One look for every figure: colours, panels, axes, titles, labels, styles of contenders, and how it is saved.
+"""The look of every figure: colours, panels, axes, titles, labels, styles of contenders, and how it is saved.
 
 Object-oriented Matplotlib without global state. The ground is white, so that a figure can be read in light and in dark
 pages. Matplotlib loads when a figure is asked for, not with this module.

@@ -1,8 +1,8 @@
-"""Libraries that compute a model on NumPy's arrays without copying them: ONNX Runtime, OpenVINO and ggml.
+"""NumPy, and the libraries that compute on its arrays without copying them: Numba, ONNX Runtime, OpenVINO and ggml.
 
-Each has a function that computes the one output of a model into an array (`run_onnx`, `run_openvino`, `run_ggml`). A
-model is made once for each number of threads and kept (`Programs`). `Programs` also knows which models a call used, and
-`attest` reads from them what ran.
+Each of the last three has a function that computes the one output of a model into an array (`run_onnx`, `run_openvino`,
+`run_ggml`). A model is made once for each number of threads and kept (`Programs`). `Programs` also knows which models a
+call used, and `attest` reads from them what ran.
 """
 
 from __future__ import annotations
@@ -22,14 +22,98 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.libraries.library import Call, Programs, Recipe
-from attnlab.libraries.numpy_library import NO_BFLOAT16, NumPy
+from attnlab.libraries.library import Call, Library, Programs, Recipe
+from attnlab.workload.number_formats import round_to
+
+#: the reason of libraries that compute on NumPy's arrays
+NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
+
+
+class NumPy(Library):
+    """NumPy, and the arrays of the libraries that compute on its arrays."""
+
+    name = "numpy"
+    before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
+    runs = "NumPy computes"
+    functions = np
+    #: those of the BLAS libraries that its wheels and distributions contain
+    thread_variables: ClassVar[tuple[str, ...]] = (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_NUM_THREADS",
+    )
+    lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "NumPy has no bfloat16"}
+    without_gradients = "NumPy has no automatic differentiation"
+
+    @classmethod
+    def opened(cls) -> Any:
+        """NumPy is always installed; a library that computes on its arrays may be missing."""
+        return super().opened() if cls.modules else np
+
+    def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
+        return np.ascontiguousarray(array if array.dtype == np.bool_ else round_to(array, dtype))
+
+    def to_numpy(self, array: Any) -> NDArray[Any]:
+        return np.asarray(array)
+
+    def shares_memory(self, one: Any, other: Any) -> bool:
+        arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+        return arrays and np.shares_memory(one, other)
+
+    def taking(self, places: NDArray[np.int64]) -> Callable[[Any], Any]:
+        return lambda array: array.take(places, axis=0)
+
+    def linear(self, x: Any, weight: Any, bias: Any) -> Any:
+        """float16 is computed in float32, because NumPy's own product is slow; the bias is added in place."""
+        wide = [one.astype(np.float32) if one.dtype == np.float16 else one for one in (x, weight, bias)]
+        found = wide[0] @ wide[1].T
+        found += wide[2]
+        return found.astype(x.dtype, copy=False)
+
+
+class Numba(NumPy):
+    """Loops that Numba compiles, on NumPy's arrays."""
+
+    name = "numba"
+    modules = ("numba", "llvmlite")
+    before_fork = ("numba",)
+    runs = "attnlab's Numba loops run"
+    arrays_of = "numpy"
+    thread_variables = ("NUMBA_NUM_THREADS",)
+    lacking: ClassVar[Mapping[str, str]] = {"bfloat16": "Numba has no bfloat16"}
+    without_gradients = "Numba has no automatic differentiation"
+
+    @classmethod
+    def opened(cls) -> Any:
+        """Numba with its threads started. That sets the threads of PyTorch too if both share OpenMP: it is undone."""
+        from threadpoolctl import threadpool_limits
+
+        numba = super().opened()
+        with threadpool_limits():
+            numba.get_num_threads()
+        return numba
+
+    def attest(self, call: Call) -> str:
+        """The threading layer that ran the loop, and for which instructions it was compiled."""
+        call()
+        cpu = importlib.import_module("llvmlite.binding").get_host_cpu_name()
+        threads, layer = self.module.get_num_threads(), self.module.threading_layer()
+        return f"LLVM for {cpu}, {threads} threads of Numba's {layer}"
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        self.module.set_num_threads(min(count, self.module.config.NUMBA_NUM_THREADS))
+
 
 # -- ONNX Runtime --------------------------------------------------------------------------------------
 
 
-def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "") -> Any:
-    """A session with its own threads, which spin for a while after a call: ONNX Runtime's default."""
+def _session(model: Callable[[], bytes], threads: int, profiled: bool = False) -> Any:
+    """A session with its own threads, which spin for a while after a call: ONNX Runtime's default.
+
+    profiled : it writes a profile into a folder of its own.
+    """
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -37,18 +121,14 @@ def _session(model: Callable[[], bytes], threads: int, profile_folder: str = "")
     # as fast at n = 128, 512 and 2048
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 4  # errors are raised anyway
-    if profile_folder:
+    if profiled:
         options.enable_profiling = True
-        options.profile_file_prefix = str(Path(profile_folder) / "profile")
+        options.profile_file_prefix = tempfile.mkdtemp(prefix="attnlab-onnxruntime-") + "/profile"
     return runtime.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
 
 
-def _profiled(model: Callable[[], bytes], threads: int) -> Any:
-    return _session(model, threads, tempfile.mkdtemp(prefix="attnlab-onnxruntime-"))
-
-
 #: a session for each model and number of threads; one that writes a profile for a watched call
-_SESSIONS = Programs(_session, _profiled)
+_SESSIONS = Programs(_session, functools.partial(_session, profiled=True))
 
 
 def run_onnx(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
@@ -404,4 +484,4 @@ class Ggml(NumPy):
         return {**super().versions(), "ggml": own, "ggml-python": str(self.module.__version__)}
 
 
-LIBRARIES = (OnnxRuntime, OpenVino, Ggml)
+LIBRARIES = (NumPy, Numba, OnnxRuntime, OpenVino, Ggml)
