@@ -35,9 +35,20 @@ while True:
 }
 
 
-def command_line(doc: str | None, out: Path | None = None) -> argparse.ArgumentParser:
-    """A parser that describes itself by the first line of `doc`; --out is where the page goes, by default `out`."""
+def command_line(
+    doc: str | None, out: Path | None = None, parts: Iterable[str] = ()
+) -> argparse.ArgumentParser:
+    """A parser that describes itself by the first line of `doc`; --out is where the page goes, by default `out`.
+
+    parts : that may be named, any number of them; none means all.
+    """
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    if parts := list(parts):
+        # Python 3.11 holds "none" against the choices, as an empty list
+        choices = [*parts, []]
+        parser.add_argument(
+            "parts", nargs="*", choices=choices, metavar="part", help=f"of {', '.join(parts)}"
+        )
     parser.add_argument("--out", type=Path, default=out, help="where the results go")
     return parser
 

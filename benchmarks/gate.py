@@ -104,8 +104,7 @@ def told(store: Store) -> Iterator[str]:
 
 def main() -> None:
     """Run the parts asked for and write the page."""
-    parser = command_line(__doc__, out=HOME)
-    parser.add_argument("parts", nargs="*", choices=[*COMMITS][1:], help="which [all]")
+    parser = command_line(__doc__, out=HOME, parts=[*COMMITS][1:])
     parser.add_argument("--beside", choices=LOADS, default="idle")
     parser.add_argument("--trials", type=int, default=60)
     asked = parser.parse_args()

@@ -230,8 +230,7 @@ def _written(value: Any) -> str:
 
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page whenever figures come."""
-    parser = command_line(__doc__, out=HOME / "robustness.md")
-    parser.add_argument("parts", nargs="*", choices=PARTS, help="which [all]")
+    parser = command_line(__doc__, out=HOME / "robustness.md", parts=PARTS)
     for name, usual in {"kills": 200, "changes": 20_000, "races": 2_000, "workloads": 2_000}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     asked = parser.parse_args()

@@ -118,8 +118,7 @@ def told(rows: pd.DataFrame) -> Iterator[str]:
 
 def main() -> None:
     """Measure and write the page."""
-    parser = command_line(__doc__, out=HOME / "verdicts")
-    parser.add_argument("sections", nargs="*", choices=SECTIONS, help="which [repeats]")
+    parser = command_line(__doc__, out=HOME / "verdicts", parts=SECTIONS)
     parser.add_argument("--beside", choices=LOADS, default="idle")
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=10.0, help="for the visits of a call [10]")
@@ -131,7 +130,7 @@ def main() -> None:
     condition = asked.condition or asked.beside
     with load_beside(asked.beside):
         for trial in range(asked.trials):
-            for section, python in product(asked.sections or ["repeats"], asked.python):
+            for section, python in product(asked.parts or SECTIONS, asked.python):
                 names, shapes, count = SECTIONS[section]
                 series = condition if len(asked.python) == 1 else f"{condition}, {python}"
                 for heads, n in shapes:
