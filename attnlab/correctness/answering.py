@@ -190,7 +190,7 @@ class Probe:
 
     def ask(self, question: Question) -> dict[str, NDArray[Any]]:
         """Its answers to a question on the CPU; raises as `answer` does."""
-        return self.answer(question.inputs, question.workload(), *question.layouts)
+        return self.answer(question.inputs, question.workload, *question.layouts)
 
     def answer(self, inputs: Inputs, workload: Workload, *layouts: str) -> dict[str, NDArray[Any]]:
         """The results of `workload` on these arrays by name. layouts : as for `Witness.asked`.

@@ -6,12 +6,14 @@ inputs have an output gradient. Each answer is weighed. A declined question is n
 with its question. With a clock, a slow backend is asked fewer questions.
 
 `check` runs the backend in a process of its own. If it crashes or hangs there, that is an outcome with a reason, and
-the check continues. The right answer is computed here while the backend computes its own.
+the check continues. The right answer is computed here while the backend computes its own. Half of the number formats
+are asked about in a second process, where there is a second core: right answers take more time than those of a backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,8 @@ from attnlab.correctness.gradient_budget import GRADIENT_CLASSES
 from attnlab.correctness.questions import BACKWARD, CLASSES, FORWARD, KINDS, Question
 from attnlab.correctness.weighing import allowance, relative_error, weigh_rows
 from attnlab.errors import Declined, Misbehaved
-from attnlab.processes import Failed
+from attnlab.processes import Failed, Process
+from attnlab.system import cores
 from attnlab.text import suggestion
 from attnlab.workload.inputs import pack
 from attnlab.workload.number_formats import DTYPES, lower
@@ -318,30 +321,65 @@ def check(
             raise ValueError(f"no number format is called {dtype!r}; {suggestion(dtype, DTYPES)}")
     asked = Contender.parse(contender) if isinstance(contender, str) else contender
     asked.require(folders)
-    how: dict[str, Any] = {"seed": seed, "device": device, "everything": everything}
-    how |= {"deadline": deadline, "on_event": on_event}
+    how: dict[str, Any] = {"seed": seed, "device": device, "everything": everything, "deadline": deadline}
     held, other = (Held(one, folders, device) for one in (asked, with_other_threads(asked)))
-    ends: dict[str, Examined] = {}
+    apart = list(dtypes[1::2]) if device == "cpu" and cores() > 1 and not keep else []
+    helper = Process(f"{__name__}:Examiner") if apart else None
     try:
-        for dtype in dtypes:
-            ends[dtype] = _examined(held, dtype, (), **how)
-            if not ends[dtype].loaded:
-                break
-            if not keep:
-                questions.forget()
+        if helper is not None:
+            half: dict[str, Any] = {"contender": asked, "folders": list(folders), "dtypes": apart, "how": how}
+            rest = helper.begin("examine", answer=dict[str, Examined], **half)
+        how |= {"keep": keep, "on_event": on_event}
+        found = _examined_all(held, [one for one in dtypes if one not in apart], **how)
+        if helper is not None:
+            with suppress(Failed):  # then they are asked here
+                found |= rest()
+        if all(one.loaded for one in found.values()):
+            found |= _examined_all(held, [one for one in dtypes if one not in found], **how)
+        ends = {dtype: found[dtype] for dtype in dtypes if dtype in found}
         # a dtype that is wrong by itself is no fault of another one, between whose questions it was asked
         wrong = {one for one, end in ends.items() if end.fault and not end.blamed}
         for dtype, end in ends.items():
             if end.blamed in wrong:
-                ends[dtype] = _examined(held, dtype, wrong, **how)
-        found = _summary(asked.name, ends)
-        if invariance and found.passed:
-            answered = [dtype for dtype, one in found.formats.items() if one.passed]
-            found = replace(found, invariance=same_bits(held, other, answered, device))
-        return found
+                ends |= _examined_all(held, [dtype], wrong, **how)
+        summary = _summary(asked.name, ends)
+        if invariance and summary.passed:
+            answered = [dtype for dtype, one in summary.formats.items() if one.passed]
+            summary = replace(summary, invariance=same_bits(held, other, answered, device))
+        return summary
     finally:
         held.end()
         other.end()
+        if helper is not None:
+            helper.end()
+
+
+class Examiner:
+    """Asks about some number formats in a process of its own, so that right answers are computed on two cores."""
+
+    def examine(
+        self, contender: Contender, folders: list[str], dtypes: list[str], how: dict[str, Any]
+    ) -> dict[str, Examined]:
+        """As `_examined_all`."""
+        held = Held(contender, folders, how["device"])
+        try:
+            return _examined_all(held, dtypes, **how)
+        finally:
+            held.end()
+
+
+def _examined_all(
+    held: Held, dtypes: Sequence[str], spared: Collection[str] = (), *, keep: bool = False, **how: Any
+) -> dict[str, Examined]:
+    """The examinations in these dtypes, up to the first that shows that the backend cannot be loaded."""
+    found: dict[str, Examined] = {}
+    for dtype in dtypes:
+        found[dtype] = _examined(held, dtype, spared, **how)
+        if not found[dtype].loaded:
+            break
+        if not keep:
+            questions.forget()
+    return found
 
 
 def _examined(
@@ -352,7 +390,7 @@ def _examined(
     device: str,
     everything: bool,
     deadline: float,
-    on_event: Callable[[str], None],
+    on_event: Callable[[str], None] = lambda text: None,
 ) -> Examined:
     """The examination in one dtype. spared : dtypes that are not asked between the questions of this one."""
     from threadpoolctl import threadpool_limits
@@ -372,11 +410,11 @@ def _examined(
         if question.dtype in spared or (lowered and question.dtype != asked_in):
             raise Declined(f"{question.dtype} is not asked about here")
         last = question.dtype
-        on_event(f"{held.contender.name}: {question.text}")
+        on_event(f"{held.contender.name}: {question.dtype}, {question.name}")
         plain, arrays = pack(inputs.cast(dtype) if lowered else inputs)
         how: dict[str, Any] = {"plain": plain, "arrays": list(arrays), "layouts": question.layouts}
         try:
-            direction = question.workload().direction
+            direction = question.workload.direction
             wait = held.process.begin("answer", seconds=deadline, device=device, direction=direction, **how)
             _ = question.expected  # computed while the backend computes
             reply = wait()

@@ -86,9 +86,10 @@ class Question:
         """That of the inputs."""
         return self.inputs.dtype
 
-    def workload(self, device: str = "cpu") -> Workload:
+    @cached_property
+    def workload(self) -> Workload:
         """The workload that a backend is asked for."""
-        return Workload.of_inputs(self.inputs, device=device, direction=_DIRECTIONS[self.kind])
+        return Workload.of_inputs(self.inputs, direction=_DIRECTIONS[self.kind])
 
     @property
     def layouts(self) -> tuple[str, str]:
@@ -126,7 +127,7 @@ class Question:
         """Dtype, name and the whole condition, for a message."""
         own = (f"{name}={self.fields[name]}" for name, usual in _DRAWN.items() if self.fields[name] != usual)
         of = {BACKWARD: "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
-        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload().named('device'), *own])})"
+        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload.named('device'), *own])})"
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:

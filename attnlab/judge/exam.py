@@ -52,7 +52,7 @@ class Exam:
             # PyTorch's own kernels answer NaN to a negative scale, which nobody asks for
             if question.dtype != dtype or question.inputs.scale <= 0:
                 raise Declined("it is not judged here")
-            return {OUTPUT: self._answer(seat, question.workload(), question.inputs)}
+            return {OUTPUT: self._answer(seat, question.workload, question.inputs)}
 
         found = examine(ask, dtype, seed=self._seed, kinds=(FORWARD,), daily=True)
         if found.fault:

@@ -22,7 +22,7 @@ def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
     witness = Witness(open_library("numpy", "cpu"))
 
     def ask(question: Question) -> Answers:
-        posed, workload = question.inputs, question.workload()
+        posed, workload = question.inputs, question.workload
         names = (OUTPUT,) if posed.output_gradient is None else (OUTPUT, *GRADIENTS)
 
         def made(given: tuple[Any, ...], *upstream: Any) -> Callable[[], Any]:

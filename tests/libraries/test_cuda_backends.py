@@ -65,7 +65,7 @@ def test_all_that_it_does_not_decline_passes_the_gate(name, dtype, loaded, monke
     if name == "flashinfer":
         monkeypatch.setattr(file, "_DIMS", Everything())
     probe = Probe(on_the_cpu(backend, file))
-    found = examine(lambda one: probe.answer(one.inputs, one.workload(), *one.layouts), dtype, daily=True)
+    found = examine(lambda one: probe.answer(one.inputs, one.workload, *one.layouts), dtype, daily=True)
     assert found.fault is None
     if dtype == "float32" and name != "xformers":
         assert not found.asked and "computes in float16 and bfloat16 only" in found.refusal["forward"]
