@@ -122,7 +122,7 @@ def _direction(found: Sequence[Support], direction: str, reasons: Reasons) -> di
         if any(_does(answer) for dtypes in answers for answer in dtypes.values()):
             shown.append(one)
         else:
-            without[one.backend] = next(iter(answers[0].values()))
+            without[one.backend] = answers[0][next(iter(_formats(one) or answers[0]))]
     rows = {
         feature: [_cell(one.answers[feature][direction], _formats(one), reasons) for one in shown]
         for feature in dict.fromkeys(name for one in shown for name in one.answers)

@@ -68,7 +68,7 @@ _OF_BLOCKS = {
     "layout": "its projections decide how query, key and value lie",
     "storage": "keys and values come from its projections",
     "distribution": "x is standard normal, as after a layer norm",
-    "direction": "its gradients have no error budget here, and nothing is timed that is not checked",
+    "direction": "its gradients have no error budget",
 }
 #: the most positions of all batch elements, over which masks are counted
 _MOST_POSITIONS = 2**24
