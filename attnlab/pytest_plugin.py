@@ -41,6 +41,7 @@ from attnlab.race import admission
 from attnlab.race.admission import Limits
 from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
+from attnlab.race.sittings import Record
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.stats.intervals import verdicts_against
@@ -122,7 +123,9 @@ class Races:
 
     def __init__(self, settings: Settings, selected: set[str], seconds: float, *, enabled: bool) -> None:
         self.settings, self.enabled = settings, enabled
-        self.raced: dict[Workload, Mapping[str, Result]] = {}
+        self.raced: dict[Workload, Comparison] = {}
+        #: what is to be told beside the results
+        self.notices: list[str] = []
         self._once: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
         self._contenders = [settings.contenders[name] for name in names]
@@ -137,27 +140,30 @@ class Races:
             call_seconds=max(1.0, seconds),
         )
 
-    def race(self, workload: Workload) -> Mapping[str, Result]:
-        """The results of all contenders on `workload`, by name."""
+    def race(self, workload: Workload) -> Comparison:
+        """The race on `workload`, with verdicts against the baseline over this sitting and earlier ones."""
         if workload not in self.raced:
-            self.raced[workload] = self._run(workload, self.limits, memory=True)
+            results, baseline = self._run(workload, self.limits, memory=True), self.settings.baseline
+            verdicts = verdicts_against(tuple(results.values()), baseline)
+            entered = sorted(self._contenders, key=lambda one: one.name != baseline)
+            sittings = Record(tell=self.notices.append).combine(
+                workload, entered, verdicts, self.settings.folders
+            )
+            verdicts |= {name: one.verdict for name, one in sittings.items()}
+            found = Comparison(workload, baseline, tuple(results.values()), verdicts, _VISITS)
+            self.raced[workload] = replace(found, sittings=sittings)
         return self.raced[workload]
 
     def once(self, workload: Workload, *, memory: bool = False) -> Mapping[str, Result]:
         """Outcomes, errors and, with `memory`, peaks of all contenders on `workload`: one round, no verdicts."""
         if workload in self.raced:
-            return self.raced[workload]
+            return {one.contender: one for one in self.raced[workload].results}
         if (workload, memory) not in self._once:
             limits = replace(
                 self.limits, visits=1, most_visits=1, rounds=1, turn_seconds=1e-9, warm_seconds=1e-9
             )
             self._once[workload, memory] = self._run(workload, limits, memory=memory)
         return self._once[workload, memory]
-
-    def compared(self, workload: Workload) -> Comparison:
-        """The results of a race, with verdicts against the baseline."""
-        results, baseline = tuple(self.raced[workload].values()), self.settings.baseline
-        return Comparison(workload, baseline, results, verdicts_against(results, baseline), _VISITS)
 
     def answer(self, name: str, workload: Workload) -> Accuracy | Result:
         """How exact the answer is, or a result that says why there is none or a wrong one.
@@ -375,11 +381,12 @@ def interleaved(
     clock: ReplayClock = options["timer"]
 
     def measure(contender: str, workload: Workload) -> Result:
-        result = races.race(workload)[contender]
+        race = races.race(workload)
+        result = next(each for each in race.results if each.contender == contender)
         if result.latency is None:
             _end(result)
         benchmark.group = options.get("group") or workload.label
-        told = races.compared(workload).to_json()
+        told = race.to_json()
         one = next(one for one in told["contenders"] if one.pop("name") == contender)
         one |= {"contender": contender, "workload": workload.label, "baseline": told["baseline"]}
         benchmark.extra_info.update(one)
@@ -413,18 +420,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if config.getoption("--benchmark-compare"):
         proves = "compares times of different races, which proves nothing; use attnlab gate."
         line(f"--benchmark-compare {proves}", yellow=True)
-    for workload, results in races.raced.items():
+    for workload, race in races.raced.items():
         line(workload.label)
-        verdicts = races.compared(workload).verdicts
-        timed = [(one.latency.median, name, one.latency) for name, one in results.items() if one.latency]
+        timed = [(one.latency.median, one.contender, one.latency) for one in race.results if one.latency]
         for median, name, latency in sorted(timed):
-            verdict, disturbed = verdicts.get(name), len(latency.disturbed_rounds)
+            verdict, disturbed = race.verdicts.get(name), len(latency.disturbed_rounds)
             said = "the baseline" if name == baseline else "not compared"
             if verdict is not None:
                 span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
                 said = f"{ratio_text(verdict.ratio)} {span} {verdict.kind}"
+            if name in race.sittings and (earlier := len(race.sittings[name].sittings) - 1):
+                said += f", by this session and {earlier} earlier"
             noted = f"; disturbed: {disturbed} of {len(latency.samples)} samples" if disturbed else ""
             line(f"  {name:24} {seconds_text(median):>9}  {said}{noted}")
+        for name, one in race.sittings.items():
+            if one.differ:
+                (was, *before), (now, *after) = (each.span for each in one.differ)
+                earlier_one = f"{ratio_text(was)} {interval_text(*before)} at {one.differ[0].moment}"
+                this_one = f"{ratio_text(now)} {interval_text(*after)} now"
+                line(f"  two sittings differ on {name}: {earlier_one}, {this_one}")
+    for notice in dict.fromkeys(races.notices):
+        line(notice, yellow=True)
 
 
 def _end(result: Result) -> NoReturn:
