@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cmp_to_key
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,11 +30,8 @@ SIZE = 11.0
 _DPI = 130
 
 
-class Drawn(NamedTuple):
-    """A figure, and what it shows in words."""
-
-    figure: Figure
-    says: str
+#: x and y in data coordinates, the curve's name and colour
+Curve = tuple[Sequence[float], Sequence[float], str, str]
 
 
 def new_figure(
@@ -99,23 +97,33 @@ def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) ->
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """A name right of the panel for each curve that ends at (x, y): (x, y, name, colour). Set the scales before.
+def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
+    """A name right of the panel for each curve, the highest curve first. Set the scales before.
 
-    Names are moved apart until none covers another, from the lowest up. A thin line joins each name to its curve.
+    Two curves of which one ends earlier are compared there. Names are moved apart until none covers another, from the
+    lowest up. A thin line joins each name to the end of its curve.
     """
+    import numpy as np
+
     to_panel = axes.transData + axes.transAxes.inverted()
+    places = {name: to_panel.transform([*zip(x, y, strict=True)]) for x, y, name, _ in curves}
+
+    def above(one: Curve, other: Curve) -> int:
+        both = places[one[2]], places[other[2]]
+        at = min(line[-1, 0] for line in both)
+        return int(np.sign(np.subtract(*(np.interp(at, *line.T) for line in both))))
+
+    order = sorted(curves, key=cmp_to_key(above))
     # the height of a line of letters, as a fraction of the panel
     gap = 1.25 * (SIZE - 2) / (0.78 * 72 * axes.figure.bbox.height / _DPI)
-    order = sorted(ends, key=lambda one: one[1])
-    places = [float(to_panel.transform(one[:2])[1]) for one in order]
-    for at in range(1, len(places)):
-        places[at] = max(places[at], places[at - 1] + gap)
+    heights = [float(places[name][-1, 1]) for _, _, name, _ in order]
+    for at in range(1, len(heights)):
+        heights[at] = max(heights[at], heights[at - 1] + gap)
     ceiling = 1.0
-    for at in reversed(range(len(places))):
-        places[at] = ceiling = min(places[at], ceiling)
+    for at in reversed(range(len(heights))):
+        heights[at] = ceiling = min(heights[at], ceiling)
         ceiling -= gap
-    for (x, y, name, colour), place in zip(order, places, strict=True):
+    for (x, y, name, colour), height in zip(order, heights, strict=True):
         line = {
             "arrowstyle": "-",
             "color": colour,
@@ -126,15 +134,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, str]]) -> Non
         }
         options: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
         options |= {"color": colour, "fontsize": SIZE - 2, "arrowprops": line, "parse_math": False}
-        axes.annotate(name, (x, y), (1.06, place), **options)
-
-
-def ink(ground: str) -> str:
-    """White or black, whichever reads better on `ground` (``#RRGGBB``), by the contrast of WCAG 2.2."""
-    parts = [int(ground[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "#FFFFFF" if luminance < 0.179 else "#000000"
+        axes.annotate(name, (x[-1], y[-1]), (1.06, height), **options)
 
 
 def smooth(x: Sequence[float], y: ArrayLike) -> tuple[Any, Any]:

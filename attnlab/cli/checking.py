@@ -20,7 +20,8 @@ from attnlab.cli.progress import progress
 from attnlab.correctness.check import check as hold
 from attnlab.correctness.support import listed, support
 from attnlab.environment import environment
-from attnlab.report import experiments_page, fill, show
+from attnlab.report import fill, show, support_text
+from attnlab.report.numerics import STORE, write_numerics
 from attnlab.runs.store import claim
 from attnlab.text import read_text
 from attnlab.workload.number_formats import DTYPES
@@ -49,9 +50,7 @@ def backends(
         else:
             here = listed(device, folders, names, on_event=shown.detail)
     if matrix:
-        click.echo(
-            json.dumps([asdict(one) for one in found]) if as_json else experiments_page.support_text(found)
-        )
+        click.echo(json.dumps([asdict(one) for one in found]) if as_json else support_text(found))
         return 1 if any(one.faults for one in found) else 0
     here.sort(key=lambda one: bool(one.reason))
     if as_json:
@@ -124,16 +123,14 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         return _claims(names, as_json, **how)
     chosen = lab.chosen_experiments(names or ("all",))
     lab.check_request(**how)
-    place = claim(out, Path("reports/numerics"), experiments_page.STORE)
+    place = claim(out, Path("reports/numerics"), STORE)
     found = []
     with progress(quiet=quiet) as shown:
         for done, name in enumerate(chosen):
             shown.stage(name.replace("_", " "), done=done, total=len(chosen))
             found.append(lab.run_experiment(name, **how))
         judged = [] if names else lab.judge(findings=found, **how)
-    page = experiments_page.write(
-        found, place, environment=environment(), command=options.typed(), claims=judged
-    )
+    page = write_numerics(found, place, environment=environment(), command=options.typed(), claims=judged)
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:

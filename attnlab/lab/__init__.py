@@ -4,11 +4,11 @@ This is its one door: only the command line, the suites and one call of the repo
 """
 
 from attnlab.lab.claims import Claim, ClaimVerdict, chosen_claims, judge
-from attnlab.lab.diagnosis import Diagnosis, diagnose, read_model
+from attnlab.lab.diagnosis import diagnose, read_model
 from attnlab.lab.experiments import (
-    CHAPTER,
     CHAPTER_FILE,
     EXPERIMENTS,
+    Chart,
     Finding,
     Row,
     check_request,
@@ -19,6 +19,6 @@ from attnlab.lab.experiments import (
     run_experiment,
 )
 
-__all__ = ["CHAPTER", "CHAPTER_FILE", "EXPERIMENTS", "Claim", "ClaimVerdict", "Diagnosis", "Finding", "Row"]
+__all__ = ["CHAPTER_FILE", "EXPERIMENTS", "Chart", "Claim", "ClaimVerdict", "Finding", "Row"]
 __all__ += ["check_request", "chosen_claims", "chosen_experiments", "diagnose", "judge"]
 __all__ += ["load_experiment", "read_chapter", "read_model", "run_chapter", "run_experiment"]

@@ -11,10 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnlab import figure_style, lab
+from attnlab import lab
+from attnlab.correctness.support import BASE, FAULT, YES, Support
 from attnlab.errors import NotStored
+from attnlab.figure_style import save
 from attnlab.race.compare import Comparison
-from attnlab.report import run_figures
+from attnlab.report.explore import PAGE, page
+from attnlab.report.figures import draw
 from attnlab.report.frames import (
     NOT_BELIEVED,
     Frames,
@@ -26,7 +29,6 @@ from attnlab.report.frames import (
     peaks,
     records,
 )
-from attnlab.report.page import PAGE, page
 from attnlab.report.render import fill, show
 from attnlab.runs.store import Run
 from attnlab.stats.intervals import speeds
@@ -46,7 +48,7 @@ __all__ = [
     "show",
     "to_json",
 ]
-__all__ += ["verdict_text", "write"]
+__all__ += ["support_text", "verdict_text", "write"]
 
 REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
 #: lengths in the table of all contenders
@@ -77,8 +79,8 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
         for old in (place / FIGURES).glob("*.png"):
             old.unlink()
         pictures = []
-        for name, one in run_figures.draw(frames).items():
-            figure_style.save(one.figure, place / FIGURES / f"{name}.png")
+        for name, one in draw(frames).items():
+            save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
         findings: Sequence[Any] = ()
@@ -168,6 +170,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "unsure": winners[(winners.sure == Sure.NO_INTERVAL) | winners.not_compared.map(bool)],
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
+        "usual": next(iter(winners.runner_up.value_counts().index), None),
         "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
         "warned": warnings(frames),
     }
@@ -273,3 +276,62 @@ def _plain(value: Any) -> str:
         known = {name: one for name, one in value.items() if one is not None and name != "PYTHONHASHSEED"}
         return ", ".join(f"{name} {one}" for name, one in known.items()) or "none"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+# -- the support matrix ------------------------------------------------------------------------------
+
+Reasons = dict[str, int]
+
+
+def support_text(found: Sequence[Support]) -> str:
+    """The support matrix as Markdown: a table for each device and direction, and the reasons."""
+    reasons: Reasons = {}
+    devices = {
+        device: [one for one in found if one.device == device]
+        for device in dict.fromkeys(one.device for one in found)
+    }
+    tables = [
+        {"device": device, "direction": direction, **_direction(mine, direction, reasons)}
+        for device, mine in devices.items()
+        for direction in dict.fromkeys(name for one in mine for by in one.answers.values() for name in by)
+    ]
+    formats = {one.backend: _formats(one) for one in found}
+    return fill("support.md.j2", base=BASE, found=found, formats=formats, tables=tables, reasons=reasons)
+
+
+def _formats(one: Support) -> list[str]:
+    """The number formats in which it does anything at all."""
+    answers = [dtypes for by in one.answers.values() for dtypes in by.values()]
+    return [name for name in (answers[0] if answers else ()) if any(_does(each[name]) for each in answers)]
+
+
+def _does(answer: str) -> bool:
+    return answer == YES or answer.startswith(FAULT)
+
+
+def _direction(found: Sequence[Support], direction: str, reasons: Reasons) -> dict[str, Any]:
+    """The backends that do anything in a direction with a cell for each feature, and why the others do nothing."""
+    shown, without = [], {}
+    for one in (one for one in found if one.answers):
+        answers = [by[direction] for by in one.answers.values()]
+        if any(_does(answer) for dtypes in answers for answer in dtypes.values()):
+            shown.append(one)
+        else:
+            without[one.backend] = answers[0][next(iter(_formats(one) or answers[0]))]
+    rows = {
+        feature: [_cell(one.answers[feature][direction], _formats(one), reasons) for one in shown]
+        for feature in dict.fromkeys(name for one in shown for name in one.answers)
+    }
+    return {"backends": [one.backend for one in shown], "without": without, "rows": rows}
+
+
+def _cell(answers: Mapping[str, str], formats: Sequence[str], reasons: Reasons) -> dict[str, Any]:
+    """`formats` : in which it does it, None for all that it has; `whys` : the numbers of the reasons for the others."""
+    whys = dict.fromkeys(answers[name] for name in formats if answers[name] != YES)
+    does = [name.replace("float", "f") for name in formats if answers[name] == YES]
+    numbers = [reasons.setdefault(why, len(reasons) + 1) for why in whys]
+    return {
+        "formats": does if whys else None,
+        "whys": numbers,
+        "fault": any(why.startswith(FAULT) for why in whys),
+    }

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from attnlab.correctness.support import FAULT, PLAIN, YES, support
-from attnlab.report.experiments_page import support_text
+from attnlab.report import support_text
 
 WRONG = """
 LIBRARY = "numpy"

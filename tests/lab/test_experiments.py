@@ -18,10 +18,9 @@ from attnlab.backends.contender import in_this_process
 from attnlab.figure_style import save
 from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run_chapter, run_experiment
 from attnlab.lab.claims import claims
-from attnlab.lab.draw import draw
 from attnlab.lab.experiments import Row, Subject, pick
 from attnlab.lab.observables import black_box
-from attnlab.report import experiments_page
+from attnlab.report.numerics import draw, write_numerics
 
 #: experiments that are cheap at their real sizes
 WHOLE = ("formula", "precision", "thermodynamics")
@@ -93,7 +92,7 @@ def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Pa
 def test_the_page_of_findings_that_passed_and_failed(faulty: Path, tmp_path: Path) -> None:
     """The page names what failed; a finding of an unknown experiment is shown without theory."""
     unknown = Finding(experiment="later", title="Later", question="Is it?", conclusion="It is.", rows=())
-    page = experiments_page.write(
+    page = write_numerics(
         [whole("formula", faulty), unknown], tmp_path, environment={"cpu": "a cpu"}, command="attnlab numerics",
         claims=[one.judged(None) for one in claims().values()],
     )  # fmt: skip

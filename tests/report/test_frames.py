@@ -11,8 +11,8 @@ from synthetic import disturbed
 
 from attnlab.race.compare import Comparison
 from attnlab.report import answer, bmf, comparison_text, to_json, verdict_text
+from attnlab.report.explore import page
 from attnlab.report.frames import NOT_BELIEVED, Frames, grids
-from attnlab.report.page import page
 from attnlab.runs.store import Run
 from attnlab.text import seconds_text
 from attnlab.workload.result import Accuracy, Result

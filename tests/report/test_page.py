@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.report.explore import page
 from attnlab.report.frames import Frames
-from attnlab.report.page import page
 from attnlab.runs.store import Run
 
 NASTY = "</script><script>alert(1)</script><b>x</b>"

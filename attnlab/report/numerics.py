@@ -1,0 +1,202 @@
+"""The page of experiments, ``numerics.md``: what each found, with figures of theory against measurement.
+
+There is one way to draw every experiment. What theory predicts is a line with its band; what was measured are circles.
+The band is five standard errors of the measurement to either side: every circle must lie in it. A row that misses its
+prediction is a red cross with the name of its backend.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from attnlab import figure_style as style
+from attnlab import lab
+from attnlab.report.render import fill
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PAGE, STORE, CLAIMS = "numerics.md", "numerics.json", "claims.json"
+#: rows shown of an experiment that missed their prediction
+_MOST_FAILED = 10
+_WIDTH, _HEIGHT = 6.4, 3.9
+#: conditions as a reader names them; any other is shown as it is
+_LABELS = {
+    "head_dim": "head dimension d_k",
+    "keys": "keys n",
+    "temperature": "temperature / freezing temperature",
+}
+
+
+def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, Any]]:
+    """What templates show of each finding; its figures are drawn into ``figures`` of `folder`.
+
+    Raises OSError where the folder cannot be written to.
+    """
+    shown = []
+    for one in findings:
+        known = lab.load_experiment(one.experiment) if one.experiment in lab.EXPERIMENTS else None
+        pictures = []
+        for at, chart in enumerate(known.charts if known else ()):
+            if figure := draw(chart, one.rows):
+                link = f"figures/finding-{one.experiment}-{at}.png"
+                style.save(figure, folder / link)
+                pictures.append({"says": f"{one.title}: {chart.title}", "link": link})
+        closest: dict[str, lab.Row] = {}
+        for row in one.rows:
+            if row.quantity not in closest or row.excess > closest[row.quantity].excess:
+                closest[row.quantity] = row
+        shown.append(
+            {
+                **{name: getattr(one, name) for name in ("title", "question", "conclusion")},
+                "theory": known.texts[1] if known else "",
+                "lesson": known.lesson if known else "",
+                "pictures": pictures,
+                "passed": sum(row.passed for row in one.rows if row.compared),
+                "compared": sum(row.compared for row in one.rows),
+                "closest": list(closest.values()),
+                "failed": [row for row in one.rows if not row.passed][:_MOST_FAILED],
+            }
+        )
+    return shown
+
+
+def write_numerics(
+    findings: Sequence[lab.Finding],
+    folder: Path,
+    *,
+    environment: Mapping[str, Any],
+    command: str,
+    claims: Sequence[lab.Claim] = (),
+) -> Path:
+    """Write the page, its figures, ``numerics.json`` and, with `claims`, ``claims.json`` into `folder`.
+
+    Returns the page's path. Raises OSError where the folder cannot be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stored: dict[str, Any] = {STORE: msgspec.to_builtins(findings)}
+    if claims:
+        stored[CLAIMS] = [one.to_dict() for one in claims]
+    for name, plain in stored.items():
+        (folder / name).write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = fill(
+        "numerics.md.j2",
+        sections=sections(findings, folder),
+        claims=claims,
+        missing={name: reason for one in findings for name, reason in one.missing.items()},
+        cpu=environment.get("cpu"),
+        date=datetime.now(UTC).date(),
+        command=command,
+    )
+    (folder / PAGE).write_text(text, encoding="utf-8")
+    return folder / PAGE
+
+
+# -- figures -----------------------------------------------------------------------------------------
+
+
+def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
+    """`chart` from the rows of its experiment; None where none of its rows was measured."""
+    lines = {label: one(rows) for label, one in chart.lines.items()}
+    found = {label: mine for label, mine in lines.items() if mine}
+    if not found:
+        return None
+    figure, (axes,) = style.new_figure(width=_WIDTH, height=_HEIGHT)
+    if chart.by:
+        figure.set_figheight(max(2.2, 0.27 * _dots(axes, chart, found) + 1.3))
+        style.entitle(axes, "", chart.y, "")
+    else:
+        drawn = _curves(axes, chart, found)
+        style.entitle(axes, "", chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
+    for text, at in chart.marks.items():
+        axes.axvline(at, color=style.GREY, linestyle="--", linewidth=1.1, zorder=1)
+        across = axes.get_xaxis_transform()
+        axes.text(at, 1.01, text, transform=across, fontsize=style.SIZE - 2, color=style.GREY, ha="center")
+    look: dict[str, Any] = {"fontsize": style.SIZE, "fontweight": "bold", "color": style.BLACK}
+    axes.set_title(chart.title, loc="left", pad=18 if chart.marks else 6, **look)
+    if not chart.by:
+        style.label_ends(axes, drawn)
+    return figure
+
+
+def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> list[style.Curve]:
+    """Measured against a condition; returns each line with its name and colour."""
+    drawn = list[style.Curve]()
+    for (label, rows), colour in zip(lines.items(), style.CYCLE, strict=False):
+        by_backend: dict[str, list[lab.Row]] = {}
+        for row in sorted(rows, key=lambda row: float(row.where[chart.x])):
+            by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
+        # of the backend with the most rows: what theory predicts is the same for all
+        longest = max(by_backend.values(), key=len)
+        room = np.array([max(style.STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
+        x = np.array([float(row.where[chart.x]) for row in longest])
+        y = np.array([row.predicted for row in longest])
+        if any(row.compared for row in rows):
+            curved = len(x) > 2 and chart.log_x and not chart.log_y
+            line, low, high = (
+                (style.smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)
+            )
+            axes.plot(*line, color=colour, linewidth=1.6)
+            axes.fill_between(low[0], low[1], high[1], color=colour, alpha=0.18, linewidth=0)
+        else:
+            axes.plot(x, y, color=colour, linewidth=1.0, linestyle=":")
+        for row in rows:
+            _mark(axes, row.where[chart.x], row.measured, row, colour)
+        drawn.append((x.tolist(), y.tolist(), label, colour))
+    if chart.log_x:
+        style.powers_of_two(
+            axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows})
+        )
+    if chart.log_y:
+        axes.set_yscale("log")
+    if chart.limits:
+        axes.set_ylim(*chart.limits)
+    return drawn
+
+
+def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
+    """A row of marks for each category, with what is predicted as a bar across it; returns how many there are."""
+    named = {
+        label: [(str({"quantity": row.quantity, **row.where}.get(chart.by, "")), row) for row in rows]
+        for label, rows in lines.items()
+    }
+    names = list(dict.fromkeys(name for rows in named.values() for name, _ in rows))
+    # what is 0 stands at the left edge
+    least = chart.limits[0] if chart.limits and chart.log_x else -math.inf
+    for (label, rows), colour in zip(named.items(), style.CYCLE, strict=False):
+        for name, row in rows:
+            height = names.index(name)
+            if row.compared:
+                at = row.predicted
+                axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
+            _mark(axes, max(least, row.measured), height, row, colour)
+        if len(lines) > 1:
+            axes.plot([], [], "o", color=colour, markerfacecolor="none", label=label)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    if chart.log_x:
+        axes.set_xscale("log")
+    if chart.limits:
+        axes.set_xlim(*chart.limits)
+    if len(lines) > 1:
+        axes.legend(frameon=False, fontsize=style.SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return len(names)
+
+
+def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str) -> None:
+    """What was measured: one circle, or a red cross with a name."""
+    if row.passed:
+        axes.plot([x], [y], "o", color=colour, markerfacecolor="none", markersize=5, zorder=3)
+        return
+    axes.plot([x], [y], "X", color=style.RED, markersize=7, zorder=5)
+    name = str(row.where.get("backend", ""))
+    axes.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=style.SIZE - 3, color=style.RED)
