@@ -106,7 +106,7 @@ def app(context: click.Context) -> None:
         click.echo(
             f"attnlab {there.get('attnlab', '')}: which attention should I run here, how fast, and is it right?\n"
             "Compare two backends, 10 s:          attnlab compare torch_sdpa torch_eager\n"
-            "Measure all backends, with a report: attnlab run\n"
+            "Measure many sizes, with a report:   attnlab run\n"
             f"Libraries installed here:            {here}\n"
             "All commands:                        attnlab --help"
         )

@@ -39,8 +39,8 @@ def backends(
     """List the backends: which can run here, which cannot, and why.
 
     All of them, or those named. With --matrix each is asked for every feature in every direction and number format:
-    masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or the reason. Exits with 1 where one does
-    not decline what it does not do.
+    masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or the reason. Exits with 1 if a backend
+    gets a feature wrong that it does not decline.
     """
     for name in names:
         require(name, folders)
@@ -63,7 +63,7 @@ def backends(
 @click.command(cls=options.Command)
 @options.backend_names
 @options.names("--dtypes", "--dtype", known=DTYPES, metavar="A,B", help="Number formats (default: all).")
-@click.option("--everything", is_flag=True, help="Large questions too, and the same bits again: minutes.")
+@click.option("--everything", is_flag=True, help="Ask large questions too, and whether bits repeat: minutes.")
 @options.seed
 @options.device
 @options.folders
@@ -72,8 +72,8 @@ def backends(
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Check answers and gradients of backends against float64.
 
-    All backends, or those named: one line for each number format. Exits with 1 where one is wrong or cannot be loaded,
-    or was named and could not be asked. With --quiet only those are printed.
+    All backends, or those named, in each number format. Exits with 1 if one is wrong or cannot be loaded, or was named
+    and could not be asked. --quiet prints only those.
     """
     asked = names or there(folders)
     for name in asked:
@@ -99,7 +99,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
 @click.option("--claims", is_flag=True, help="Measure what is often claimed; NAME is a claim.")
-@options.chosen_backends(help="Backends to measure through; all that are there by default.")
+@options.chosen_backends(help="Backends to measure through (default: all that can run).")
 @options.seed
 @options.folders
 @options.out(help="A new folder; reports/numerics by default.")
@@ -108,8 +108,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, **how: Any) -> int:
     """Run numerical experiments and write their page.
 
-    Those called NAME; by default all, with the claims ledger. Exits with 1 where a measurement misses its prediction.
-    A claim that is refuted is no failure.
+    The experiments NAME; by default all, with the claims ledger. Exits with 1 if a measurement misses its prediction. A
+    claim that is refuted is no failure.
     """
     listing, claims = how.pop("listing"), how.pop("claims")
     if listing and claims:

@@ -33,12 +33,12 @@ _LOOK_SECONDS = 1.0
 )
 @options.workload_options(grid=False)
 @click.option("--jsonl", metavar="FILE", help="Append a record of each candidate as JSON; - prints them.")
-@click.option("--forbid", multiple=True, metavar="FUNCTION", help="It may not call this; repeatable.")
-@click.option("--among", type=options.COUNT, metavar="N", help="The best is chosen from so many candidates.")
+@click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
+@click.option("--among", type=options.COUNT, metavar="N", help="You choose the best of so many candidates.")
 @click.option(
     "--watch", type=options.PATH, metavar="DIR", help="Judge files there as they appear, until Ctrl-C."
 )
-@click.option("--trust", is_flag=True, help="Judge without a sandbox what you have read yourself.")
+@click.option("--trust", is_flag=True, help="No sandbox, for what you have read yourself.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a record.")
 @options.quiet
 def judge(

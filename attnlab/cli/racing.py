@@ -39,9 +39,9 @@ from attnlab.workload.result import Outcome
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file.")
 @options.preset
 @click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, as 3/16.")
-@click.option("--shards", type=options.COUNT, help="Measure the plan in so many runs below --out.")
-@click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Starts the shards.")
-@click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="For Slurm's jobs, as partition=cpu.")
+@click.option("--shards", type=options.COUNT, help="Measure the plan in so many parts, each a run in --out.")
+@click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Runs the shards.")
+@click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="Option for Slurm, as partition=cpu.")
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
     "--resume", type=options.PATH, metavar="DIR", help="Continue this run; no other option is taken."
@@ -200,9 +200,9 @@ def plan_of(
 @options.preset
 @options.workload_options(grid=False)
 @click.option("--seconds", type=options.AMOUNT, help="Time for all visits (default: 10).")
-@click.option("--visits", type=options.VISITS, help="So many visits, whatever time they take.")
-@click.option("--afresh", is_flag=True, help="Leave out what earlier calls found here.")
-@click.option("--sittings", is_flag=True, help="List what earlier calls found here; race nothing.")
+@click.option("--visits", type=options.VISITS, help="Number of visits, whatever time they take.")
+@click.option("--afresh", is_flag=True, help="Do not count earlier calls on this machine.")
+@click.option("--sittings", is_flag=True, help="List earlier calls on this machine; race nothing.")
 @options.folders
 @options.as_json
 @options.quiet
@@ -263,7 +263,7 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @_margin("--unseen", default="5%", help="No verdict if a larger slowdown could be missed.")
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
-@click.option("--visits", type=options.VISITS, metavar="N", default=50, help="To each workload, at most.")
+@click.option("--visits", type=options.VISITS, metavar="N", default=50, help="Most visits to a workload.")
 @click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet

@@ -70,7 +70,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 
     Takes every run in and below the folders, interrupted runs as far as they are. A row holds one measurement with its
-    workload, contender, run and machine. A result without measurements has one row too. Exits with 1 where a run could
+    workload, contender, run and machine. A result without measurements has one row too. Exits with 1 if a run could
     not be read; the others are written all the same.
     """
     skipped: list[str] = []
@@ -89,9 +89,9 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     """Show two stored runs side by side.
 
-    They are of one machine and one plan, as of two versions of a library. Their seconds did not race, so that their
-    ratio has no interval and no verdict. What did race is each contender and its run's baseline: "changed" says that
-    the intervals of that ratio are disjoint in the two runs.
+    They are of one machine and one plan, such as of two versions of a library. They did not race each other, so a ratio
+    of their times has no interval and no verdict. Within a run each contender raced the baseline. "changed" says that
+    the intervals of that speedup are disjoint in the two runs.
     """
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:

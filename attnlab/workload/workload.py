@@ -170,17 +170,17 @@ class Workload:
     device: str = declared("cpu", "Device.", names=DEVICES, always=True)
     causal: str | bool = declared(
         False,
-        "Hide later keys; query i sees keys 0 to i, or the last query sees all keys.",
+        "Hide later keys. Query 0 sees key 0 alone, or the last query sees all keys.",
         read=lambda text: _CAUSAL.get(text.lower(), text),
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
         group="Mask and scores",
     )
     window: tuple[int, int] | None = declared(
-        None, "LEFT,RIGHT keys around a query's own place, along the causal diagonal; -1 for no limit."
+        None, "LEFT,RIGHT: so many keys before and after a query's own place; -1 for no limit."
     )
     key_lengths: tuple[int, ...] | None = declared(
-        None, "Keys that are there, one number a batch element; the rest is padding."
+        None, "How many keys are real, a number for each batch element; the rest is padding."
     )
     mask: str = declared(
         "",
@@ -215,8 +215,8 @@ class Workload:
     )
     distribution: str = declared(
         "normal",
-        "FILE.safetensors/LAYER, inputs that a model computed, or how they are drawn "
-        "(subnormal: all softmax weights but one are too small for a normal number of float32).",
+        "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn. "
+        "With subnormal, all softmax weights but one are subnormal in float32.",
         brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
         also="inputs",
         names=DISTRIBUTIONS,

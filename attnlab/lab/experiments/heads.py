@@ -3,7 +3,7 @@
 Each of H heads of dimension d_model/H projects the whole embedding and has a softmax of its own. It takes 1/H of the
 operations of a full-width head. Together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n²
 exponentials. They meet only in W_O: Concat(z) W_O = Σ_h z^h W_O^h, with W_O^h the rows of head h. The formula as it
-is written holds a table of n² scores for each head. Whether a kernel does decides what memory it takes.
+is written holds a table of n² scores for each head. A kernel that never holds it takes far less memory.
 """
 
 from __future__ import annotations
@@ -140,8 +140,9 @@ EXPERIMENT = Experiment(
         "eager": measured(OF_TABLE, backend="torch_eager"),
         "fused": measured(OF_TABLE, backend="torch_sdpa"),
     },
-    lesson="Many heads take as many multiplications as one of full width, and H times the exponentials. Which takes "
-    "less time, a race decides. A kernel that never holds the table of scores needs little memory beyond its output.",
+    lesson="Many heads take as many multiplications as one of full width, and H times the exponentials. A race "
+    "decides which takes less time. A kernel that never holds the table of scores needs little memory beyond its "
+    "output.",
     charts=(
         Chart(
             title="A table of scores decides the memory",

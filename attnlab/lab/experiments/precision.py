@@ -1,21 +1,21 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format. The sum of n equal ones overflows above ln(max) − ln n: exp(s)/Σ exp(s) is
-then 1/∞ = 0 for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110 in float32) it is
-0/0, again a NaN. A softmax that first subtracts the row's largest logit meets none of these, unless n itself exceeds
-the largest number of the format of its sum.
+e^x overflows above ln(max) of its format. The sum of n equal ones overflows above ln(max) − ln n. exp(s)/Σ exp(s) is
+then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110
+in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest logit meets none of these, if the
+format of its sum can hold n.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1). It is
 rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier. It
 may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
-subnormal numbers. So a kernel that keeps them takes longer if most weights are subnormal.
+subnormal numbers. There a kernel that keeps them takes longer if most weights are subnormal.
 
 A stored number is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and
-2⁻⁸ in bfloat16. In 16 bits nothing else counts, and three errors can be predicted: the output is stored (full
-precision inside), the weights too, or the scores too. A measured error must lie within five standard errors of the
-nearest one, or within a quarter. The quarter is chosen: numbers with similar leading digits round by 0.68 to 1.36
-times the average. In float32 the roundings of arithmetic count several times more. There the budget takes sums in
-order, and is a bound.
+2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three errors can be predicted: only
+the output is stored (full precision inside), the weights too, or the scores as well. A measured error must lie within
+five standard errors of the nearest one, or within a quarter of it. The quarter is chosen: numbers with similar leading
+digits round by 0.68 to 1.36 times the average. In float32 the roundings of arithmetic count several times more. There
+the budget takes sums in order, and is a bound.
 """
 
 from __future__ import annotations
@@ -213,12 +213,12 @@ EXPERIMENT = Experiment(
     measure=measure,
     dtypes=DTYPES,
     sentences=(
-        "Without subtracting the largest logit, 1024 equal logits get weights of zero above {half:.2f} in "
-        "float16 and {single:.2f} in float32, and NaN above {nan:.2f} and {single_nan:.2f}.",
+        "Without subtracting the largest logit, 1024 equal logits get weights of 0 above {half:.2f} in float16 "
+        "and {single:.2f} in float32. Above {nan:.2f} and {single_nan:.2f} they get NaN.",
         "Let the logits in bfloat16 grow from a standard deviation of 0.25 to 16. The relative error of "
         "PyTorch's eager attention then goes from {small:.1e} to {large:.1e}, that of its fused one from "
         "{fused:.1e} to {fused_large:.1e}.",
-        "With subnormal weights a call takes up to {slowest:.1f} times as long.",
+        "With subnormal weights a call takes up to {slowest:.1f} times as long as with normal inputs.",
     ),
     numbers={
         "half": measured(LIMIT, keys=1024, dtype="float16"),
@@ -232,8 +232,8 @@ EXPERIMENT = Experiment(
         "slowest": measured(SUBNORMAL, max),
     },
     lesson="Subtract the largest logit. Else 1024 equal logits above 4.16 give zeros in float16 without an error, and "
-    "logits below −17.33 give NaN. Keep scores of float16 inputs in float32: q·k can pass 65504 although the scaled "
-    "logit is harmless, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys on. With the "
+    "logits below −17.33 give NaN. Keep scores of float16 inputs in float32: q·k can pass 65,504 although the scaled "
+    "logit does not, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys on. With the "
     "standard deviation of the logits they grow if scores are stored in 16 bits, but not if only weights are. So a "
     "kernel that keeps its scores in float32 is the safer one for large logits.",
     charts=(

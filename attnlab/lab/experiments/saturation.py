@@ -5,11 +5,11 @@ Given its query, a row of standard normal inputs has n independent normal logits
 temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many
 keys, and the entropy is about ln n − β²/2. At lower ones a few keys hold it. In the limit of many keys their weights
 then follow the Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for
-normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k = 3.05 ln n. At real n the
+normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k ≈ 3.05 ln n. At finite n the
 transition is gradual: curves are exact integrals at each n.
 
-At a fixed β, H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). For a few keys to keep a
-share of the weight at every n, β of normal logits must stay above √(2 ln n) by a constant factor. β = a ln n
+At a fixed β, H/ln n tends to 1 as n grows: the softmax disperses (Veličković et al. 2024). With normal logits a few
+keys keep a share of the weight at every n only if β exceeds √(2 ln n) by a constant factor. β = a ln n
 (Nakanishi 2025) passes it once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is
 the gap between the largest and the smallest logit. And ln Z lies between the largest logit and ln n above it.
 """
@@ -120,8 +120,8 @@ EXPERIMENT = Experiment(
         "scale, and {scaled:.3f} at 256 with 1/√d_k.",
         "The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 times it.",
         "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
-        "The largest logit of a head averages {logit:.0f} at d_k = 64 without the scale and {scaled_logit:.1f} "
-        "with it.",
+        "The largest logit of a head over 16 queries averages {logit:.0f} at d_k = 64 without the scale and "
+        "{scaled_logit:.1f} with it.",
     ),
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="Below T_c the entropy of a row collapses",
+            title="The entropy of a row falls fastest near T_c",
             x="temperature",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},

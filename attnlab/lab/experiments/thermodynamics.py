@@ -2,12 +2,12 @@
 
 The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution. Its energies are E = −s,
 its inverse temperature is b = 1/τ, and Z is the partition function. Attention takes τ = 1 for the scaled logits, or τ
-= √d_k for q·k. Then the free energy is F = −τ ln Z, the mean energy U = −⟨s⟩ = −d ln Z/db, and the entropy H = (U −
+= √d_k for q·k. The free energy is F = −τ ln Z, and the mean energy U = −⟨s⟩ = −d ln Z/db. The entropy is H = (U −
 F)/τ, with dH/dτ = Var_p(s)/τ³ ≥ 0. The heat capacity is dU/dτ = b² Var_p(s).
 
-The output answers a change of a logit by ∂o/∂s_j = b p_j(v_j − o), and one of b by the covariance of v and s. These
-hold for every row. A backend can miss them only by rounding (allowed: 1e-11) or by the difference quotient that
-stands for a derivative (1e-8).
+If a logit changes, the output follows by ∂o/∂s_j = b p_j(v_j − o). If b changes, it follows by the covariance of v and
+s. All of these hold for every row. A right backend misses them only by rounding (allowed: 1e-11) or by the difference
+quotient that stands for a derivative (1e-8).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ EXPERIMENT = Experiment(
     "experiments on saturation and on gradients measure fused kernels that way.",
     charts=(
         Chart(
-            title="The free energy is flat once frozen",
+            title="Once frozen, the free energy is nearly flat",
             x="temperature",
             x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
             y="energy, in standard deviations of s",
@@ -201,7 +201,7 @@ EXPERIMENT = Experiment(
             marks={"T_c": 1.0},
         ),
         Chart(
-            title="The heat capacity peaks just above freezing",
+            title="The heat capacity peaks near 1.3 T_c",
             x="temperature",
             x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
             y="heat capacity b² Var_p(s)",

@@ -6,8 +6,8 @@ S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, and 0 if
 keys its mean is largest at 1.5 times the freezing β.
 
 So at d_k = 64 the unscaled rows have the larger mean square. But some of them pass on next to nothing, and with d_k
-their share grows. The mean square is an exact integral. Shares are sampled from the random energy model, and carry
-the error of that. "Next to nothing" is a norm below 1e-3 here. The figure shows the share of rows below every other
+their share grows. The mean square is an exact integral. Shares are sampled from the random energy model, and have
+a sampling error. "Next to nothing" is a norm below 1e-3 here. The figure shows the share of rows below every other
 norm as well. All of this is for standard normal inputs, before any training.
 """
 
@@ -166,7 +166,7 @@ EXPERIMENT = Experiment(
     sentences=(
         "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
         "with it.",
-        "Of the unscaled rows {below:.1%} lie below 1e-3, and {many:.0%} at d_k = 4096.",
+        "Of the unscaled rows {below:.1%} have a ‖J‖ below 1e-3, and {many:.0%} at d_k = 4096.",
         "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
         "16,384.",
     ),

@@ -7,9 +7,9 @@ share queries and keys; the standard errors allow for that.
 
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent
 with variance σ_w², and the biases with σ_b². Then a logit q·k/√d_k starts with the variance (d_model σ_w² + σ_b²)².
-Of the four usual schemes only one makes it 1. In a stack of layers x ← x + W_O Attention(x) with a pre-norm, every
-layer sees |x|² = d_model. So q·k has the same variance at every depth, whatever the scale. Without a norm |x|² grows
-by what each layer adds.
+Of the four schemes measured here only separate Xavier matrices make it 1. Stack layers x ← x + W_O Attention(x). With
+a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh random weights q·k then has the same variance
+at every depth, whatever the scale. Without a norm |x|² grows by what each layer adds.
 """
 
 from __future__ import annotations
@@ -179,11 +179,11 @@ EXPERIMENT = Experiment(
     sentences=(
         "The variance of q·k grows as d_k to the power {unscaled:.3f} (predicted: 1).",
         "With 1/√d_k the power is {scaled:.3f} (0), with 1/d_k {mup:.3f} (−1).",
-        "Components of standard deviation 2 give {wide:.1f} d_k instead of d_k.",
+        "Components of standard deviation 2 give {wide:.1f} d_k (predicted: 16 d_k).",
         "At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
         "{xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.1f} unscaled and {deep_scaled:.1f} with "
-        "1/√d_k; under a pre-norm it stays at {pre:.2f}.",
+        "1/√d_k. Under a pre-norm it stays at {pre:.2f}.",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
