@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,15 @@ from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import require
 from attnlab.environment import cache_folder, circumstances
 from attnlab.race.instruments import Notice
-from attnlab.stats.intervals import ALPHA, Sitting, Verdict, between_sittings, over_sittings
+from attnlab.stats.intervals import (
+    ALPHA,
+    BETWEEN,
+    BETWEEN_ALIKE,
+    Sitting,
+    Verdict,
+    between_sittings,
+    over_sittings,
+)
 from attnlab.stats.ranking import entered_once
 from attnlab.text import read_text
 from attnlab.workload.workload import Workload
@@ -121,7 +129,9 @@ class Record:
             for each in (each for each in known if each.pair == pair):
                 same.setdefault(each.question, []).append(each.sitting)
             shown = any(len(sittings) > 1 for sittings in same.values())
-            between = between_sittings(same.values())
+            versions: dict[str, Any] = {"python": None, "requirements": (), "ref": None}
+            first, second = (replace(each, name="", slowed=0.0, **versions) for each in (baseline, one))
+            between = between_sittings(same.values(), BETWEEN_ALIKE if first == second else BETWEEN)
             alpha = ALPHA / len(verdicts)
             combined = over_sittings(verdict, [*mine, sitting], between, alpha=alpha)
             found[one.name] = Combined(combined, [*mine, sitting], between, shown)

@@ -44,9 +44,9 @@ _WITHIN, _PRIOR_VISITS = 0.7, 2
 _TRIMMED_FROM, _TRIMMED = 7, 0.1
 #: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
 _LEAST_FREEDOM = 2
-#: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, which counts as so many
-#: sittings: measured in `benchmarks/verdicts`
-BETWEEN, _PRIOR_SITTINGS = 0.03, 8
+#: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, of two backends and of one
+#: backend twice, which suffers alike from what the machine does; it counts as so many sittings: `benchmarks/verdicts`
+BETWEEN, BETWEEN_ALIKE, _PRIOR_SITTINGS = 0.03, 0.01, 8
 #: differences up to this are called equivalent
 MARGIN = 0.01
 #: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
@@ -370,18 +370,18 @@ class Sitting:
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 
-def between_sittings(questions: Iterable[Sequence[Sitting]]) -> float:
+def between_sittings(questions: Iterable[Sequence[Sitting]], assumed: float = BETWEEN) -> float:
     """The standard deviation that a sitting adds to a mean, by the sittings of `questions` about one pair.
 
-    What they differ by beyond their errors, and `BETWEEN`, which counts as much as eight of them.
+    What they differ by beyond their errors, and what is `assumed`, which counts as much as eight of them.
     """
-    squares, count = _PRIOR_SITTINGS * BETWEEN**2, _PRIOR_SITTINGS
+    squares, count = _PRIOR_SITTINGS * assumed**2, _PRIOR_SITTINGS
     for sittings in (one for one in questions if len(one) > 1):
         center = statistics.fmean(one.mean for one in sittings)
         squares += math.fsum((one.mean - center) ** 2 for one in sittings)
         squares -= math.fsum(one.error**2 for one in sittings) * (1 - 1 / len(sittings))
         count += len(sittings) - 1
-    return math.sqrt(max(squares / count, BETWEEN**2 / 16))
+    return math.sqrt(max(squares / count, assumed**2 / 16))
 
 
 def over_sittings(

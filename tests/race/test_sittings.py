@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from process_sets import latency, measured
 from scripted import SMALL
 
-from attnlab.backends.contender import parse_all
+from attnlab.backends.contender import Contender, parse_all
 from attnlab.race.sittings import FILE, Combined, Record
 from attnlab.stats.intervals import verdicts_against
 
@@ -24,15 +25,22 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def sit(ratio: float, told: list[str] | None = None, *, afresh: bool = False, seed: int = 0) -> Combined:
+def sit(
+    ratio: float,
+    told: list[str] | None = None,
+    *,
+    afresh: bool = False,
+    seed: int = 0,
+    pair: Sequence[Contender] = PAIR,
+) -> Combined:
     """One sitting in which the second contender takes `ratio` times as long."""
     results = [
         measured(one.name, latency([[each, 1.02 * each, each, 1.02 * each] for _ in range(5)]))
-        for one, each in zip(PAIR, (1e-3, ratio * 1e-3), strict=True)
+        for one, each in zip(pair, (1e-3, ratio * 1e-3), strict=True)
     ]
-    found = verdicts_against(results, PAIR[0].name)
+    found = verdicts_against(results, pair[0].name)
     record = Record(afresh=afresh, tell=([] if told is None else told).append)
-    return record.combine(SMALL.with_(seed=seed), PAIR, found, ())[PAIR[1].name]
+    return record.combine(SMALL.with_(seed=seed), pair, found, ())[pair[1].name]
 
 
 def test_a_second_sitting_adds_to_the_first_whatever_the_inputs_were() -> None:
@@ -46,6 +54,13 @@ def test_a_second_sitting_adds_to_the_first_whatever_the_inputs_were() -> None:
     assert third.differ is not None and third.verdict.low < 1.6 < third.verdict.high
     assert third.shown and sit(1.5, afresh=True).sittings[1:] == []
     assert len(Record().lines()) == 4
+
+
+def test_one_sitting_allows_for_less_between_two_versions_of_one_backend() -> None:
+    """They suffer alike from what the machine does; with other threads they do not."""
+    names = ("numpy_blocked", "numpy_blocked[slowed=3]", "numpy_blocked[threads=1]")
+    plain, version, threads = parse_all(names)
+    assert sit(1.0, pair=(plain, version)).between < sit(1.0, pair=(plain, threads)).between
 
 
 def test_another_question_has_sittings_of_its_own(cache: Path) -> None:
