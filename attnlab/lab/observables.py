@@ -14,9 +14,8 @@ A backend gives back softmax(s) V and nothing else. So questions are asked throu
 * *The powers of the weights*: Σ_j p_j^a = Z(a·scale)/Z(scale)^a, from calls at two and three times the scale.
 
 This takes four calls of a backend, in its own number format, on arrays with at most nine dimensions more. Memory
-is O(n) where the backend's is. Under a top-left causal mask the probe stands before all keys, and one idle query
-before all queries moves every row along with it; any other mask is given to the backend as an array in which every
-query sees the probe.
+is O(n) where the backend's is. Under a causal mask the probe stands before all keys, and one idle query before all
+queries moves every row along with it.
 
 Other questions (weights, logits, the answer to a changed logit, gradients of logits) are put in the same way below.
 """
@@ -24,19 +23,17 @@ Other questions (weights, logits, the answer to a changed logit, gradients of lo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.mask_kinds import Causal
-from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import float_format, round_to
 from attnlab.workload.workload import OUTPUT, Workload
 
@@ -111,47 +108,46 @@ def observe(
     k: NDArray[Any],
     *,
     scale: float,
-    causal: bool | str = False,
-    mask: Mask | ArrayLike | str | None = None,
-    window: Any = None,
-    key_lengths: Any = None,
+    causal: bool = False,
     dtype: str | None = None,
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
 ) -> Observables:
     """What each row of softmax(scale · q kᵀ) does, measured through `backend`.
 
-    backend : a backend's name, or a function ``attend(q, k, v, *, causal, scale)`` of NumPy arrays; it must take
-    ``mask``, a boolean array, where any other mask than a top-left causal one is asked for.
+    backend : a backend's name, or a function ``attend(q, k, v, *, causal, scale)`` of NumPy arrays.
     q : (batch, heads, n_q, head_dim).
     k : (batch, kv_heads, n_k, head_dim), kv_heads a divisor of heads.
     scale : factor on q·k, any finite number.
-    causal, mask, window, key_lengths : which keys a query sees, as in `attnlab.attend`; all of them intersect.
+    causal : query i sees the keys 0 to i alone.
     dtype : number format to measure in, the arrays' own unless given (bfloat16 arrays come as float32).
     device, folders : where a named backend runs, and where it is looked for.
 
-    Raises ValueError for arrays that do not fit, are empty or not finite, for a query that sees no key, for fewer keys
-    than queries under a top-left causal mask, and where the backend's answer is not finite or its weights are not
-    positive; Declined or Unavailable where the backend cannot be asked.
+    Raises ValueError for arrays that do not fit, are empty or not finite, for fewer keys than queries under a causal
+    mask, and where the backend's answer is not finite or its weights are not positive; Declined or Unavailable where
+    the backend cannot be asked.
     """
     number_format = dtype or str(q.dtype)
     attend = backend if callable(backend) else black_box(backend, dtype=dtype, device=device, folders=folders)
-    told = {"causal": causal, "mask": mask, "window": window, "key_lengths": key_lengths}
     arrays = (round_to(array, number_format) if array.dtype.kind == "f" else array for array in (q, k, k))
-    problem = Inputs.of(*arrays, scale=scale, dtype=number_format, **told)
-    q, k, factor = problem.query, problem.key, problem.scale
+    inputs = Inputs.of(*arrays, scale=scale, dtype=number_format)
+    q, k, factor = inputs.query, inputs.key, inputs.scale
     for name, array in (("q", q), ("k", k)):
         _finite(name, array)
-    seen, plain, probed, idle = _seen(problem)
-    keys = k.shape[2]
+    queries, keys = q.shape[2], k.shape[2]
+    if not isinstance(causal, bool):
+        raise ValueError(f"causal must be True or False, got {causal!r}")
+    if causal and keys < queries:
+        raise ValueError(f"a causal row i sees keys 0 to i: {queries} queries need as many keys, got {keys}")
+    seen = np.arange(1, queries + 1) if causal else np.full(queries, keys)
     # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
     # below ln(n)/u, inside the range of every format
     bound = abs(scale) * _longest(q) * _longest(k)
     room = (1 + math.log(keys)) / float_format(number_format).unit_roundoff
     colder = max(0, math.ceil(math.log2(room / bound))) if bound else 0
-    winner = _finite("the output", attend(q, k, k, scale=factor * 2.0**colder, **plain))
+    winner = _finite("the output", attend(q, k, k, scale=factor * 2.0**colder, causal=causal))
     largest = factor * _row_dots(q, winner)
-    probe, against_probe = _probe(attend, q, k, factor, largest, number_format, probed, idle)
+    probe, against_probe = _probe(attend, q, k, factor, largest, number_format, causal)
     excess, energy = against_probe(1)
     excess_2, excess_3 = (against_probe(times)[0] for times in (2, 3))
     # the limits on the next three are exact, and only rounding can step over them
@@ -175,8 +171,7 @@ def _probe(
     factor: float,
     largest: Array,
     number_format: str,
-    probed: Mapping[str, Any],
-    idle: int,
+    causal: bool,
 ) -> tuple[Array, Callable[[int], tuple[Array, Array]]]:
     """The probe's logit t of each row, which is the row's largest as far as it can be written; and a question.
 
@@ -188,7 +183,8 @@ def _probe(
     length = 2.0 ** round(math.log2(_longest(k) or 1.0))
     strength = largest / (factor * length) if factor else np.zeros_like(largest)
     strength = _finite("the probe", round_to(strength, number_format))
-    # an idle query before all others sees the probe alone
+    # under a causal mask an idle query before all others sees the probe alone
+    idle = int(causal)
     wide_q = np.zeros((*q.shape[:2], q.shape[2] + idle, wide), q.dtype)
     wide_q[..., idle:, :dim], wide_q[..., idle:, dim] = q, strength
     wide_k = np.zeros((*k.shape[:2], keys + 1, wide), k.dtype)
@@ -200,7 +196,7 @@ def _probe(
     probe = factor * length * strength.astype(np.float64)
 
     def against_probe(times: int) -> tuple[Array, Array]:
-        answer = attend(wide_q, wide_k, flags, scale=factor * times, **probed)
+        answer = attend(wide_q, wide_k, flags, scale=factor * times, causal=causal)
         output = _finite("the output", answer)[..., idle:, :].astype(np.float64)
         rest, alone = output[..., dim], output[..., dim + 1]
         if not (rest.min() > 0 and alone.min() > 0):
@@ -212,34 +208,6 @@ def _probe(
         return np.log(rest) - np.log(alone) + math.log(height), energy - probe
 
     return probe, against_probe
-
-
-def _seen(problem: Inputs) -> tuple[NDArray[Any], Mapping[str, Any], Mapping[str, Any], int]:
-    """How many keys each query sees, broadcastable to (batch, heads, n_q), and what a backend is told of them.
-
-    Keywords of `attend`, without the probe and with it before all keys; and how many idle queries are put before all
-    others with it. Raises ValueError where a query sees no key.
-    """
-    _, _, queries, keys = problem.shape
-    masked = problem.mask
-    if masked in (Mask(), Mask((Causal("top_left"),))):
-        causal = bool(masked)
-        if causal and keys < queries:
-            raise ValueError(
-                f"a causal row i sees keys 0 to i: {queries} queries need as many keys, got {keys}"
-            )
-        count = np.arange(1, queries + 1) if causal else np.full(queries, keys)
-        return count, {"causal": causal}, {"causal": causal}, int(causal)
-    seen = masked.array(problem.shape)
-    assert seen is not None, "a mask with parts hides something"
-    empty = masked.empty_rows(problem.shape)
-    if empty is not None:
-        raise ValueError(
-            f"every query must see a key, got {int(empty.sum())} that see none; leave them out of q"
-        )
-    seen = np.broadcast_to(seen, np.broadcast_shapes(seen.shape, (1, 1, queries, keys)))
-    probed = np.concatenate([np.ones_like(seen[..., :1]), seen], axis=-1)
-    return seen.sum(axis=-1), {"causal": False, "mask": seen}, {"causal": False, "mask": probed}, 0
 
 
 def _longest(rows: NDArray[Any]) -> float:

@@ -16,7 +16,7 @@ from attnlab.race.compare import Comparison
 from attnlab.runs.diff import NOT_ASKED, Diff
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell, find_crossovers, slope_of
-from attnlab.stats.intervals import Verdict, pay_off
+from attnlab.stats.intervals import Verdict
 from attnlab.stats.ranking import Sure, is_second_entry
 from attnlab.workload.result import Outcome, Result
 
@@ -54,7 +54,9 @@ class Frames:
     @cached_property
     def winners(self) -> pd.DataFrame:
         """A row for each workload at which any contender was measured: the fastest, and its lead over the runner-up."""
-        return _frame(map(_winner, self.analysis.won), _WINNER)
+        return _frame(
+            map(_winner, (one for one in self.analysis.cells if one.won.sure is not Sure.NOBODY)), _WINNER
+        )
 
     @cached_property
     def by_length(self) -> pd.DataFrame:
@@ -379,14 +381,12 @@ def _ends(name: str) -> tuple[str, str, str]:
 
 
 def comparison(found: Comparison) -> pd.DataFrame:
-    """A row for each contender of one race: its speedup over the baseline, and when its set-up pays off."""
+    """A row for each contender of one race: its speedup over the baseline, and what else is known of it."""
     rows = []
     for one in found.to_json()["contenders"]:
         value, low, high = one["ratio"], one["ratio_low"], one["ratio_high"]
         spans = (value and 1 / value, low and 1 / high, low and 1 / low)
-        against, calls = pay_off(found.results, one["name"]) or (None, None)
-        told = {"pays_off": calls, "pays_off_against": against}
-        rows.append({**one, **told, **dict(zip(_ends("speedup"), spans, strict=True))})
+        rows.append({**one, **dict(zip(_ends("speedup"), spans, strict=True))})
     return _frame(rows, [*rows[0]])
 
 

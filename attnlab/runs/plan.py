@@ -111,29 +111,22 @@ def chosen_parts(text: str) -> tuple[Part, ...]:
     return tuple(found.values())
 
 
-def only_part(text: str) -> Part:
-    """The one part that `text` names. Raises ValueError, naming them, where there are several."""
-    found = chosen_parts(text)
-    if len(found) > 1:
-        paths = ", ".join(part.path for part in found)
-        raise ValueError(
-            f"--preset {text} stands for {len(found)} parts, and one is taken here: name one of {paths}"
-        )
-    return found[0]
-
-
 def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
     """The workload that `text` names with what is `said` beside it, by the names of one workload's options.
 
     Of a part with several lengths the middle one; then the text says so, and is else empty. Raises ValueError, naming
     them, where there are several parts.
     """
-    part, plural = only_part(text), {choice.fields: choice for choice in choices(grid=True)}
+    parts, plural = chosen_parts(text), {choice.fields: choice for choice in choices(grid=True)}
+    if len(parts) > 1:
+        paths = ", ".join(part.path for part in parts)
+        raise ValueError(f"--preset {text} stands for {len(parts)} parts: name one of {paths}")
     told = {}
     for choice in choices(grid=False):  # in the words of a grid: length 512 is lengths (512,)
         if said.get(choice.name) is not None:
             other = plural[choice.fields]
             told[other.name] = (said[choice.name],) if other.several else said[choice.name]
+    (part,) = parts
     found = part.workloads(told)
     middle = found[(len(found) - 1) // 2]
     if len(found) == 1:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from attnlab.stats.intervals import ALPHA, MARGIN, Kind, Verdict, latencies, quantile
+from attnlab.stats.intervals import ALPHA, MARGIN, Kind, Verdict, quantile
 from attnlab.stats.ranking import (
     Control,
     Ranking,
     Standing,
-    Sure,
     Winner,
     controls,
     decidable,
@@ -118,7 +117,7 @@ _BELIEVED_COPY = 1.05
 #: shares of the matrix-product rate above these are failed measurements. On a CPU, libraries that use 128-bit vectors
 #: and no fused multiply-add, as all here may, give away a factor of 8 (512 bits, and two operations in one); on CUDA
 #: all take the vendor's product
-BELIEVED = {"cpu": 8.0, "cuda": 1.05}
+_BELIEVED = {"cpu": 8.0, "cuda": 1.05}
 #: buffers of the copy benchmark; a warm call on less may stay in the caches and outrun memory honestly
 _BEYOND_CACHES = 2**28
 
@@ -136,18 +135,24 @@ class Rate:
     beyond: str | None = None
 
 
-def rate(workload: Workload, seconds: float, ceiling: Ceiling, *, cold: bool) -> Rate:
-    """The rate of a call that took `seconds`, against `ceiling` of the same device and dtype.
+def rate(result: Result, ceilings: Sequence[Ceiling]) -> Rate | None:
+    """What shares of the ceilings of its device and number format it reached; None where that is not known.
 
-    The copy bandwidth bounds a call only where its bytes must come from memory: with `cold` caches, or
-    where its inputs and output are too large for any.
+    The copy bandwidth bounds a call only where its bytes must come from memory: with cold caches, or where its inputs
+    and output are too large for any.
     """
-    flops, least_bytes = workload.flops / seconds, workload.least_bytes
-    compute, bandwidth = flops / ceiling.matmul_flops, least_bytes / seconds / ceiling.copy_bytes
+    workload, latency = result.workload, result.latency
+    computes = (workload.device, result.computes_in or workload.dtype)
+    ceiling = next((one for one in ceilings if (one.device, one.dtype) == computes), None)
+    if ceiling is None or latency is None:
+        return None
+    flops, least_bytes = workload.flops / latency.median, workload.least_bytes
+    compute, bandwidth = flops / ceiling.matmul_flops, least_bytes / latency.median / ceiling.copy_bytes
+    from_memory = latency.facts.get("cache") == "cold" or least_bytes > _BEYOND_CACHES
     beyond = None
-    if compute > BELIEVED[ceiling.device]:
+    if compute > _BELIEVED[ceiling.device]:
         beyond = "matrix-multiply rate"
-    elif (cold or least_bytes > _BEYOND_CACHES) and bandwidth > _BELIEVED_COPY:
+    elif from_memory and bandwidth > _BELIEVED_COPY:
         beyond = "copy bandwidth"
     return Rate(flops, compute, bandwidth, beyond)
 
@@ -217,11 +222,6 @@ class Analysis:
         """All cells, group by group."""
         return [cell for group in self.groups for _, cell in sorted(group.cells.items())]
 
-    @cached_property
-    def won(self) -> list[Cell]:
-        """Those at which any contender was measured."""
-        return [cell for cell in self.cells if cell.won.sure is not Sure.NOBODY]
-
 
 def analyse(
     results: Iterable[Result],
@@ -257,7 +257,7 @@ def analyse(
     def cell(workload: Workload, group: str) -> Cell:
         once = {name: one for name, one in answers[workload].items() if not is_second_entry(name)}
         margin_here = max([margin, *(one.deviation for one in tested[workload] if one.differs)])
-        rates = _rates(workload, once, ceilings)
+        rates = {name: found for name, one in once.items() if (found := rate(one, ceilings))}
         faults = {name: one.beyond for name, one in rates.items() if one.beyond}
         measured = {name: one for name, one in once.items() if one.latency is not None and name not in faults}
         peers = _peers(measured)
@@ -273,18 +273,6 @@ def analyse(
     )
     every = tuple(one for some in tested.values() for one in some)
     return Analysis(names, baseline, margin, every, made, shared)
-
-
-def _rates(workload: Workload, results: Mapping[str, Result], ceilings: Sequence[Ceiling]) -> dict[str, Rate]:
-    """What share of the ceiling of its device and number format each reached, where that is known."""
-    known = {(one.device, one.dtype): one for one in ceilings}
-    found = {}
-    for name, latency in latencies(results.values()).items():
-        ceiling = known.get((workload.device, results[name].computes_in or workload.dtype))
-        if ceiling is not None:
-            cold = latency.facts.get("cache") == "cold"
-            found[name] = rate(workload, latency.median, ceiling, cold=cold)
-    return found
 
 
 def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -286,27 +286,7 @@ def _chance(found: Verdict, margin: float) -> float:
     return 2 * float(stdtr(found.freedom, -room / error)) if error > 0 else float(room == 0)
 
 
-# -- what getting ready costs ------------------------------------------------------------------------
-
-
-def pay_off(results: Collection[Result], contender: str) -> tuple[str, int] | None:
-    """The fastest that needs less set-up than `contender`, and after how many calls this one has taken less in all.
-
-    calls = (S − S')/(t' − t), where S is a set-up, t the median of the calls, and S', t' are those of the fastest with
-    S' < S. None where the contender is not decidedly faster than that one, or none needs less, or one call is enough.
-    """
-    times = {name: one.median for name, one in latencies(results).items()}
-    setups = {one.contender: one.setup_seconds for one in results if one.setup_seconds is not None}
-    if contender not in times or contender not in setups:
-        return None
-    leaner = [name for name in times if setups.get(name, math.inf) < setups[contender]]
-    against = min(leaner, key=times.__getitem__, default=contender)
-    verdict, saved = verdicts_against(results, against).get(contender), times[against] - times[contender]
-    if verdict is None or verdict.kind is not Kind.FASTER or saved <= 0:
-        return None
-    calls = math.ceil((setups[contender] - setups[against]) / saved)
-    return (against, calls) if calls > 1 else None
-
+# -- what visits and sittings differ by ---------------------------------------------------------------
 
 #: two speeds are told apart where they differ by more than this, ...
 _APART = 0.12
