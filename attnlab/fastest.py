@@ -80,7 +80,10 @@ class Fastest:
         if not self._measured:
             holds = f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention"
             raise ValueError(f"{holds}; measure forward or training, with torch_sdpa among the backends")
-        self._threads = _threads_of(run)
+        pools = run.environment.get("contenders", {}).get(OWN, {}).get("pools", ())
+        counts = (pool.get("num_threads") for pool in pools if pool.get("user_api") == "openmp")
+        #: with which PyTorch's own function was measured, None if the run does not tell
+        self._threads = max((count for count in counts if isinstance(count, int)), default=None)
         self._elsewhere = None if elsewhere else _measured_elsewhere(run)
         if self._elsewhere:
             warnings.warn(f"{self._elsewhere}: every call goes to PyTorch's own", stacklevel=3)
@@ -331,10 +334,3 @@ def _measured_elsewhere(run: Run) -> str | None:
     if versions:
         return f"the run was measured with PyTorch {versions.pop()}, and this is {torch.__version__}"
     return None
-
-
-def _threads_of(run: Run) -> int | None:
-    """The number of threads with which PyTorch's own function was measured, if the run tells."""
-    facts = run.environment.get("contenders", {}).get(OWN, {})
-    counts = [pool.get("num_threads") for pool in facts.get("pools", ()) if pool.get("user_api") == "openmp"]
-    return max((count for count in counts if isinstance(count, int)), default=None)

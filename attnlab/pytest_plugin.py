@@ -403,7 +403,7 @@ def interleaved(
             # pytest-benchmark warns of a fixture that was not used; this one fails in use, and the mark of an error
             # keeps it out of every report
             benchmark.has_error = True
-            benchmark.pedantic(_raise, args=(failure,))
+            benchmark.pedantic(pytest.fail, args=(failure.msg, failure.pytrace))
         benchmark.pedantic(clock.replay)
         return None
 
@@ -449,7 +449,3 @@ def _end(result: Result) -> NoReturn:
     if result.outcome in _SKIPPED:
         pytest.skip(line)
     pytest.fail(line, pytrace=False)
-
-
-def _raise(failure: BaseException) -> NoReturn:
-    raise failure

@@ -90,13 +90,6 @@ def flops_text(rate: float) -> str:
     return _in_units(rate, _RATES)
 
 
-def quantity_text(value: float, unit: str) -> str:
-    """A value in any base unit: s and B as above, the number alone for 1."""
-    if unit in ("s", "B"):
-        return seconds_text(value) if unit == "s" else bytes_text(value)
-    return number_text(value) if unit == "1" else f"{number_text(value)} {unit}"
-
-
 def percent(fraction: float, digits: int = 2) -> str:
     """A fraction in percent: ``3.2 %``."""
     return f"{number_text(fraction * 100, digits)} %"

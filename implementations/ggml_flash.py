@@ -81,7 +81,7 @@ def attend(
     masked = len(inputs) > 3
     if sinks is not None:
         inputs.append(sinks.astype(np.float32, copy=False).reshape(1, 1, 1, heads))
-    recipe = Recipe(_attention, scale, alibi, softcap or 0.0, masked, sinks is not None)
+    recipe = Recipe(_attention, (scale, alibi, softcap or 0.0, masked, sinks is not None))
     output = np.empty((batch, n_q, heads, value_dim), dtype=np.float32)
     run_ggml(recipe, inputs, output)
     return output.swapaxes(1, 2).astype(query.dtype, copy=False)

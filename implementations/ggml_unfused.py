@@ -60,7 +60,7 @@ def attend(
         inputs.append(_MASK(attn_mask, n_q, key.shape[2]))
     if sinks is not None:
         inputs.append(sinks.reshape(1, 1, 1, heads))
-    recipe = Recipe(_plain, scale, softcap, attn_mask is not None, sinks is not None)
+    recipe = Recipe(_plain, (scale, softcap, attn_mask is not None, sinks is not None))
     output = np.empty((batch, heads, n_q, value.shape[3]), dtype=np.float32)
     run_ggml(recipe, inputs, output)
     return output

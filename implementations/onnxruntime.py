@@ -64,7 +64,7 @@ def attend(
     lengths = key_lengths is not None
     heads = _packed_heads(query, key, value)
     mask = "" if attn_mask is None else str(attn_mask.dtype)
-    model = Recipe(_attention, str(query.dtype), hides, scale, softcap or 0.0, mask, lengths, heads)
+    model = Recipe(_attention, (str(query.dtype), hides, scale, softcap or 0.0, mask, lengths, heads))
     laid = packed if heads else np.ascontiguousarray
     inputs = dict(zip(_NAMES, (laid(array) for array in (query, key, value)), strict=True))
     if attn_mask is not None:

@@ -71,7 +71,7 @@ def attend(
     if attn_mask is not None:
         inputs["attention_bias"] = _ADDED(attn_mask, n_q, n_k)
     output = np.empty((batch, n_q, heads * value_dim), dtype=query.dtype)
-    model = Recipe(_model, heads, scale, causal, key_lengths is not None, attn_mask is not None)
+    model = Recipe(_model, (heads, scale, causal, key_lengths is not None, attn_mask is not None))
     run_onnx(model, inputs, output)
     return unpacked(output, heads)
 

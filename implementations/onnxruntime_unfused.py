@@ -56,7 +56,7 @@ def attend(
         arrays["added"] = _ADDED(attn_mask, kv_heads if enable_gqa else None)
     inputs = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     output = np.empty((*inputs["query"].shape[:-1], value.shape[-1]), dtype=np.float32)
-    run_onnx(Recipe(_plain, tuple(inputs), scale, softcap, 5 if enable_gqa else 4), inputs, output)
+    run_onnx(Recipe(_plain, (tuple(inputs), scale, softcap, 5 if enable_gqa else 4)), inputs, output)
     return output.reshape(*shape[:3], value.shape[-1])
 
 

@@ -88,7 +88,7 @@ def _asked(
     laid = [np.ascontiguousarray(one.swapaxes(1, 2) if transposed else one) for one in arrays]
     own = query.shape[2] * key.shape[2] >= _OWN_SHAPES
     shapes = tuple(one.shape if own else (-1,) * 4 for one in laid)
-    return Recipe(_attention, str(query.dtype), causal, mask, shapes, transposed), laid, transposed
+    return Recipe(_attention, (str(query.dtype), causal, mask, shapes, transposed)), laid, transposed
 
 
 def _attention(dtype: str, causal: bool, mask: str, shapes: tuple[_Shape, ...], transposed: bool) -> Any:

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.backends.block import BlockCall, Core, Held
 from attnlab.backends.keywords import given, in_form, not_in_form, unsupported
 from attnlab.errors import Declined, Refusal
 from attnlab.libraries.library import Arrays, Call, Library, open_library
 from attnlab.workload.drawing import inputs_of
-from attnlab.workload.inputs import PROJECTIONS, Inputs
+from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Block, Inputs
 from attnlab.workload.workload import CONTIGUOUS, LOG_SUM, OUTPUT, Workload
 
 _NAMES = ("query", "key", "value")
@@ -29,6 +28,10 @@ UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients
 #: the keys of a page, and the random stream of a workload's seed by which pages are shuffled (`workload.drawing` has
 #: the other streams)
 PAGE, _SHUFFLE = 16, 9
+#: from query, key and value to the output of all heads, (batch, heads, length, dim) each
+Core = Callable[[Any, Any, Any], Any]
+#: arrays that a call reads where they lie, and what makes such arrays from other inputs
+Held = tuple[Arrays, Callable[[Inputs], Arrays]]
 
 
 @dataclass(frozen=True)
@@ -215,10 +218,8 @@ class Calling:
 
     def function(self) -> Callable[..., Any]:
         """The call as a function of query, key and value, arrays of the library. It prepares them in every call."""
-        attend, completed = self._attending(), self.library.completed
-        if completed is None:
-            return lambda *arrays: attend(*self._prepared(arrays))
-        return lambda *arrays: completed(attend(*self._prepared(arrays)))
+        attend = self._attending()
+        return self._completed(lambda *arrays: attend(*self._prepared(arrays)))
 
     def _laid_out(self, name: str, inputs: Inputs) -> Arrays:
         """An array of shape (batch, heads, length, dim), in memory as the workload's `layout` says."""
@@ -245,10 +246,10 @@ class Calling:
             self.again.append(made)
         return made()
 
-    def _completed(self, call: Call) -> Call:
+    def _completed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, which returns only when its result is computed."""
         completed = self.library.completed
-        return call if completed is None else lambda: completed(call())
+        return call if completed is None else lambda *arrays: completed(call(*arrays))
 
     def _differentiated(self, arrays: Arrays, upstream: Any) -> Call:
         """A call that returns the gradients, and the output if that is timed too."""
@@ -337,73 +338,150 @@ class Stored(NamedTuple):
     laid: Callable[[NDArray[Any]], Arrays]
 
 
-class Way(NamedTuple):
-    """One way to store rows. laid : (batch, keys, kv_heads, dim) as it is stored. places : the numbers of the rows
-    that are taken. in_order : what was taken as (batch, keys, kv_heads, dim)."""
-
-    laid: Callable[[NDArray[Any]], NDArray[Any]]
-    places: NDArray[np.int64]
-    in_order: Callable[[Any], Any]
-
-
 def store(library: Library, workload: Workload, *of_keys: NDArray[Any]) -> Stored:
-    """Store key and value, (batch, kv_heads, keys, dim), in the library.
+    """Store key and value, (batch, kv_heads, keys, dim), in the library: in one pool of pages for all batch elements.
+
+    ``paged``: pages of `PAGE` keys, (pages, PAGE, kv_heads, dim), shuffled. The page table is (batch, pages of the
+    longest). One page of zeros fills it where an element has fewer pages. After the last key of an element its page
+    holds zeros. As in PagedAttention (Kwon et al. 2023, section 4.1), with the axes in the order that FlashInfer calls
+    NHD.
+
+    ``packed``: pages of one key, in their order. So this is a jagged batch: the keys of all batch elements one after
+    the other, without padding, as in `flash_attn_varlen_func` of FlashAttention's package.
 
     The numbers stay those of the question, so that answer, reference and budgets are those of contiguous arrays.
     """
-    lengths = np.array(workload.key_lengths or (workload.keys,) * workload.batch)
-    way = {"packed": _packed, "paged": _paged}[workload.storage](workload, lengths)
-
-    def laid(array: NDArray[Any]) -> Arrays:
-        return (library.from_numpy(way.laid(array.swapaxes(1, 2)), workload.dtype),)
-
-    (key,), (value,) = arrays = [laid(array) for array in of_keys]
-    take = library.taking(way.places)
-
-    def read() -> tuple[Any, Any]:
-        return way.in_order(take(key)).swapaxes(1, 2), way.in_order(take(value)).swapaxes(1, 2)
-
-    return Stored(read, arrays, laid)
-
-
-def _packed(workload: Workload, lengths: NDArray[np.int64]) -> Way:
-    """A jagged batch: the keys of all batch elements one after the other, without padding, (rows, kv_heads, dim).
-
-    Batch element b has the rows from offset b to offset b + 1, as in `flash_attn_varlen_func` of FlashAttention's
-    package. A last row of zeros stands for all padding.
-    """
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    there = np.arange(workload.keys) < lengths[:, None]
-    places = np.where(there, offsets[:-1, None] + np.arange(workload.keys), offsets[-1])
-
-    def laid(array: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([array[there], np.zeros((1, *array.shape[2:]), array.dtype)])
-
-    return Way(laid, places, lambda taken: taken)
-
-
-def _paged(workload: Workload, lengths: NDArray[np.int64]) -> Way:
-    """Pages of `PAGE` keys, (pages, PAGE, kv_heads, dim), shuffled in one pool for all batch elements.
-
-    The page table is (batch, pages of the longest). One page of zeros fills it where an element has fewer pages. After
-    the last key of an element its page holds zeros. As in PagedAttention (Kwon et al. 2023, section 4.1), with the
-    axes in the order that FlashInfer calls NHD.
-    """
-    most = -(-workload.keys // PAGE)
-    used = np.arange(most) * PAGE < lengths[:, None]
-    order = np.random.default_rng([workload.seed, _SHUFFLE]).permutation(int(used.sum()) + 1)
-    table = np.full((workload.batch, most), order[-1])
+    batch, keys, paged = workload.batch, workload.keys, workload.storage == "paged"
+    lengths, page = np.array(workload.key_lengths or (keys,) * batch)[:, None], PAGE if paged else 1
+    most = -(-keys // page)
+    used, there = np.arange(most) * page < lengths, np.arange(most * page) < lengths
+    order = np.arange(int(used.sum()) + 1)
+    if paged:
+        order = np.random.default_rng([workload.seed, _SHUFFLE]).permutation(order)
+    table = np.full((batch, most), order[-1])
     table[used] = order[:-1]
 
-    def laid(array: NDArray[Any]) -> NDArray[Any]:
-        there = np.arange(most * PAGE) < lengths[:, None]
-        whole = np.zeros((*there.shape, *array.shape[2:]), array.dtype)
-        whole[there] = array[there[:, : workload.keys]]
-        pool = np.zeros((order.size, PAGE, *array.shape[2:]), array.dtype)
-        pool[table[used]] = whole.reshape(workload.batch, most, *pool.shape[1:])[used]
-        return pool
+    def laid(array: NDArray[Any]) -> Arrays:
+        rows = array.swapaxes(1, 2)
+        whole = np.zeros((*there.shape, *rows.shape[2:]), rows.dtype)
+        whole[there] = rows[there[:, :keys]]
+        pool = np.zeros((order.size, page, *rows.shape[2:]), rows.dtype)
+        pool[table[used]] = whole.reshape(batch, most, *pool.shape[1:])[used]
+        return (library.from_numpy(pool, workload.dtype),)
 
-    def in_order(taken: Any) -> Any:
-        return taken.reshape(workload.batch, most * PAGE, *taken.shape[3:])[:, : workload.keys]
+    (key,), (value,) = arrays = [laid(array) for array in of_keys]
+    take = library.taking(table)
 
-    return Way(laid, table, in_order)
+    def in_order(pool: Any) -> Any:
+        taken = take(pool)
+        return taken.reshape(batch, most * page, *taken.shape[3:])[:, :keys].swapaxes(1, 2)
+
+    return Stored(lambda: (in_order(key), in_order(value)), arrays, laid)
+
+
+# -- a multi-head block around any core -----------------------------------------------------------------
+
+
+class BlockCall:
+    """One block by the library's own operations, ready to be called: returns y, (batch, queries, d_model).
+
+    projection : how x becomes query, key and value. ``fused``: one matrix product with all three matrices stacked. Its
+    result is cut into three views. A block with a memory takes one product for the query, and one for keys and values.
+    ``loop``: one small product for each head, with the rows of that head, and the results stacked: the slow way. The
+    parameters are cut up before the clock starts.
+    core : makes the core for the projected query, key and value, once: a backend may prepare itself for them. held :
+    the arrays that the call reads, and what makes them from other inputs. project : returns query, key and value,
+    (batch, heads, length, dim) each. Raises ValueError for an unknown projection.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        block: Block,
+        dtype: str,
+        core: Callable[[Any, Any, Any], Core],
+        projection: str = "fused",
+    ) -> None:
+        if projection not in PROJECTIONS:
+            raise ValueError(f"projection must be one of {', '.join(PROJECTIONS)}, got {projection!r}")
+        self._library, self._block, self._dtype = library, block, dtype
+        self.held: list[Held] = []
+        (x,) = self._kept(lambda block: [block.x])
+        (source,) = (x,) if block.memory is None else self._kept(lambda block: [block.source])
+        #: heads and tokens of query, key and value
+        of_keys = block.kv_heads, source
+        self._of = {"query": (block.heads, x), "key": of_keys, "value": of_keys}
+        self._out = self._linear(lambda block: [block.parameters[name] for name in PARAMETERS[2:]])
+        self.project = self._looped() if projection == "loop" else self._fused()
+        self._core = core(*self.project())
+
+    def __call__(self) -> Any:
+        return self.output(self._core(*self.project()))
+
+    def output(self, heads: Any) -> Any:
+        """The heads side by side, projected: from (batch, heads, queries, value_dim) to (batch, queries, d_model)."""
+        batch, count, length, dim = heads.shape
+        return self._out(heads.swapaxes(1, 2).reshape(batch, length, count * dim))
+
+    @property
+    def parts(self) -> dict[str, Call]:
+        """The parts of the call, each as a call on what the parts before it returned, for `race.instruments`."""
+        projected = self.project()
+        heads = self._core(*projected)
+        return {
+            "projection": self.project,
+            "attention": lambda: self._core(*projected),
+            "output": lambda: self.output(heads),
+        }
+
+    def _fused(self) -> Call:
+        products = []
+        for names in [[*self._of]] if self._block.memory is None else [["query"], ["key", "value"]]:
+
+            def of(block: Block, names: Sequence[str] = tuple(names)) -> list[NDArray[Any]]:
+                pairs = [block.projections[name] for name in names]
+                return [np.concatenate(one) for one in zip(*pairs, strict=True)]
+
+            ends = np.cumsum([len(self._block.projections[name][1]) for name in names])
+            cuts = [
+                (slice(start, end), self._of[name][0])
+                for name, start, end in zip(names, (0, *ends), ends, strict=False)
+            ]
+            products.append((self._linear(of), self._of[names[0]][1], cuts))
+
+        def project() -> list[Any]:
+            found = []
+            for linear, tokens, cuts in products:
+                whole = linear(tokens)
+                lead = whole.shape[:2]
+                # (batch, length, heads · dim) as (batch, heads, length, dim): views
+                found += [whole[..., cut].reshape(*lead, heads, -1).swapaxes(1, 2) for cut, heads in cuts]
+            return found
+
+        return project
+
+    def _looped(self) -> Call:
+        def of(block: Block, name: str, head: int) -> list[NDArray[Any]]:
+            return [np.split(one, self._of[name][0])[head] for one in block.projections[name]]
+
+        products = [
+            (tokens, [self._linear(partial(of, name=name, head=at)) for at in range(heads)])
+            for name, (heads, tokens) in self._of.items()
+        ]
+        stack = self._library.functions.stack
+        return lambda: [stack([one(tokens) for one in each], axis=1) for tokens, each in products]
+
+    def _linear(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Callable[[Any], Any]:
+        library, (weight, bias) = self._library, self._kept(of)
+        return lambda tokens: library.linear(tokens, weight, bias)
+
+    def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
+        """The library's arrays that `of` takes from a block. They are noted in `held`."""
+
+        def made(block: Any) -> Arrays:
+            arrays = map(np.ascontiguousarray, of(block))
+            return tuple(self._library.from_numpy(one, self._dtype) for one in arrays)
+
+        arrays = made(self._block)
+        self.held.append((arrays, lambda inputs: made(inputs.block)))
+        return arrays

@@ -87,7 +87,7 @@ def block(
     heads : of the query.
     memory : (batch, n_k, d_model), the source of keys and values; x itself by default.
     kv_heads, head_dim, value_dim : heads, d_model/heads and head_dim by default.
-    projection : how x is projected: "fused" or "loop" (`attnlab.backends.block`).
+    projection : how x is projected: "fused" or "loop" (`attnlab.backends.backend`).
     device, folders, rest : as in `attend`.
 
     Raises as `attend` does, and ValueError for a state dict that does not fit.

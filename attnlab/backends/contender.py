@@ -3,7 +3,7 @@
 =====================================  ======================================================================
 ``threads=N``                          the number of threads of its library
 ``pages=huge|default``                 large arrays on huge pages, if the library can
-``projection=fused|loop``              how x of a multi-head block is projected (`attnlab.backends.block`)
+``projection=fused|loop``              how x of a multi-head block is projected (`attnlab.backends.backend`)
 ``mask=array|none``                    the same mask handed over in another form (`attnlab.backends.keywords`)
 ``deterministic=1``                    the library's mode in which every call gives the same bits
 ``slowed=PERCENT``                     waits after every call: a known difference, to test the instrument itself

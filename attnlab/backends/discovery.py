@@ -13,7 +13,7 @@ A file needs no import from attnlab. It holds
     `attnlab.workload.inputs.PARAMETERS`, and returns a function of x and memory (None if x attends to itself), which is
     timed
     and returns (batch, queries, d_model). Around any ``attend`` attnlab makes the block itself
-    (`attnlab.backends.block`).
+    (`attnlab.backends.backend`).
 ``declines(workload)``, optional
     None, or why it cannot do a workload: (field, reason), or the reason alone.
 ``prepare(workload, query, key, value)``, optional
@@ -63,10 +63,11 @@ from typing import Annotated, Any
 import msgspec
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.keywords import known_keywords
+from attnlab.backends.keywords import PLAIN
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import imports_begun, libraries
 from attnlab.text import suggestion
+from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import DTYPES
 
 _HOME = "attnlab.implementations"
@@ -256,7 +257,7 @@ def options_of(name: str, function: Callable[..., Any], positional: int) -> froz
         ) from None
     if any(one.kind is one.VAR_KEYWORD for one in parameters):
         return frozenset({"causal", "scale"})
-    known = known_keywords()
+    known = frozenset(PLAIN).union(*(part.keywords for part in Part.kinds.values()))
     named = [
         one for one in parameters[positional:] if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
     ]

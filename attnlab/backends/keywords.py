@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from attnlab.errors import Refusal
 from attnlab.libraries.library import Library
 from attnlab.workload.inputs import Alibi, Inputs
-from attnlab.workload.mask_kinds import Part, Shape
+from attnlab.workload.mask_kinds import Shape
 from attnlab.workload.masks import Mask
 from attnlab.workload.workload import GIVEN, Workload
 
@@ -53,16 +53,12 @@ from attnlab.workload.workload import GIVEN, Workload
 _ARRAYS = ("mask", "visible", "attn_mask")
 #: kinds of masks that have a field of their own in a workload
 _FIELDS = ("causal", "window", "key_lengths")
-_PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa")
+#: every keyword but those of the kinds of masks
+PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa")
 #: the resting value of a keyword, if it is not None
 _RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa"), False)
 #: forms in which a contender may ask for its mask
 FORMS = ARRAY, NO_MASK = "array", "none"
-
-
-def known_keywords() -> frozenset[str]:
-    """Every keyword that a backend may have."""
-    return frozenset(_PLAIN).union(*(part.keywords for part in Part.kinds.values()))
 
 
 def unsupported(workload: Workload, options: Collection[str]) -> Refusal | None:

@@ -8,8 +8,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,8 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.library import Arrays, Call, Library
+from attnlab.errors import Unavailable
+from attnlab.libraries.library import Arrays, Call, Library, declining
 from attnlab.workload.number_formats import FORMATS, round_to
 
 
@@ -87,7 +86,7 @@ class Jax(Library):
 
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         function, settings, given = _parts(attend, self.module.Array)
-        with _declining():
+        with declining("JAX"):
             _, back = _compiled("forward", function, settings)(arrays, given)
         # the results of the forward pass are arguments, so that none of them is compiled in as a constant
         return self._waiting(partial(_compiled("backward"), back, output_gradient))
@@ -97,7 +96,7 @@ class Jax(Library):
         compiled = _compiled("training", function, settings)
 
         def step() -> Any:
-            with _declining():
+            with declining("JAX"):
                 return compiled(arrays, given, output_gradient)
 
         return self._waiting(step)
@@ -155,15 +154,6 @@ def _parts(
         return attend, (), {}
     given = {name: value for name, value in attend.keywords.items() if isinstance(value, array)}
     return attend.func, tuple(one for one in attend.keywords.items() if one[0] not in given), given
-
-
-@contextmanager
-def _declining() -> Iterator[None]:
-    """Raises Declined if JAX says that it has no gradients."""
-    try:
-        yield
-    except NotImplementedError as refused:
-        raise Declined(f"JAX says: {' '.join(str(refused).split())[:200]}") from None
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,7 @@
 
 Each library is a class in a file ``libraries/*_library.py``, which lists its classes as ``LIBRARIES``. It imports the
 library itself by `required`, when it is opened and not before. What backends on kernels of other packages share stands
-here too: `Programs`, `positive_scale`, `Made`, `Recipe`.
+here too: `Programs`, `positive_scale`, `Made`, `Recipe`, `declining`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pkgutil
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,14 +242,29 @@ def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
     return (-query, -scale) if scale <= -LEAST_SCALE else (query * scale, 1.0)
 
 
-class Recipe(partial[Any]):
+class Recipe(NamedTuple):
     """How a compiled model is made. Recipes with equal functions and arguments are equal, so they share one model."""
 
-    def __hash__(self) -> int:
-        return hash((self.func, self.args))
+    make: Callable[..., Any]
+    arguments: tuple[Hashable, ...]
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recipe) and (self.func, self.args) == (other.func, other.args)
+    def __call__(self, *more: Any) -> Any:
+        return self.make(*self.arguments, *more)
+
+
+@contextmanager
+def declining(library: str, *telling: str) -> Iterator[None]:
+    """Raises Declined if the library, of this name, says that it has no gradients.
+
+    It says so by NotImplementedError, or by a RuntimeError that has one of the `telling` words.
+    """
+    try:
+        yield
+    except RuntimeError as refused:
+        text = " ".join(str(refused).split())
+        if not isinstance(refused, NotImplementedError) and not any(one in text for one in telling):
+            raise
+        raise Declined(f"{library} says: {text[:200]}") from None
 
 
 class Made:

@@ -109,7 +109,7 @@ class Numba(NumPy):
 # -- ONNX Runtime --------------------------------------------------------------------------------------
 
 
-def _session(model: Callable[[], bytes], threads: int, profiled: bool = False) -> Any:
+def _session(model: Recipe, threads: int, profiled: bool = False) -> Any:
     """A session with its own threads, which spin for a while after a call: ONNX Runtime's default.
 
     profiled : it writes a profile into a folder of its own.
@@ -131,10 +131,10 @@ def _session(model: Callable[[], bytes], threads: int, profiled: bool = False) -
 _SESSIONS = Programs(_session, functools.partial(_session, profiled=True))
 
 
-def run_onnx(model: Callable[[], bytes], inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
+def run_onnx(model: Recipe, inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
     """Compute the one output of an ONNX model into `output`. No array is copied, so all must be contiguous.
 
-    model : makes the model; equal (and hashable) for equal models.
+    model : makes the model, serialised.
     """
     session = _SESSIONS.get(model)
     binding = session.io_binding()
@@ -199,7 +199,7 @@ def graph(
 def _onnx_product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """The product of two square matrices by the operator MatMul."""
     output, inputs = np.empty_like(one), {"one": one, "other": other}
-    run_onnx(Recipe(_onnx_matmul, str(one.dtype)), inputs, output)
+    run_onnx(Recipe(_onnx_matmul, (str(one.dtype),)), inputs, output)
     return output
 
 
@@ -254,7 +254,7 @@ def _core() -> Any:
     return importlib.import_module("openvino").Core()
 
 
-def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
+def _request(model: Recipe, precision: str, threads: int) -> Any:
     settings = {
         # by default OpenVINO computes in bfloat16 if the processor has it, whatever the inputs are
         "INFERENCE_PRECISION_HINT": precision,
@@ -268,12 +268,10 @@ def _request(model: Callable[[], Any], precision: str, threads: int) -> Any:
 _REQUESTS = Programs(_request)
 
 
-def run_openvino(
-    model: Callable[[], Any], precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]
-) -> None:
+def run_openvino(model: Recipe, precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
     """Compute the one output of an OpenVINO model into `output`. No array is copied, so all must be contiguous.
 
-    model : makes the model; equal (and hashable) for equal models. precision : in which it may compute, "f32", "bf16"
+    model : makes the model. precision : in which it may compute, "f32", "bf16"
     or "f16".
     """
     request = _REQUESTS.get(model, precision)
@@ -287,7 +285,7 @@ def run_openvino(
 def _openvino_product(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """The product of two square matrices of float32 by the operator MatMul."""
     output = np.empty_like(one)
-    run_openvino(Recipe(_openvino_matmul, len(one)), "f32", (one, other), output)
+    run_openvino(Recipe(_openvino_matmul, (len(one),)), "f32", (one, other), output)
     return output
 
 
@@ -365,9 +363,6 @@ class OpenVino(NumPy):
 
 # -- ggml ----------------------------------------------------------------------------------------------
 
-#: (the module, a context, input tensors) -> the tensor that is computed from them
-Building = Callable[[Any, Any, Sequence[Any]], Any]
-
 _TYPES = {"float32": "GGML_TYPE_F32", "float16": "GGML_TYPE_F16"}
 #: sets of vector instructions that ggml may be built for, best first
 _INSTRUCTIONS = ("avx512", "avx2", "avx", "sve", "neon")
@@ -396,7 +391,7 @@ class Graph:
     Memory for results in between is allocated in every call and freed after it.
     """
 
-    def __init__(self, recipe: Building, layouts: Sequence[Layout], threads: int) -> None:
+    def __init__(self, recipe: Recipe, layouts: Sequence[Layout], threads: int) -> None:
         ggml = self._ggml = importlib.import_module("ggml")
         room = 16 * ggml.ggml_tensor_overhead() + ggml.ggml_graph_overhead()
         context = ggml.ggml_init(ggml.ggml_init_params(mem_size=room, mem_buffer=None, no_alloc=True))
@@ -451,10 +446,10 @@ def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
 _GRAPHS = Programs(Graph)
 
 
-def run_ggml(recipe: Building, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
+def run_ggml(recipe: Recipe, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
     """Compute the graph of `recipe` on `inputs`, which have four axes, into `output`.
 
-    recipe : makes the result of the graph; equal (and hashable) for equal graphs.
+    recipe : makes the tensor that is computed, from the module, a context and the input tensors.
     """
     _GRAPHS.get(recipe, tuple(map(Layout.of, inputs))).compute(inputs, output)
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined, Unavailable
-from attnlab.libraries.library import Arrays, Call, Library
+from attnlab.libraries.library import Arrays, Call, Library, declining
 from attnlab.text import one_line
 from attnlab.workload.number_formats import FORMATS, round_to
 
@@ -112,14 +112,14 @@ class Torch(Library):
 
     def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
         """The output with its graph. Raises Declined if it cannot be differentiated."""
-        with _declining(), self.module.enable_grad():
+        with declining("PyTorch", *_NO_BACKWARD), self.module.enable_grad():
             output = attend(*leaves)  # some operators say only now that they have no backward pass
         if not getattr(output, "requires_grad", True):
             raise Declined("its output is cut off from automatic differentiation")
         return output
 
     def _gradients(self, output: Any, leaves: Arrays, *upstream: Any, **options: Any) -> tuple[Any, ...]:
-        with _declining():
+        with declining("PyTorch", *_NO_BACKWARD):
             found: tuple[Any, ...] = self.module.autograd.grad(
                 output, leaves, *upstream, allow_unused=True, **options
             )
@@ -241,7 +241,7 @@ def kernels_of(events: Sequence[str]) -> str:
     return " + ".join(shown) or "unknown: the profiler named no kernel"
 
 
-# -- guard pages, and gradients that PyTorch refuses -----------------------------------------------------
+# -- guard pages -------------------------------------------------------------------------------------------
 
 
 def between_nan(array: NDArray[Any]) -> NDArray[Any]:
@@ -255,18 +255,6 @@ def between_nan(array: NDArray[Any]) -> NDArray[Any]:
     found = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     found[...] = array
     return found
-
-
-@contextmanager
-def _declining() -> Iterator[None]:
-    """Raises Declined if PyTorch says that there is no backward pass."""
-    try:
-        yield
-    except (NotImplementedError, RuntimeError) as refused:
-        text = " ".join(str(refused).split())
-        if not isinstance(refused, NotImplementedError) and not any(one in text for one in _NO_BACKWARD):
-            raise
-        raise Declined(f"PyTorch says: {text[:200]}") from None
 
 
 class Keras(Torch):
