@@ -23,7 +23,7 @@ from common import HOME, command_line, publish, say, table
 
 from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.judging import FINALISTS, Judge
-from attnlab.judge.record import ROUNDS, Record, Scatter, Seat
+from attnlab.judge.record import KEPT, ROUNDS, Record, Scatter, Seat
 from attnlab.workload.workload import Workload
 
 GROUPS = ("honest", "wrong", "cheats", "escapes")
@@ -199,7 +199,7 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
             by_visit.setdefault(number // ROUNDS, []).append(seconds / reference[number])
         pool += by_visit.values()
         seat.sandbox.close()
-    rng, scatter, rewarded = np.random.default_rng(), Scatter(), 0
+    rng, scatter, rewarded = np.random.default_rng(), Scatter(maxlen=KEPT), 0
 
     def drawn(number: int) -> tuple[Seat, Seat]:
         blank = [Record(name="copy", status="judged", correct=True) for _ in range(2)]

@@ -60,12 +60,12 @@ def judge(
     """
     from attnlab.cli.progress import progress
     from attnlab.judge.judging import Judge
-    from attnlab.judge.record import schema as of_records
+    from attnlab.judge.record import Record
     from attnlab.report.render import fill, show
     from attnlab.system import terminable
 
     if schema:
-        click.echo(json.dumps(of_records(), indent=2))
+        click.echo(json.dumps(msgspec.json.schema(Record), indent=2))
         return 0
     if not paths and watch is None:
         raise ValueError("judge expects Python files with candidates, got none; name them, or --watch DIR")

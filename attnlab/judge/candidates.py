@@ -4,9 +4,9 @@
     a file of attnlab: it names its ``LIBRARY`` and defines ``attend`` (`attnlab.backends.discovery`).
 ``function``
     one public function of q, k and v, which may take the keywords of attnlab's contract.
-``model``
+``ModelNew``
     KernelBench's form: a class ``ModelNew``, whose ``forward`` takes q, k and v, or what the reference asks for.
-``reference``
+``Model``
     KernelBench's question: a class ``Model``, and functions ``get_inputs`` and ``get_init_inputs``. It is no candidate.
 """
 
@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attnlab.backends.discovery import bound_in, library_of, require
+from attnlab.backends.discovery import bound_in, require
 from attnlab.libraries.library import libraries
 
-REFERENCE = "reference"
-#: bytes of a file, at most
-MOST_BYTES = 2**20
+#: a form that asks, and bytes of a file, at most
+REFERENCE, MOST_BYTES = "Model", 100_000
 _QKV = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
 _FORMS = (
     "expected a backend (LIBRARY and attend), one public function of q, k and v, or a class ModelNew; "
@@ -34,8 +34,8 @@ _FORMS = (
 class Candidate:
     """What is judged, as plain data.
 
-    name : what records call it. form : see above, or ``known`` for a backend that comes with attnlab. entry : the name
-    of its function, class or backend. library : whose arrays it takes. digest : of its text, SHA-256.
+    name : what records call it. form : see above. entry : the name of its function or class. library : whose arrays it
+    takes.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Candidate:
 
     @property
     def digest(self) -> str:
-        """Of the text; files with one digest are one candidate."""
+        """SHA-256 of the text; files with one digest are one candidate."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -75,43 +75,37 @@ def read_candidate(path: Path | str) -> Candidate:
 
 def known_candidate(name: str) -> Candidate:
     """A backend that comes with attnlab, such as the reference. Raises ValueError for an unknown name."""
-    source, library = require(name).read_text(encoding="utf-8"), library_of(name)
-    if library is None:
-        raise ValueError(f"the reference {name} names no library; choose another")
-    return Candidate(name, "known", name, library.name, source)
+    return replace(read_candidate(require(name)), name=name)
 
 
 def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
-    bound, imported = bound_in(tree.body), _imported(*ast.walk(tree))
+    bound = bound_in(tree.body)
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
-    model, question = "ModelNew" in classes, {"get_inputs", "get_init_inputs"} <= bound.keys()
-    if "triton" in _imported(*(one for one in tree.body if isinstance(one, ast.Import | ast.ImportFrom))):
-        raise ValueError(
-            f"{file}: expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
-        )
-    if "LIBRARY" in bound and model:
-        raise ValueError(f"{file}: {_FORMS}; got LIBRARY and ModelNew: keep one form")
-    if "LIBRARY" in bound:
-        if bound["LIBRARY"] not in libraries():
-            raise ValueError(f"{file}: expected LIBRARY to be one of {', '.join(libraries())}, written out")
-        return "backend", "attend", bound["LIBRARY"]
-    if model:
-        return "model", "ModelNew", "torch"
-    if "Model" in classes:
-        if not question:
-            raise ValueError(f"{file}: expected get_inputs and get_init_inputs beside Model, got Model alone")
-        return REFERENCE, "Model", "torch"
-    if not functions:
-        raise ValueError(f"{file}: {_FORMS}; got none of them")
-    if len(functions) > 1 and "attend" not in functions:
+    if "triton" in _imported(tree.body):
+        wrong = "expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
+    elif "LIBRARY" in bound and "ModelNew" in classes:
+        wrong = f"{_FORMS}; got LIBRARY and ModelNew: keep one form"
+    elif "LIBRARY" in bound:
+        if bound["LIBRARY"] in libraries():
+            return "backend", "attend", bound["LIBRARY"]
+        wrong = f"expected LIBRARY to be one of {', '.join(libraries())}, written out"
+    elif "ModelNew" in classes:
+        return "ModelNew", "ModelNew", "torch"
+    elif "Model" in classes:
+        if {"get_inputs", "get_init_inputs"} <= bound.keys():
+            return REFERENCE, "Model", "torch"
+        wrong = "expected get_inputs and get_init_inputs beside Model, got Model alone"
+    elif not functions:
+        wrong = f"{_FORMS}; got none of them"
+    elif len(functions) > 1 and "attend" not in functions:
         names = ", ".join(functions)
-        raise ValueError(
-            f"{file}: expected one public function of q, k and v, got {names}; call one of them attend"
-        )
-    name = "attend" if "attend" in functions else functions[0]
-    return "function", name, "torch" if "torch" in imported else "numpy"
+        wrong = f"expected one public function of q, k and v, got {names}; call one of them attend"
+    else:
+        name = "attend" if "attend" in functions else functions[0]
+        return "function", name, "torch" if "torch" in _imported(ast.walk(tree)) else "numpy"
+    raise ValueError(f"{file}: {wrong}")
 
 
 def _takes_qkv(function: ast.FunctionDef) -> bool:
@@ -121,8 +115,12 @@ def _takes_qkv(function: ast.FunctionDef) -> bool:
     return public and all(name in known for name, known in zip(names, _QKV, strict=True))
 
 
-def _imported(*nodes: ast.AST) -> set[str]:
+def _imported(nodes: Iterable[ast.AST]) -> set[str]:
     """The top packages that these import."""
-    found = [one.module or "" for one in nodes if isinstance(one, ast.ImportFrom)]
-    found += [name.name for one in nodes if isinstance(one, ast.Import) for name in one.names]
-    return {name.partition(".")[0] for name in found}
+    found = set[str]()
+    for one in nodes:
+        if isinstance(one, ast.ImportFrom):
+            found.add((one.module or "").partition(".")[0])
+        elif isinstance(one, ast.Import):
+            found |= {name.name.partition(".")[0] for name in one.names}
+    return found

@@ -28,14 +28,15 @@ from numpy.typing import NDArray
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.discovery import load, options_of
 from attnlab.errors import Misbehaved
+from attnlab.judge.candidates import Candidate
 from attnlab.libraries.library import is_there, libraries
 from attnlab.processes import refusal
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
-#: bytes of one message, at most, in both directions: arrays and the candidate's text go through shared memory
-MOST_BYTES = 2**16
+#: bytes of one message, at most: of a candidate's text to the sandbox, and of what comes back. Arrays go through memory
+ORDER_BYTES, REPLY_BYTES = 2**17, 2**16
 #: the candidate's file in the sandbox
 _FILE = Path("candidate") / "candidate.py"
 #: where an array lies in the shared memory: dtype, shape, and the byte at which it begins
@@ -59,29 +60,18 @@ class Limits(msgspec.Struct):
     sigpending: int = 0
 
 
-class Start(msgspec.Struct):
-    """What the first process is told: the size of the shared memory, and which library to import."""
-
-    size: int
-    library: str
-    limits: Limits
-
-
 class Order(msgspec.Struct, omit_defaults=True):
     """What a visit's process is told; `op` names a method of `Guest`.
 
-    slots : query, key, value and output of each call. places : the candidate's text, or the arrays of a question and
-    last its output. form, entry, library : the candidate. plain : what `unpack` takes. dtype : of a module's inputs.
-    init : a module's constructor arguments. seed : of its parameters.
+    places : the inputs of some calls, stacked, and last their outputs; none for a call that computes nothing. Of a
+    question, its arrays and its output. plain : what `unpack` takes. dtype : of a module's inputs. init : a module's
+    constructor arguments. seed : of its parameters.
     """
 
     op: Literal["load", "call", "ask", "profile", "describe"]
-    slots: list[list[Place]] = []
     places: list[Place] = []
     workload: Workload | None = None
-    form: str = ""
-    entry: str = ""
-    library: str = ""
+    candidate: Candidate | None = None
     plain: dict[str, Any] = {}
     dtype: str = ""
     init: list[Any] = []
@@ -113,23 +103,23 @@ class Guest:
 
     def load(self, order: Order) -> None:
         """Load the candidate and get its call ready."""
-        self._dtype, workload = order.dtype, order.workload
-        if order.form in ("known", "backend"):
-            of_file = order.form == "backend"
-            if of_file:
-                self._write(order)
-            self._backend = load(_FILE.stem if of_file else order.entry, [_FILE.parent] if of_file else [])
+        one, workload, self._dtype = order.candidate, order.workload, order.dtype
+        assert one is not None
+        if one.form == "backend":
+            self._written(one)
+            self._backend = load(_FILE.stem, [_FILE.parent])
         else:
-            module = self._imported(order)
-            attend, declines = getattr(module, order.entry), getattr(module, "declines", None)
-            if order.form == "model":
+            module, options = self._imported(one), frozenset[str]()
+            attend, declines = getattr(module, one.entry), getattr(module, "declines", None)
+            if one.form == "function":
+                options = options_of(one.entry, attend, 3)
+            else:
                 torch: Any = importlib.import_module("torch")
                 torch.set_grad_enabled(False)
                 torch.manual_seed(order.seed)
                 attend = attend(*order.init)
                 attend = attend.double() if order.dtype == "float64" else attend
-            options = options_of(order.entry, attend, 3) if order.form == "function" else frozenset[str]()
-            self._backend = Backend(order.entry, order.library, attend, options=options, own_reason=declines)
+            self._backend = Backend(one.entry, one.library, attend, options=options, own_reason=declines)
         self._library = self._backend.open("cpu")
         if workload is None:
             self._call: Callable[..., Array] = lambda *arrays: self._of_module(self._backend.attend(*arrays))
@@ -142,19 +132,14 @@ class Guest:
         self._call = lambda *arrays: self._backend.named(workload, attending(*arrays))[OUTPUT]
 
     def call(self, order: Order) -> None:
-        """Answer from every slot."""
-        for *inputs, output in order.slots:
-            self._written(output, self._call(*map(self._taken, inputs)))
-
-    def describe(self, order: Order) -> dict[str, Any]:
-        """What KernelBench's functions of a reference say, computed without numbers."""
-        module, torch = self._imported(order), importlib.import_module("torch")
-        with torch.device("meta"):
-            init, inputs = list(module.get_init_inputs()), list(module.get_inputs())
-            output = module.Model(*init)(*inputs)
-        dtypes = [str(one.dtype).partition(".")[2] for one in (*inputs, output)]
-        shapes = [list(one.shape) for one in inputs]
-        return {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
+        """Answer all calls of the message."""
+        if not order.places:
+            return
+        *inputs, outputs = order.places
+        for *arrays, output in zip(*map(self._taken, inputs), self.array(outputs), strict=True):
+            if self._library.name not in ("torch", "numpy"):  # these compute where the numbers lie
+                arrays = [self._library.from_numpy(one, self._dtype) for one in arrays]
+            self._put(output, self._call(*arrays))
 
     def ask(self, order: Order) -> None:
         """Answer a question of another shape."""
@@ -162,7 +147,18 @@ class Guest:
         *places, output = order.places
         inputs = unpack(order.plain, [self.array(one).copy() for one in places])
         found = self._backend.bind(order.workload, inputs)()
-        self._written(output, self._backend.named(order.workload, found)[OUTPUT])
+        self._put(self.array(output), self._backend.named(order.workload, found)[OUTPUT])
+
+    def describe(self, order: Order) -> dict[str, Any]:
+        """What KernelBench's functions of a reference say, computed without numbers."""
+        assert order.candidate is not None
+        module, torch = self._imported(order.candidate), importlib.import_module("torch")
+        with torch.device("meta"):
+            init, inputs = list(module.get_init_inputs()), list(module.get_inputs())
+            output = module.Model(*init)(*inputs)
+        dtypes = [str(one.dtype).partition(".")[2] for one in (*inputs, output)]
+        shapes = [list(one.shape) for one in inputs]
+        return {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
 
     def profile(self, order: Order) -> dict[str, Any]:
         """The operators that ran in one call; none where the library tells none."""
@@ -175,17 +171,14 @@ class Guest:
         return {"ran": sorted({str(event.key) for event in record.key_averages()})[:500]}
 
     def _taken(self, place: Place) -> Any:
-        """The library's array: PyTorch and NumPy compute where it lies, other libraries take a copy."""
-        dtype, name = self._dtype, self._library.name
-        if name not in ("torch", "numpy"):
-            return self._library.from_numpy(self.array(place).view(FORMATS[dtype]), dtype)
+        """The arrays of all calls, for PyTorch as a tensor; made once, since that takes time."""
         if place not in self._views:
             array = self.array(place)
-            if name == "torch":
+            if self._library.name == "torch":
                 torch = self._library.module
-                self._views[place] = torch.from_numpy(array).view(getattr(torch, dtype))
+                self._views[place] = torch.from_numpy(array).view(getattr(torch, self._dtype))
             else:
-                self._views[place] = array.view(FORMATS[dtype])
+                self._views[place] = array.view(FORMATS[self._dtype])
         return self._views[place]
 
     def _of_module(self, found: Any) -> Array:
@@ -196,23 +189,19 @@ class Guest:
         array: Array = found.numpy()
         return array
 
-    def _write(self, order: Order) -> None:
+    def _written(self, candidate: Candidate) -> None:
         _FILE.parent.mkdir(exist_ok=True)
-        _FILE.write_bytes(self.array(order.places[0]).tobytes())
+        _FILE.write_text(candidate.source, encoding="utf-8")
 
-    def _imported(self, order: Order) -> Any:
-        self._write(order)
+    def _imported(self, candidate: Candidate) -> Any:
+        self._written(candidate)
         spec = importlib.util.spec_from_file_location(_FILE.stem, _FILE)
         assert spec is not None and spec.loader is not None
         module = sys.modules[_FILE.stem] = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as fault:
-            raise Misbehaved(f"it fails on import: {type(fault).__name__}: {fault}") from None
+        spec.loader.exec_module(module)
         return module
 
-    def _written(self, place: Place, found: Array) -> None:
-        target = self.array(place)
+    def _put(self, target: Array, found: Array) -> None:
         if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact
             found = found.astype(FORMATS["bfloat16"])
         target[...] = np.ascontiguousarray(found).view(target.dtype)
@@ -237,24 +226,26 @@ def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
         except Exception as fault:
             reply = msgspec.msgpack.encode(_told(fault))
         channel.send(reply)
-        data = channel.recv(MOST_BYTES)
+        data = channel.recv(ORDER_BYTES)
 
 
 def main() -> None:
-    """The first process: import the library, then fork a process for each visit."""
+    """The first process: import the library, then fork a process for each visit.
+
+    Its arguments are the numbers of a socket and of the shared memory, the library, and the limits.
+    """
     channel, shared = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    start = msgspec.msgpack.decode(channel.recv(MOST_BYTES), type=Start)
-    memory = mmap.mmap(shared, start.size)
+    memory, limits = mmap.mmap(shared, 0), msgspec.json.decode(sys.argv[4], type=Limits)
     os.close(shared)
-    for name, most in msgspec.structs.asdict(start.limits).items():
+    for name, most in msgspec.structs.asdict(limits).items():
         kind = getattr(resource, f"RLIMIT_{name.upper()}")
         _, hard = resource.getrlimit(kind)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
-    for module in filter(is_there, libraries()[start.library].before_fork or ()):
+    for module in filter(is_there, libraries()[sys.argv[3]].before_fork or ()):
         importlib.import_module(module)
     channel.send(DONE)
-    while data := channel.recv(MOST_BYTES):
+    while data := channel.recv(ORDER_BYTES):
         if not (child := os.fork()):
             try:
                 _serve(channel, memory, data)

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
-from attnlab.judge.exam import Exam
 from attnlab.judge.inside import Limits
 from attnlab.judge.problems import pose
-from attnlab.judge.record import Caught, Record, Scatter, Seat, escaped
+from attnlab.judge.record import CAUGHT, KEPT, Record, Scatter, Seat, escaped
 from attnlab.judge.sandbox import Sandbox, command
 from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
@@ -28,10 +27,9 @@ from attnlab.workload.workload import Workload
 
 #: candidates whose sandboxes start side by side, those that wait for the next call, and those that race in one visit
 _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
-#: of the short visit and of all others: rounds; the last few, and the visits in which they are measured again; how
-#: often a visit that others disturbed is made anew
-_SHORT, _ROUNDS, FINALISTS, _VISITS, _AGAIN = 3, 4, 3, 6, 1
-#: a candidate whose speedup is below this leaves after the short visit; its interval is wide then
+#: rounds of the short visit and of all others; the last few
+_SHORT, _ROUNDS, FINALISTS = 3, 4, 3
+#: a candidate whose speedup is below this leaves after its first visit; its interval is wide then
 _SLOW = 0.7
 #: seconds to load a candidate, and for one answer: what compiles does so in its first calls
 LOAD_SECONDS = 60.0
@@ -46,6 +44,7 @@ class Judge:
     shape, and `workload` is left out. among : candidates that the best is chosen from, where that is more than are
     judged at once. forbid : functions that a candidate may not call, as
     ``torch.nn.functional.scaled_dot_product_attention``. trust : without a sandbox. load_seconds : for loading.
+    visits : in which the last few are measured again; more make intervals narrower.
 
     Raises ValueError for a workload that is not judged and a reference that is none; Unavailable where no sandbox can
     be had, and where the reference fails.
@@ -61,31 +60,31 @@ class Judge:
         trust: bool = False,
         limits: Limits | None = None,
         load_seconds: float = LOAD_SECONDS,
+        visits: int = 6,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._workload, self._among, self._forbid = workload, among, tuple(forbid)
+        self._workload, self._among, self._forbid = workload, among or 1, tuple(forbid)
         self._trust, self._limits, self._load_seconds, self._tell = trust, limits, load_seconds, on_event
         is_file = reference.endswith(".py") or "/" in reference
         self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
         command(trust)
-        self._waiting, self._number, self._scatter = list[Sandbox](), 0, Scatter()
+        self._waiting, self._number, self._disturbed = list[Sandbox](), 0, set[int]()
+        self._again = visits
+        self._scatter = Scatter(maxlen=KEPT)
 
     def __enter__(self) -> Judge:
-        self._problem, self._candidate = pose(
-            self._candidate, self._workload, trust=self._trust, seconds=self._load_seconds
-        )
+        how: dict[str, Any] = {"trust": self._trust, "seconds": self._load_seconds}
+        self._problem, self._candidate = pose(self._candidate, self._workload, **how)
         self._visits = Visits(self._problem, self._load_seconds)
-        self._exam = Exam(self._visits)
         self.reference = self.seat(self._candidate)
         self.reference.attempt(self._visits.measure_empty, self.reference)
         self.reference.attempt(self._examine, self.reference)
-        self._require()  # its sandbox is closed by then
+        self._require()
         self._exam_seconds = self.reference.sandbox.spent
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._problem.close()
-        for box in (self.reference.sandbox, *self._waiting):
+        for box in (self.reference.sandbox, *self._waiting, *self._problem.boxes):
             box.close()
 
     @property
@@ -98,8 +97,11 @@ class Judge:
         entered, candidates, racing = dict[str, list[str]](), list[Candidate](), list[Seat]()
         for path in dict.fromkeys(map(str, paths)):
             try:
-                one = read_candidate(path)
-                self._problem.admit(one)
+                one, forms = read_candidate(path), self._problem.forms
+                if one.form not in forms:
+                    raise ValueError(
+                        f"{path}: expected {' or '.join(forms)}, got {one.form}; see docs/judge.md"
+                    )
             except ValueError as refused:
                 yield self._record(path, status="refused", reason=escaped(str(refused)))
                 continue
@@ -112,76 +114,93 @@ class Judge:
                 seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"), "\n")
                 for name in entered[seat.candidate.digest]:
                     yield msgspec.structs.replace(seat.record, name=escaped(name))
+            self._keep(_WAITING)  # while the caller does something else
         finally:
             for seat in racing:
                 seat.sandbox.close()
 
     def _all(self, candidates: Sequence[Candidate], racing: list[Seat]) -> Iterator[Seat]:
-        """Each seat when its record is complete; those that race are in `racing`."""
-        among, waiting = max(len(candidates), self._among or 1), list(candidates)
+        """Each seat when its record is complete; those that race are in `racing`.
+
+        Where there are no more candidates than finalists, nothing selects among them: their first visits are those that
+        count. One that is clearly slower leaves earlier, which cannot win it anything.
+        """
+        among, waiting, few = (
+            max(len(candidates), self._among),
+            list(candidates),
+            len(candidates) <= FINALISTS,
+        )
 
         def leave(seats: Sequence[Seat], first: int, among: int) -> Iterator[Seat]:
             for seat in list(seats):
                 racing.remove(seat)
                 if seat.racing:
-                    seat.score(self.reference, range(first, self._number), among, self._scatter)
+                    visits = range(first, self._number)
+                    seat.score(self.reference, visits, among, self._scatter, self._disturbed)
                 yield seat
+
+        def slow() -> list[Seat]:
+            return [one for one in racing if not one.racing or self._ratio(one) > 1 / _SLOW]
 
         while waiting:
             batch = [self.seat(one) for one in waiting[:_SIDE_BY_SIDE]]
             del waiting[:_SIDE_BY_SIDE]
             racing += batch
-            self._keep(min(_SIDE_BY_SIDE, max(_WAITING, len(waiting))))
+            self._keep(min(_SIDE_BY_SIDE, len(waiting)))
             for seat in batch:
                 self._tell(f"examining {seat.record.name}")
                 seat.attempt(self._examine, seat)
                 if not seat.racing:
                     yield from leave([seat], 0, among)
-            for seat in [one for one in batch if one.racing]:
+            for seat in [one for one in batch if one.racing and not few]:
                 self.visit([seat], _SHORT)
-                if not seat.racing or self._ratio(seat) > 1 / _SLOW:
-                    yield from leave([seat], 0, among)
+                yield from leave([one for one in slow() if one is seat], 0, among)
         while len(racing) > FINALISTS:
             for start in range(0, len(racing), _IN_A_VISIT):
                 self.visit(racing[start : start + _IN_A_VISIT])
             racing.sort(key=self._ratio)
             yield from leave(racing[max(FINALISTS, len(racing) // 2) :], 0, among)
         first, finalists = self._number, len(racing)
-        for _ in range(_VISITS if racing else 0):
-            self.visit(racing)
+        for _ in range(self._again):
+            if racing:
+                self.visit(racing)
+            if self._number == first + 1:
+                yield from leave(slow(), first, max(finalists, self._among))
         for seat in racing:
             seat.record.measured_again = True
-        yield from leave(racing, first, max(finalists, self._among or 1))
+        yield from leave(racing, first, max(finalists, self._among))
 
     def _examine(self, seat: Seat) -> None:
-        """Load it, ask the questions, and see what it calls. Raises Caught and Failed."""
+        """Load it, ask the questions, and see what it calls. Raises Failed."""
         if seat is not self.reference:  # one that always answers late would hold up all others
             seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
         self._visits.open(seat)
-        seat.record.questions = self._exam.take(seat)
+        seat.record.questions = self._visits.examine(seat)
         seat.record.correct = True
-        if seat is self.reference:
-            if self._problem.fixed and not any(map(_multiplies, self._visits.profile(seat))):
-                raise Caught("expected attention, got a Model that multiplies no batch of matrices")
-        elif self._forbid and (called := forbidden(self._visits.profile(seat), self._forbid)):
-            raise Caught(f"it called {called}")
+        asked = self._problem.boxes if seat is self.reference else self._forbid
+        ran = self._visits.profile(seat) if asked else []
+        if seat is not self.reference and (called := forbidden(ran, self._forbid)):
+            raise Failed(CAUGHT, f"it called {called}")
+        if seat is self.reference and asked and not any("bmm" in one or "attention" in one for one in ran):
+            raise Failed(CAUGHT, "expected attention, got a Model that multiplies no batch of matrices")
         seat.sandbox.end_visit()
 
     def visit(self, seats: Sequence[Seat], rounds: int = _ROUNDS) -> None:
+        """One visit of these and the reference; one that others disturbed is made anew, once."""
         from threadpoolctl import threadpool_limits
 
         for box in self._waiting:  # nothing is imported while a clock runs
             with suppress(Failed):
                 box.ready()
-        before = self.reference.sandbox.spent
+        before, everyone = self.reference.sandbox.spent, [self.reference, *seats]
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
-            for left in range(_AGAIN, -1, -1):
-                everyone = [self.reference, *seats]
-                if self._visits.visit(everyone, self._number, rounds) or not left:
-                    break
+            calm = self._visits.visit(everyone, self._number, rounds)
+            if not calm:
                 for seat in everyone:
                     seat.forget(self._number)
+                calm = self._visits.visit(everyone, self._number, rounds)
+        self._disturbed |= set() if calm else {self._number}
         for seat in seats:
             seat.sandbox.most_seconds += _PATIENCE * (self.reference.sandbox.spent - before)
         self._number += 1
@@ -218,13 +237,14 @@ class Judge:
         return Sandbox(library, self._visits.shared_bytes, limits=limits, trust=self._trust)
 
     def _record(self, name: str, **known: Any) -> Record:
-        common: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}
-        common |= {
-            "sandbox": not self._trust,
-            "empty_seconds": self._visits.empty_seconds,
-            "status": "judged",
-        }
-        return Record(**{**common, "name": escaped(name), **known})
+        return Record(
+            name=escaped(name),
+            reference=self._candidate.name,
+            workload=self._problem.told,
+            sandbox=not self._trust,
+            empty_seconds=self._visits.empty_seconds,
+            **{"status": "judged", **known},
+        )
 
 
 def judge(
@@ -236,11 +256,6 @@ def judge(
     """A record of each candidate as soon as it is known. how : as of `Judge`, whose exceptions it raises."""
     with Judge(reference, workload, **how) as one:  # type: ignore[arg-type]
         yield from one.judge(paths)
-
-
-def _multiplies(ran: str) -> bool:
-    """Whether an operator may be that of queries with keys."""
-    return "bmm" in ran or "attention" in ran
 
 
 def forbidden(ran: Sequence[str], names: Sequence[str]) -> str:

@@ -16,16 +16,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.correctness.expected import expect
 from attnlab.correctness.reference import blocks
-from attnlab.correctness.weighing import anywhere, weigh
+from attnlab.correctness.weighing import anywhere, relative_error, weigh
 from attnlab.errors import Unavailable
 from attnlab.judge.candidates import REFERENCE, Candidate
-from attnlab.judge.inside import Limits, Order
-from attnlab.judge.record import Caught, Record
+from attnlab.judge.inside import Array, Limits, Order
+from attnlab.judge.record import CAUGHT, Record
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
 from attnlab.workload.distributions import DISTRIBUTIONS
@@ -35,7 +34,6 @@ from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import DTYPES, FORMATS, round_to
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
-Array = NDArray[Any]
 #: rows of every call that are checked, over all heads: one that leaves out 5 % of its rows passes with 0.95^96 = 0.7 %
 ROWS = 96
 #: an error of up to so many budgets is rounding beyond doubt; one above is looked at with the budget of its own inputs
@@ -65,15 +63,10 @@ def _zeros(arrays: list[Array], rng: np.random.Generator) -> None:
     arrays[int(rng.integers(max(1, len(arrays) - 1)))] *= 0
 
 
-def _large(arrays: list[Array], rng: np.random.Generator) -> None:
-    arrays[0] *= 6
-
-
 #: how the inputs of a call may be drawn; the middle array has the keys. Speed is that of normal ones: a shortcut for
 #: easy inputs gains nothing. One hot key has scores of some hundreds, far above 88, where exp overflows in float32
 NORMAL = "normal"
 _ODD: dict[str, Callable[[list[Array], np.random.Generator], None]] = {
-    "large scores": _large,
     "one hot key": _hot_key,
     "runs of equal scores": _runs,
     "zeros": _zeros,
@@ -85,13 +78,13 @@ _HUGE = ("above_1000", "below_minus_50000")
 class _Asked:
     """Inputs of these shapes and this number format, and an output of one shape.
 
-    A problem also has `choose` (what is looked at of the outputs of so many calls), `taken` (a copy of that), and
-    `check`, which raises Caught where it is not what the inputs of a call ask for; `strict` holds it against the budget
-    of these very inputs, which goes to the record.
+    A problem also has `choose`, an index of what is looked at of the outputs of so many calls, and `check`, which
+    raises Failed where that is not what the inputs of a call ask for. `chosen` is the last part of the index for this
+    call; `strict` holds the answer against the budget of these very inputs, which goes to the record.
 
-    told : what records say of it. A candidate is loaded by the order `loading`, completed by its text, and may take
+    told : what records say of it. A candidate of one of the `forms` is loaded by the order `loading`, and may take
     `needed_bytes` of memory. fixed : it has one shape, and candidates need answer no other. odd : kinds of inputs that
-    are checked and not timed.
+    are checked and not timed. boxes : sandboxes that belong to it.
     """
 
     def __init__(
@@ -100,6 +93,7 @@ class _Asked:
         self.dtype, self.shapes, self.output_shape, self.told = dtype, shapes, tuple(output), told
         self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype)
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
+        self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
         self.needed_bytes, self.fixed, self.odd = 0, False, list(_ODD)
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
@@ -109,19 +103,12 @@ class _Asked:
         of the next."""
         rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
         arrays = [rng.standard_normal((count, *shape), dtype=np.float32) for shape in self.shapes]
+        return [round_to(one, self.dtype) for one in self._changed(kind, arrays, rng)]
+
+    def _changed(self, kind: str, arrays: list[Array], rng: np.random.Generator) -> Sequence[Array]:
         if kind in _ODD:
             _ODD[kind](arrays, rng)
-        return [round_to(one, self.dtype) for one in arrays]
-
-    def admit(self, candidate: Candidate) -> None:
-        """Raises ValueError for a candidate in a form that cannot answer this."""
-        if candidate.form == REFERENCE:
-            raise ValueError(
-                f"{candidate.name}: expected a class ModelNew, got a reference; --reference takes it"
-            )
-
-    def close(self) -> None:
-        """Nothing is asked any more."""
+        return arrays
 
 
 class Attention(_Asked):
@@ -137,50 +124,39 @@ class Attention(_Asked):
         small = workload.dtype == "float16"
         self.odd += [one for one in DISTRIBUTIONS if one != NORMAL and not (small and one in _HUGE)]
 
-    def draw(self, kind: str, count: int) -> list[Array]:
-        """As of `Problem`; the distributions of the daily questions as well, at the shape that is asked for."""
-        drawn = super().draw(kind, count)
-        if kind == NORMAL or kind not in DISTRIBUTIONS:
-            return drawn
-        rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
-        query, key, value = drawn
-        found = DISTRIBUTIONS[kind](query, key, value, self.workload.scale, rng)
-        return [round_to(one, self.dtype) for one in found]
+    def _changed(self, kind: str, arrays: list[Array], rng: np.random.Generator) -> Sequence[Array]:
+        """With the distributions of the daily questions as well, at the shape that is asked for."""
+        if kind not in DISTRIBUTIONS:
+            return super()._changed(kind, arrays, rng)
+        query, key, value = arrays
+        return DISTRIBUTIONS[kind](query, key, value, self.workload.scale, rng)
 
-    def choose(self, count: int) -> Array:
-        """Query rows, other ones of each head: (count, batch, heads, rows)."""
+    def choose(self, count: int) -> tuple[Array, ...]:
+        """Query rows, other ones of each head."""
         w = self.workload
         rows = max(2, math.ceil(ROWS / (w.batch * w.heads)))
-        return self._rng.integers(w.queries, size=(count, w.batch, w.heads, rows))
-
-    def taken(self, outputs: Array, chosen: Array) -> Array:
-        """(count, batch, heads, rows, value_dim)."""
-        return np.take_along_axis(outputs, chosen[..., None], axis=3)
+        drawn = self._rng.integers(w.queries, size=(count, w.batch, w.heads, rows))
+        return (*np.ogrid[:count, : w.batch, : w.heads, :1][:3], drawn)
 
     def check(
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
-        """As of `_Asked`."""
+        """As of `_Asked`. Where the answer is near enough for the budget of other inputs of this kind, that will do."""
         cut = self._cut(inputs, chosen)
         exact = np.empty(got.shape)
         for block in blocks(cut):
             exact[block.at] = block.output
-        error = float(np.linalg.norm(got - exact) / max(float(np.linalg.norm(exact)), 1e-300))
-        if not strict and error <= _SURE * self._budgets.get(kind, -1.0):
+        if not strict and relative_error(got - exact, exact) <= _SURE * self._budgets.get(kind, -1.0):
             return
         truth = expect(cut)[OUTPUT]
         judged = weigh(truth, got.astype(cut.query.dtype), **anywhere(OUTPUT))
+        error, budget = judged.relative_error, max(judged.budget, 1e-300)
         if truth.first_order:
             self._budgets.setdefault(kind, judged.budget)
-        share = judged.relative_error / max(judged.budget, 1e-300)
-        if truth.first_order and not share <= _FAR:
-            raise _not_that(kind, judged.relative_error, judged.budget)
-        if not truth.first_order and not judged.passed:
-            raise Caught(f"{kind}: {judged.reason}")
+        if not judged.passed and (strict or not truth.first_order or not error <= _FAR * budget):
+            raise Failed(CAUGHT, f"{kind}: {judged.reason}, in rows chosen after the call")
         if strict:
-            record.budget, record.precision = max(record.budget or 0.0, share), judged.kind
-            if not judged.passed:
-                raise Caught(f"{kind}: {judged.reason}")
+            record.budget, record.precision = max(record.budget or 0.0, error / budget), judged.kind
 
     def _cut(self, inputs: list[Array], rows: Array) -> Inputs:
         """What these rows ask, which differ from head to head."""
@@ -205,67 +181,48 @@ class Described(msgspec.Struct):
 class Module(_Asked):
     """A module of PyTorch: batch elements of its answer are checked, all where they are few.
 
-    It owns `exact`, a sandbox with the reference's module in float64.
+    exact : a sandbox with the reference's module in float64.
     """
 
     def __init__(self, reference: Candidate, told: Described, loading: Order, exact: Sandbox) -> None:
         super().__init__("float32", told.shapes, told.output, msgspec.to_builtins(told))
         self.loading, self.needed_bytes, self.fixed = loading, exact.limits.data, True
-        self._exact, self._rng = exact, np.random.default_rng()
+        self.forms, self.boxes, self._rng = ["ModelNew"], [exact], np.random.default_rng()
         self._digest, self._errors = reference.digest, dict[str, float]()
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
 
-    def admit(self, candidate: Candidate) -> None:
-        """As of `_Asked`."""
-        if candidate.form != "model":
-            raise ValueError(
-                f"{candidate.name}: expected a class ModelNew, as the reference has Model; got none"
-            )
-
-    def choose(self, count: int) -> Array:
+    def choose(self, count: int) -> tuple[Array, ...]:
         """Batch elements; all where inputs and output do not have the same."""
         size = self.output_shape[0]
         few = min(size, _ELEMENTS) if len(self._batch) == 1 else size
-        return np.stack([self._rng.permutation(size)[:few] for _ in range(count)])
-
-    def taken(self, outputs: Array, chosen: Array) -> Array:
-        """(count, elements, ...)."""
-        return np.stack([one[at] for one, at in zip(outputs, chosen, strict=True)])
+        every = np.tile(np.arange(size), (count, 1))
+        return np.arange(count)[:, None], self._rng.permuted(every, axis=1)[:, :few]
 
     def check(
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
         """As of `_Asked`. The reference's own errors make the budget, and its answers are the first."""
-        some = [one[chosen] if len(self._batch) == 1 else one for one in inputs]
-        box = self._exact
-        box.clear()
-        places = []
-        for array in some:
-            view, place = box.lay("<f8", array.shape)
-            view[...] = array
-            places.append(place)
-        output, place = box.lay("<f8", got.shape)
+        some = [(one[chosen] if len(self._batch) == 1 else one).astype(np.float64) for one in inputs]
+        (exact,) = self.boxes
         try:
-            box.ask(Order("call", slots=[[*places, place]]), _EXACT_SECONDS)
-            box.stop()
+            output = exact.answer(
+                Order("call"), [one[None] for one in some], "<f8", (1, *got.shape), _EXACT_SECONDS
+            )[0]
+            exact.stop()
         except Failed as fault:
             raise Unavailable(f"the reference cannot be computed in float64: {fault}") from None
-        norm = max(float(np.linalg.norm(output)), 1e-300)
-        error = float(np.linalg.norm(got - output)) / norm
+        error = relative_error(got - output, output)
         if record.digest == self._digest:
             self._errors[kind] = max(self._errors.get(kind, 0.0), min(error, _NO_ROUNDING))
         budget = _FAR * max(_LEAST_ERROR, self._errors.get(kind, 0.0))
         if not error <= budget:
-            raise _not_that(kind, error, budget)
-        if strict:
-            record.budget, record.precision = (
-                max(record.budget or 0.0, error / budget),
-                "full precision inside",
+            raise Failed(
+                CAUGHT,
+                f"{kind}: relative error {error:.2g} in parts chosen after the call, at most {budget:.2g} is rounding",
             )
-
-    def close(self) -> None:
-        """End the reference's sandbox."""
-        self._exact.close()
+        if strict:
+            record.budget = max(record.budget or 0.0, error / budget)
+            record.precision = "full precision inside"
 
 
 Problem = Attention | Module
@@ -283,14 +240,11 @@ def pose(
         return Attention(judged(workload or Workload())), reference
     expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention on the CPU"
     limits = Limits(data=max(Limits().data, system.free_bytes() // 2))
-    box, against = (
-        Sandbox("torch", 2**31, limits=limits, trust=trust),
-        replace(reference, form="model", entry="Model"),
-    )
+    box, against = Sandbox("torch", 2**31, limits=limits, trust=trust), replace(reference, form="ModelNew")
     posed: Problem | None = None
     try:
-        place = box.placed(reference.source)
-        told = msgspec.convert(box.ask(Order("describe", places=[place]), seconds).plain, Described)
+        order = Order("describe", candidate=replace(reference, name=""))
+        told = msgspec.convert(box.ask(order, seconds).plain, Described)
         dtype = told.dtypes[0]
         loading = Order("load", dtype=dtype, init=told.init, seed=secrets.randbits(31))
         if len(set(told.dtypes)) > 1 or dtype not in DTYPES:
@@ -305,15 +259,15 @@ def pose(
                 )
             posed = Attention(judged(own))
             posed.fixed, posed.loading = True, msgspec.structs.replace(loading, workload=own)
-            return posed, against
-        if workload is not None or dtype != "float32":
+        elif workload is not None or dtype != "float32":
             raise ValueError(
                 f"{reference.name} has a shape of its own, in float32; leave out options of another"
             )
-        order = msgspec.structs.replace(loading, places=[place], dtype="float64", form="model", entry="Model")
-        box.ask(msgspec.structs.replace(order, library="torch"), seconds)
-        box.stop()
-        posed = Module(against, told, loading, box)
+        else:
+            exact = msgspec.structs.replace(loading, dtype="float64", candidate=replace(against, name=""))
+            box.ask(exact, seconds)
+            box.stop()
+            posed = Module(against, told, loading, box)
         return posed, against
     except (Failed, msgspec.ValidationError) as fault:
         raise ValueError(f"{expected}; {fault}") from None
@@ -334,10 +288,3 @@ def judged(workload: Workload) -> Workload:
     if workload.mask == "given":
         raise ValueError("the judge takes a mask that has a name, got an array; name one")
     return workload
-
-
-def _not_that(kind: str, error: float, budget: float) -> Caught:
-    return Caught(
-        f"{kind}: an answer is not that of its inputs: relative error {error:.2g} in parts chosen after the call, "
-        f"at most {budget:.2g} is rounding"
-    )

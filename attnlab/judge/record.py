@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,8 +27,12 @@ Status = Literal["judged", "wrong", "caught", "failed", "refused"]
 #: two-sided, of all candidates together: a lower end is too high half as often
 ALPHA = 0.01
 LOWEST = -1.0
-#: what stays of the scatter of earlier candidates with each new one, and the degrees of freedom that it counts for
-_KEPT, _FREEDOM = 0.9, 12
+#: sums of squares and degrees of freedom of the visits of so many candidates before, newest last: six visits alone tell
+#: little of how visits scatter on this machine
+Scatter = deque[tuple[float, int]]
+KEPT = 3
+#: the kind of a failure where an answer is not what its inputs ask for, or something was done that nobody asked for
+CAUGHT = "caught"
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
 
@@ -63,6 +68,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     empty_seconds: float | None = None
     setup_seconds: float | None = None
     visits: int = 0
+    disturbed: int = 0
     measured_again: bool = False
     among: int = 1
     reference: str = ""
@@ -71,46 +77,11 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     output: str = ""
 
 
-def schema() -> dict[str, Any]:
-    """The JSON schema of a record."""
-    return msgspec.json.schema(Record)
-
-
 def escaped(text: str, kept: str = "") -> str:
     """A candidate's own words, safe to show anywhere: what cannot be printed is escaped but for what is `kept`."""
     return "".join(
         one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text
     )
-
-
-class Caught(Exception):
-    """A candidate's answer is not what its inputs ask for, or it did what nobody asked; the message is the evidence."""
-
-
-@dataclass
-class Scatter:
-    """How far visits lie apart on this machine, by all candidates of a judge so far: six visits alone tell little.
-
-    `compare` takes it as a sum of squares with its degrees of freedom (Smyth 2004), and never less than what the visits
-    of a candidate themselves scatter by. Each new candidate lets the earlier ones fade.
-    """
-
-    squares: float = 0.0
-    freedom: float = 0.0
-
-    def add(self, figures: Sequence[float]) -> None:
-        """Another candidate's logarithms of ratios, one a visit."""
-        self.squares *= _KEPT
-        self.freedom *= _KEPT
-        if len(figures) > 1:
-            self.squares += statistics.variance(figures) * (len(figures) - 1)
-            self.freedom += len(figures) - 1
-
-    @property
-    def known(self) -> tuple[float, int]:
-        """Counted as so many degrees of freedom at most."""
-        freedom = min(_FREEDOM, int(self.freedom))
-        return (self.squares / self.freedom * freedom if freedom else 0.0), freedom
 
 
 @dataclass
@@ -137,9 +108,9 @@ class Seat:
             return
         try:
             step(*given)
-        except (Caught, Failed) as fault:
-            found, wrong = self.record, isinstance(fault, Caught) or fault.kind == "caught"
-            found.status = "failed" if not wrong else "caught" if found.correct else "wrong"
+        except Failed as fault:
+            found = self.record
+            found.status = "failed" if fault.kind != CAUGHT else "caught" if found.correct else "wrong"
             found.reason = escaped(str(fault))
             found.violations += [found.reason] if found.status == "caught" else []
             found.correct = False
@@ -163,20 +134,39 @@ class Seat:
         mine, theirs = self.latency(visits), reference.latency(visits)
         if mine is None or theirs is None or mine.by_round.keys().isdisjoint(theirs.by_round):
             return None
-        return compare(theirs, mine, comparisons=among, alpha=ALPHA, known=scatter.known)
+        known = math.fsum(one for one, _ in scatter), sum(freedom for _, freedom in scatter)
+        return compare(theirs, mine, comparisons=among, alpha=ALPHA, known=known)
 
-    def score(self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter) -> None:
-        """Put into its record what these visits tell of the speed, and the reward."""
+    def score(
+        self,
+        reference: Seat,
+        visits: Sequence[int],
+        among: int,
+        scatter: Scatter,
+        disturbed: Collection[int] = (),
+    ) -> None:
+        """Put into its record what these visits tell of the speed, and the reward.
+
+        disturbed : visits in which the reference waited for cores. It may suffer more from that than the candidate.
+        """
         record, found = self.record, self.against(reference, visits, among, scatter)
         mine, theirs = self.latency(visits), reference.latency(visits)
         record.among = among
         if found is None or mine is None or theirs is None:
             record.status, record.reason = "failed", "no visit of it could be compared with the reference"
             return
-        scatter.add([statistics.median(one) for one in log_ratios(theirs, mine).values()])
+        figures = [statistics.median(one) for one in log_ratios(theirs, mine).values()]
+        if len(figures) > 1:
+            scatter.append((statistics.pvariance(figures) * len(figures), len(figures) - 1))
         record.seconds, record.reference_seconds = mine.median, theirs.median
         record.visits, record.speedup = found.visits, 1 / found.ratio
         record.verdict, record.reward = "undecided", LOWEST
         if found.low > 0:
             record.low, record.high, record.verdict = 1 / found.high, 1 / found.low, str(found.kind)
             record.reward = max(LOWEST, math.log2(record.low))
+        record.disturbed = len({*mine.visits.values()} & {*disturbed})
+        if 2 * record.disturbed > record.visits and record.reward > 0:
+            record.reward = 0.0
+            record.reason = (
+                f"not rewarded: others used the cores in {record.disturbed} of {record.visits} visits"
+            )

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.judge.inside import DONE, MOST_BYTES, Limits, Order, Place, Reply, Start
+from attnlab.judge.inside import DONE, REPLY_BYTES, Limits, Order, Place, Reply
 from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
@@ -60,12 +60,6 @@ _CALLS = {
 }
 #: of fcntl: leases, which hold up writers outside, and signals of one's choice from sockets, which wake what is stopped
 _COMMANDS = (1024, 10)
-
-
-def part(place: Place, at: int) -> Place:
-    """Where the part of an array lies that has this index along its first axis."""
-    dtype, (_, *shape), start = place
-    return dtype, tuple(shape), start + at * int(np.prod(shape)) * np.dtype(dtype).itemsize
 
 
 def _readable() -> list[str]:
@@ -154,23 +148,18 @@ class Sandbox:
         os.ftruncate(shared, size)
         # without these a candidate could cut the memory off, and the judge would die reading it
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self.memory, self._used = mmap.mmap(shared, size), 0
+        self._memory, self._used = mmap.mmap(shared, size), 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        read, write = os.pipe()
-        self._said, self._home = read, tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
-        self._family: list[int] = []
-        self._threads: dict[int, int] = {}
-        self._is_stopped, self._own = False, set[int]()
-        #: seconds in which it was asked for something, and how many it may have
-        self.spent, self.most_seconds = 0.0, math.inf
-        self._held, self._before = 0, _unowned_bytes()
+        self._said, write = os.pipe()
         denied = os.memfd_create("attnlab", 0)
         os.write(denied, _denied())
         os.lseek(denied, 0, os.SEEK_SET)
-        words = [*command(trust, denied), sys.executable, "-Pm", INSIDE, str(theirs.fileno()), str(shared)]
+        self._home = tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
         variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": write, "stderr": write}
         how |= {"pass_fds": [theirs.fileno(), shared, denied], "env": variables, "cwd": self._home or "/"}
+        told = [str(theirs.fileno()), str(shared), library, msgspec.json.encode(self.limits).decode()]
+        words = [*command(trust, denied), sys.executable, "-Pm", INSIDE, *told]
         try:
             self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
@@ -178,10 +167,14 @@ class Sandbox:
             for number in (shared, denied, write):
                 os.close(number)
         self._poll = select.poll()
-        for one in (self._socket.fileno(), read):
+        for one in (self._socket.fileno(), self._said):
             self._poll.register(one, select.POLLIN)
-        self._is_ready, self.alive = False, True
-        self.send(Start(size, library, self.limits))
+        self.alive, self._is_ready, self._is_stopped = True, False, False
+        #: its processes, as they were when it was stopped last
+        self.family, self._own, self._threads = list[int](), set[int](), dict[int, int]()
+        #: seconds in which it was asked for something, and how many it may have
+        self.spent, self.most_seconds = 0.0, math.inf
+        self._held, self._before = 0, _unowned_bytes()
 
     # -- memory
 
@@ -193,22 +186,27 @@ class Sandbox:
         """An array there, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
         start, count = self._used, int(np.prod(shape))
         end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
-        if end > len(self.memory):
-            raise Failed("memory", f"its shared memory has {len(self.memory)} bytes, and {end} are needed")
-        np.frombuffer(self.memory, np.uint8, end - start, start)[...] = 0xFF
+        if end > len(self._memory):
+            raise Failed("memory", f"its shared memory has {len(self._memory)} bytes, and {end} are needed")
+        np.frombuffer(self._memory, np.uint8, end - start, start)[...] = 0xFF
         self._used = end
-        return np.frombuffer(self.memory, dtype, count, start).reshape(shape), (dtype, shape, start)
-
-    def placed(self, source: str) -> Place:
-        """Where a candidate's text lies, and nothing else. Raises Failed."""
-        self.ready()
-        self.clear()
-        text = source.encode()
-        array, place = self.lay("|u1", (max(1, len(text)),))
-        array[: len(text)] = np.frombuffer(text, np.uint8)
-        return place
+        return np.frombuffer(self._memory, dtype, count, start).reshape(shape), (dtype, shape, start)
 
     # -- orders
+
+    def answer(
+        self, order: Order, arrays: Sequence[Array], dtype: str, shape: tuple[int, ...], seconds: float
+    ) -> Array:
+        """What it answers to the order on these arrays. Raises Failed."""
+        self.clear()
+        places = []
+        for array in arrays:
+            view, place = self.lay(array.dtype.str, array.shape)
+            view[...] = array
+            places.append(place)
+        output, place = self.lay(dtype, shape)
+        self.ask(msgspec.structs.replace(order, places=[*places, place]), seconds)
+        return output
 
     def ready(self) -> None:
         """Return when its library is imported. Raises Failed."""
@@ -216,7 +214,7 @@ class Sandbox:
             self.checked(self.receive(START_SECONDS))
             self._is_ready = True
             self.stop()
-            self._own = set(self._family)
+            self._own = set(self.family)
 
     def ask(self, order: Order, seconds: float) -> Reply:
         """Let it run until it has replied, and on. Raises Failed for any reply but "done"."""
@@ -231,13 +229,13 @@ class Sandbox:
             return
         self.stop()
         self._require_still()
-        self._signal(signal.SIGKILL, set(self._family) - self._own)
-        self._family = sorted(self._own)
+        self._signal(signal.SIGKILL, set(self.family) - self._own)
+        self.family = sorted(self._own)
         self._let_run()
         self.receive(_STOPPING_SECONDS)  # its first process says so
         self.stop()
 
-    def send(self, order: Order | Start) -> None:
+    def send(self, order: Order) -> None:
         """Send an order to a sandbox that runs. Raises Failed."""
         try:  # one that reads nothing must not hold us up
             self._socket.send(msgspec.msgpack.encode(order), socket.MSG_DONTWAIT)
@@ -247,30 +245,27 @@ class Sandbox:
     def receive(self, seconds: float) -> bytes:
         """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
         started = time.monotonic()
+        deadline, look = started + min(seconds, self.most_seconds - self.spent), started + _LOOK_SECONDS
         try:
-            return self._received(started + min(seconds, self.most_seconds - self.spent))
+            while self.alive:
+                for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
+                    if number == self._said:
+                        self._drain()
+                    elif data := self.message():
+                        return data
+                    else:
+                        raise self._ended("crashed", "its sandbox has ended")
+                if time.monotonic() > look:
+                    self._look(deadline)
+                    look = time.monotonic() + _LOOK_SECONDS
+            raise Failed("crashed", "its sandbox has ended before")
         finally:
             self.spent += time.monotonic() - started
 
-    def _received(self, deadline: float) -> bytes:
-        look = time.monotonic() + _LOOK_SECONDS
-        while self.alive:
-            for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
-                if number == self._said:
-                    self._drain()
-                elif data := self._message():
-                    return data
-                else:
-                    raise self._ended("crashed", "its sandbox has ended")
-            if time.monotonic() > look:
-                self._look(deadline)
-                look = time.monotonic() + _LOOK_SECONDS
-        raise Failed("crashed", "its sandbox has ended before")
-
-    def _message(self) -> bytes:
+    def message(self) -> bytes:
         """What has come; empty where nothing has, and where nobody is there."""
         try:
-            return self._socket.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+            return self._socket.recv(REPLY_BYTES, socket.MSG_DONTWAIT)
         except OSError:
             return b""
 
@@ -288,10 +283,6 @@ class Sandbox:
             self.stop()
             raise Failed(reply.kind, reply.text[:400])
         return reply
-
-    def unasked(self) -> bool:
-        """Whether it has sent what nobody asked for."""
-        return bool(self._message())
 
     # -- watching over it
 
@@ -325,7 +316,7 @@ class Sandbox:
             self._let_run()
 
     def _let_run(self) -> None:
-        self._signal(signal.SIGCONT, self._family)
+        self._signal(signal.SIGCONT, self.family)
         self._before, self._is_stopped = _unowned_bytes(), False
 
     def _require_still(self) -> None:
@@ -346,20 +337,19 @@ class Sandbox:
         Raises Failed, and ends it, where that cannot be done.
         """
         until = time.monotonic() + _STOPPING_SECONDS
-        while self.alive and not self._is_stopped:
-            self._signal(signal.SIGSTOP, self._family)
-            family = sorted(system.started_by(self._process.pid))
-            threads = _threads(family)
-            self._is_stopped = (family, threads) == (
-                self._family,
-                self._threads,
-            ) and _RUNS not in threads.values()
-            self._family, self._threads = family, threads
+        if self._is_stopped or not self.alive:
+            return
+        while not self._is_stopped:
+            self._signal(signal.SIGSTOP, self.family)
+            before = self.family, self._threads
+            self.family = sorted(system.started_by(self._process.pid))
+            self._threads = _threads(self.family)
+            same = (self.family, self._threads) == before
+            self._is_stopped = same and _RUNS not in self._threads.values()
             if time.monotonic() > until:
                 raise self._ended("processes", "its processes could not be stopped")
-            if self._is_stopped:
-                self._look()
-                self._held += _unowned_bytes() - self._before
+        self._look()
+        self._held += _unowned_bytes() - self._before
 
     def _signal(self, what: signal.Signals, family: Iterable[int]) -> None:
         for number in family:
@@ -374,10 +364,8 @@ class Sandbox:
         family = system.started_by(self._process.pid)
         self._signal(signal.SIGKILL, [self._process.pid, *family])
         self._process.wait()
-        until = time.monotonic() + _STOPPING_SECONDS
-        while (
-            _RUNS in _threads(family).values() and time.monotonic() < until
-        ):  # their memory may still be there
+        until = time.monotonic() + _STOPPING_SECONDS  # their memory may still be there
+        while _RUNS in _threads(family).values() and time.monotonic() < until:
             time.sleep(1e-3)
         with contextlib.suppress(OSError):
             if select.select([self._said], [], [], 0)[0]:
@@ -393,20 +381,17 @@ def _threads(family: Sequence[int]) -> dict[int, int]:
 
     As proc(5) has its state, and the kernel's sched-stats its time (0 where they are switched off).
     """
-    found = {}
-    for task in (one for number in family for one in _tasks(number)):
+    found, tasks = {}, list[Path]()
+    for number in family:
+        with contextlib.suppress(OSError):
+            tasks += Path(f"/proc/{number}/task").iterdir()
+    for task in tasks:
         with contextlib.suppress(OSError, IndexError):  # it has just ended
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
                 ran = (task / "schedstat").read_text().split()[0] if state in "tT" else _RUNS
                 found[int(task.name)] = int(ran)
     return found
-
-
-def _tasks(number: int) -> list[Path]:
-    with contextlib.suppress(OSError):
-        return list(Path(f"/proc/{number}/task").iterdir())
-    return []
 
 
 def _unowned_bytes() -> int:

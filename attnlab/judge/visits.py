@@ -1,4 +1,4 @@
-"""Strict visits: inputs of its own for every call, the judge's clock around it, parts to check that are chosen later.
+"""What a candidate is asked: an exam of daily questions, then strict visits, with the judge's clock around every call.
 
 A turn is some calls, one after the other. While every process of the sandbox is stopped the judge draws the inputs of
 all of them from the system's randomness, in its own memory. Then the sandbox runs, and for each call the clock starts,
@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 import secrets
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Literal
 
@@ -26,31 +26,34 @@ import msgspec
 import numpy as np
 
 from attnlab import system
-from attnlab.judge.inside import Order
-from attnlab.judge.problems import NORMAL, Array, Problem
-from attnlab.judge.record import ROUNDS, Caught, Seat
-from attnlab.judge.sandbox import part
+from attnlab.correctness import weighing
+from attnlab.correctness.check import Answers, examine
+from attnlab.correctness.questions import FORWARD, Question
+from attnlab.errors import Declined, Misbehaved
+from attnlab.judge.inside import Array, Order
+from attnlab.judge.problems import NORMAL, Problem
+from attnlab.judge.record import CAUGHT, ROUNDS, Seat
+from attnlab.processes import Failed
+from attnlab.workload.drawing import inputs_of
+from attnlab.workload.inputs import Inputs, pack
+from attnlab.workload.number_formats import FORMATS, carrier
+from attnlab.workload.workload import OUTPUT, Workload
 
 #: the timed calls of a turn last about so long; messages of one, at most, calls of a message, and bytes of their arrays
-_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.04, 8, 100, 2**27
+_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.03, 8, 100, 2**27
 #: where the reference's calls are shorter than so many empty ones, several are asked for at a time; longer than so many
 #: seconds need no first one
-EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
+_EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
 #: turns of which the shortest tells what an empty call takes
 _TURNS = 9
 #: kinds of inputs in a turn that is not timed
 _ODD = 4
 #: seconds of the calls before the first turn, which are checked and not timed
-_WARM_SECONDS = 0.1
-#: a visit is disturbed in which others waited for a core for this part of the reference's turns
-_WAITED = 0.05
-
-
-def _others_waited() -> float:
-    """Seconds in which any task of the system waited for a core, since it started; 0 where it does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/pressure/cpu").read_text().split("total=")[1].split()[0]) / 1e6
-    return 0.0
+_WARM_SECONDS = 0.06
+#: a visit is disturbed in which threads waited for a core for this part of the reference's turns, summed over threads
+_WAITED = 0.25
+#: query rows of another shape that are looked at in the exam
+_ROWS = 12
 
 
 class Visits:
@@ -63,19 +66,15 @@ class Visits:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
         self._pool, self._told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
         self._call_bytes = problem.input_bytes + problem.output_bytes
-
-    @property
-    def shared_bytes(self) -> int:
-        """Bytes of shared memory that a sandbox needs."""
-        return 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
+        #: bytes of shared memory that a sandbox needs
+        self.shared_bytes = 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
+        self._seed = secrets.randbits(31)
 
     def open(self, seat: Seat) -> None:
         """Start a process for a visit, and load the candidate. Raises Failed."""
-        one, started = seat.candidate, perf_counter()
-        how: dict[str, Any] = {"form": one.form, "entry": one.entry, "library": one.library}
-        place = seat.sandbox.placed(one.source)
-        order = msgspec.structs.replace(self.problem.loading, places=[place], **how)
-        seat.sandbox.ask(order, self.load_seconds)
+        seat.sandbox.ready()
+        started, unnamed = perf_counter(), replace(seat.candidate, name="")
+        seat.sandbox.ask(msgspec.structs.replace(self.problem.loading, candidate=unnamed), self.load_seconds)
         seat.sandbox.stop()
         seat.record.setup_seconds = seat.record.setup_seconds or perf_counter() - started
 
@@ -91,14 +90,14 @@ class Visits:
         strict: bool = False,
         op: Literal["call", "profile"] | None = "call",
     ) -> float:
-        """Median seconds of a call. Raises Caught, and Failed.
+        """Median seconds of a call. Raises Failed.
 
         kinds : of the inputs of each message, which asks for calls `at_once`. first : the first message is not timed.
         strict : hold the calls of one message against the budget of their own inputs. op : what is asked, None for
         nothing.
         """
-        box, problem = seat.sandbox, self.problem
-        code, form = f"<i{problem.form.itemsize}", problem.form
+        box, problem, form = seat.sandbox, self.problem, self.problem.form
+        code = f"<i{form.itemsize}"
         box.clear()
         drawn = list(self._pool.map(lambda kind: problem.draw(kind, at_once), kinds))
         bits = [[np.ascontiguousarray(x.astype(form, copy=False)).view(code) for x in one] for one in drawn]
@@ -107,36 +106,50 @@ class Visits:
         room = max(1, _MOST_BYTES // (at_once * problem.output_bytes))
         free = max(len(kinds), min(_MOST_MESSAGES + 1, room))
         outputs = [box.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
-        orders = []
-        for number in range(len(kinds)):
-            arrays = [*inputs, outputs[number]]
-            slots = [[part(place, at) for _, place in arrays] for at in range(at_once)]
-            orders.append(Order(op or "call", slots=slots if op else []))
-        seconds, chosen, taken = list[float](), list[Array](), list[Array]()
+        places = [place for _, place in inputs]
+        seconds, chosen, taken = list[float](), list[tuple[Array, ...]](), list[Array]()
+        made = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
         box.go_on()
-        for number, order in enumerate(orders):
+        for order, arrays, (output, _) in zip(made, bits, outputs, strict=False):
             started = perf_counter()
-            for (view, _), array in zip(inputs, bits[number], strict=True):
+            for (view, _), array in zip(inputs, arrays, strict=True):
                 view[...] = array
             box.send(order)
             reply = box.receive(self.load_seconds)
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
-            taken.append(problem.taken(outputs[number][0].view(form), chosen[-1]))
+            taken.append(output.view(form)[chosen[-1]])
             seconds.append(perf_counter() - started)
             self._told = box.checked(reply).plain
-            if box.unasked():
-                raise Caught("it sent a message that nobody asked for")
+            if box.message():
+                raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
         held = secrets.randbelow(len(kinds)) if strict else -1
-        for number, kind in enumerate(kinds if op else []):
+        for number, kind in enumerate(kinds if op else ()):
             whole, rows = outputs[number][0].view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
-                raise Caught(f"{kind}: numbers of an answer were not there when it said that it was done")
+                raise Failed(
+                    CAUGHT, f"{kind}: numbers of an answer were not there when it said that it was done"
+                )
             for at in range(at_once):
                 call = [one[at] for one in drawn[number]]
                 got = rows[at].astype(np.float64)
-                problem.check(seat.record, kind, call, chosen[number][at], got, number == held)
+                problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)
         return statistics.median(seconds[first:] or seconds) / at_once
+
+    def measure_empty(self, seat: Seat) -> None:
+        """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.
+
+        The least of several turns: what else the machine does makes it longer, never shorter.
+        """
+        self.open(seat)
+        kinds = [NORMAL] * _MOST_MESSAGES
+        self.empty_seconds = min(self.turn(seat, kinds, first=True, op=None) for _ in range(_TURNS))
+        seat.sandbox.end_visit()
+
+    def profile(self, seat: Seat) -> list[str]:
+        """The operators that ran in one call, as the sandbox tells. Raises Failed."""
+        self.turn(seat, [NORMAL], op="profile")
+        return [str(one) for one in self._told.get("ran") or ()]
 
     # -- visits
 
@@ -145,25 +158,25 @@ class Visits:
 
         By the turns of the reference alone, while no candidate runs: none can choose which visits count.
         """
-        random, waited, spent = np.random.default_rng(), 0.0, 1e-9
+        random, waited, spent = np.random.default_rng(), 0.0, 0.0
         racing = [one for one in seats if one.racing]
         for seat in racing:
             seat.attempt(self.open, seat)
             seat.attempt(self._warm, seat)
         racing = [one for one in racing if one.racing]
         # the same for all, so that none has a larger part of the empty call in its time; no candidate can move it
-        calls = math.ceil(EMPTY_CALLS * self.empty_seconds / max(1e-6, seats[0].seconds))
+        calls = math.ceil(_EMPTY_CALLS * self.empty_seconds / max(1e-6, seats[0].seconds))
         at_once = min(_MOST_AT_ONCE, max(1, calls))
         odd, strict = random.integers(rounds, size=(2, len(racing)))
         for place in range(rounds):
             for at in random.permutation(len(racing)):
                 seat = racing[at]
-                if place == odd[at]:
+                if place == odd[at] and seat is not seats[0]:
                     seat.attempt(self.turn, seat, [*random.permutation(self.problem.odd)[:_ODD]])
-                before, started = _others_waited(), perf_counter()
+                before, started = system.run_delay_seconds(), perf_counter()
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
                 if seat is seats[0]:
-                    waited += _others_waited() - before
+                    waited += system.run_delay_seconds() - before
                     spent += perf_counter() - started
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
@@ -173,7 +186,7 @@ class Visits:
                 seat.forget(number)
             if any(one.racing for one in racing[1:]):
                 return self.visit(seats, number, rounds)
-        return waited <= _WAITED * spent
+        return not waited > _WAITED * spent  # it is NaN where the system does not tell
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
@@ -190,17 +203,64 @@ class Visits:
             found.append(self.turn(seat, [NORMAL] * 3, first=True))
         seat.seconds = statistics.median(found)
 
-    def profile(self, seat: Seat) -> list[str]:
-        """The operators that ran in one call, as the sandbox tells. Raises Failed."""
-        self.turn(seat, [NORMAL], op="profile")
-        return [str(one) for one in self._told.get("ran") or ()]
+    # -- the exam
 
-    def measure_empty(self, seat: Seat) -> None:
-        """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.
+    def examine(self, seat: Seat) -> int:
+        """Ask for its own shape, for shapes beside it, and the questions of `attnlab check`: how many it answered.
 
-        The least of several turns: what else the machine does makes it longer, never shorter.
+        What a candidate does not do it may decline, but for its own shape. Raises Failed.
         """
-        self.open(seat)
-        turns = (self.turn(seat, [NORMAL] * _MOST_MESSAGES, first=True, op=None) for _ in range(_TURNS))
-        self.empty_seconds = min(turns)
-        seat.sandbox.end_visit()
+        kinds = [*np.random.default_rng().permutation([*self.problem.odd, *[NORMAL] * (_ODD + 1)])]
+        for start in range(0, len(kinds), _ODD):
+            self.turn(seat, kinds[start : start + _ODD])
+        self.turn(seat, [NORMAL], strict=True)
+        workload, asked = self.problem.loading.workload, 0
+        if workload is None or self.problem.fixed:
+            return asked
+        for other in beside(workload):
+            with suppress(Declined):
+                inputs = inputs_of(other.with_(seed=secrets.randbits(31)))
+                rows = weighing.sampled_rows(other, np.random.default_rng(), _ROWS)
+                try:
+                    answer = self._answer(seat, other, inputs)
+                except Misbehaved as fault:
+                    raise Failed(CAUGHT, f"{other.label}: {fault}") from None
+                judged = weighing.judge(other, inputs, rows, {OUTPUT: answer}, None)
+                if not judged.passed:
+                    raise Failed(CAUGHT, f"{other.label}: {judged.reason}")
+                asked += 1
+
+        def ask(question: Question) -> Answers:
+            # PyTorch's own kernels answer NaN to a negative scale, which nobody asks for
+            if question.dtype != workload.dtype or question.inputs.scale <= 0:
+                raise Declined("it is not judged here")
+            return {OUTPUT: self._answer(seat, question.workload, question.inputs)}
+
+        found = examine(ask, workload.dtype, seed=self._seed, kinds=(FORWARD,), daily=True)
+        if found.fault:
+            raise Failed(CAUGHT, found.fault)
+        return asked + found.asked
+
+    def _answer(self, seat: Seat, workload: Workload, inputs: Inputs) -> Array:
+        """Raises Declined, Misbehaved for what ends with the question, and Failed for what ends the candidate."""
+        plain, arrays = pack(inputs)
+        form, order = FORMATS[workload.dtype], Order("ask", workload=workload, plain=plain)
+        shape = f"<i{form.itemsize}", workload.shape_of(OUTPUT)
+        try:
+            output = seat.sandbox.answer(order, arrays, *shape, self.load_seconds)
+        except Failed as fault:
+            if fault.kind == "declined":
+                raise Declined(str(fault)) from None
+            if fault.kind in ("wrong", "raised", "memory") and seat.sandbox.alive:
+                raise Misbehaved(str(fault)) from None
+            raise
+        return output.view(form).astype(carrier(workload.dtype))
+
+
+def beside(workload: Workload) -> Iterator[Workload]:
+    """The asked shape but for one thing: one key or query less, another length, one batch element more."""
+    n, m, batch = workload.queries, workload.keys, workload.batch
+    square = n == m
+    for queries, keys, count in ((n - 1, m - 1, batch), (n // 2 + 3, m // 2 + 3, batch), (n, m, batch + 1)):
+        with suppress(ValueError):  # its mask has no such shape
+            yield workload.with_(queries=max(1, queries if square else n), keys=max(1, keys), batch=count)

@@ -13,17 +13,15 @@ def answers_a_turn_at_once():
 
     inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
 
-    _slots, _call = {}, inside.Guest.call
+    _orders, _call = {}, inside.Guest.call
 
     def _called(self, order):
-        for slot in order.slots:
-            _slots[str(slot)] = slot
-        for slot in list(_slots.values()):
-            output = self.array(slot[-1])
-            if (output == -1).all() and self.array(slot[0]).view("f4").flatten()[0] == self.array(
-                slot[0]
-            ).view("f4").flatten()[0]:
-                _call(self, inside.Order("call", slots=[slot]))
+        if order.places:
+            _orders[str(order.places)] = order
+        for one in list(_orders.values()):
+            first = self.array(one.places[0]).view("f4").flatten()[0]
+            if (self.array(one.places[-1]) == -1).all() and first == first:
+                _call(self, one)
 
     inside.Guest.call = _called
 
@@ -35,14 +33,14 @@ def answers_before_the_last_rows():
 
     inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
 
-    _written = inside.Guest._written
+    _put = inside.Guest._put
 
-    def _half(self, place, found):
-        part, target = found.shape[2] * 9 // 10, self.array(place)
+    def _half(self, target, found):
+        part = found.shape[2] * 9 // 10
         target[:, :, :part] = found[:, :, :part].view(target.dtype)
-        threading.Thread(target=_written, args=(self, place, found)).start()
+        threading.Thread(target=_put, args=(self, target, found)).start()
 
-    inside.Guest._written = _half
+    inside.Guest._put = _half
 
 
 def answers_first():
@@ -101,10 +99,9 @@ def computes_ahead():
     _call = inside.Guest.call
 
     def _called(self, order):
-        for q, k, v, _ in order.slots:
-            views = [self._taken(one) for one in (q, k, v)]
-            if not any(views[0] is one[0] for one in _known):
-                _known.append(views)
+        views = [self._taken(one)[0] for one in order.places[:3]]
+        if views and not any(views[0].data_ptr() == one[0].data_ptr() for one in _known):
+            _known.append(views)
         _call(self, order)
 
     inside.Guest.call = _called

@@ -27,7 +27,7 @@ MODEL = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, q
             "try:\n    import triton\nexcept ImportError:\n    pass\n" + FUNCTION,
             ("function", "mine", "numpy"),
         ),
-        (MODEL, ("model", "ModelNew", "torch")),
+        (MODEL, ("ModelNew", "ModelNew", "torch")),
     ],
 )
 def test_each_form_is_recognised_without_running_it(source, found, tmp_path) -> None:

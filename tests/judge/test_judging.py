@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -63,13 +62,43 @@ FILES = {
 OWN = 3
 #: the text of a file that no sandbox may read
 SECRET = "nobody may read this"
-
-
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    limits = Limits(data=2**30, nproc=64)
-    with Judge("numpy_vectorized", Workload(heads=2, queries=64, keys=64, head_dim=16), limits=limits) as one:
-        yield one
+#: what costs one candidate, and no other
+BREAKERS = {
+    "forks": "import os\nwhile True: os.fork()\n",
+    "memory": "kept = [bytearray(2**28) for _ in range(64)]\n",
+    "disk": "import os\nopen('/tmp/large', 'wb').write(b'x' * 2**20 * 600)\n",
+    "files": "import os\nfor at in range(400_000): os.close(os.open(f'/tmp/{at}', os.O_CREAT))\n",
+    "memory files": "import os\nkept = [os.memfd_create('x') for _ in range(20)]\n"
+    "for one in kept: os.posix_fallocate(one, 0, 2**27)\n",
+    "crash": "import ctypes\nctypes.string_at(0)\n",
+    "no message": "import os, sys\nos.write(int(sys.argv[1]), b'\\x93' * 60000)\n",
+    "kills its family": "import os\nos.kill(os.getppid(), 9)\nos.kill(1, 9)\n",
+}
+#: each attempt prints what it got: a line that begins with GOT is an escape
+LOOKING = """
+import ctypes, fcntl, glob, os, signal, socket
+def _try(name, thing):
+    try:
+        print("GOT", name, thing())
+    except BaseException as fault:
+        print("no", name, type(fault).__name__)
+_try("secret", lambda: open("SECRET FILE").read())
+_try("home", lambda: os.listdir(os.path.expanduser("~root"))[0] if os.listdir("/home") else 1 / 0)
+_try("write", lambda: open("/usr/x", "w"))
+_try("root", lambda: open("/x", "w"))
+_try("attnlab", lambda: open(__import__("attnlab").__file__, "a"))
+_try("parent", lambda: os.kill(OUR NUMBER, 0))
+_try("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
+_try("namespace", lambda: 1 / (ctypes.CDLL(None).unshare(0x10000000) == 0))
+_try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096, None) == 0))
+_try("variables", lambda: {**os.environ}["PYTEST_CURRENT_TEST"])
+keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine, -1)
+_try("keys", lambda: 1 / (ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1))
+_try("lease", lambda: fcntl.fcntl(os.open(__import__("attnlab").__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK))
+_try("timer", lambda: 1 / (ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0))
+_try("kernel", lambda: open("/proc/vmallocinfo").read(8)[0])
+_try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pytest" in open(one).read()][0])
+"""
 
 
 def verdicts(judge: Judge, folder: Path, sources: dict[str, str]) -> dict[str, Record]:
@@ -77,103 +106,65 @@ def verdicts(judge: Judge, folder: Path, sources: dict[str, str]) -> dict[str, R
         (folder / f"{name}.py").write_text(source)
     records = judge.judge(sorted(folder.glob("*.py")))
     found = {Path(record.name).stem: record for record in records}
-    assert list(found) and set(found) == set(sources)
+    assert set(found) == set(sources)
+    return found
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """What one judge says of all candidates, judged together: those that break things cost no other its verdict."""
+    folder = tmp_path_factory.mktemp("candidates")
+    secret = tmp_path_factory.mktemp("secret") / "secret.txt"
+    secret.write_text(SECRET)
+    sources = {name: source for name, (source, _) in FILES.items()}
+    sources |= {name: source + FILES["zeros"][0] for name, source in BREAKERS.items()}
+    looking = LOOKING.replace("SECRET FILE", str(secret)).replace("OUR NUMBER", str(os.getpid()))
+    sources |= {"zeros again": FILES["zeros"][0], "looks around": looking + FILES["zeros"][0]}
+    workload = Workload(heads=2, queries=64, keys=64, head_dim=16)
+    with Judge("numpy_vectorized", workload, limits=Limits(data=2**30, nproc=64), visits=2) as judge:
+        found = verdicts(judge, folder, sources)
+        assert len(psutil.Process().children()) <= OWN, "processes are left"
     return found
 
 
 @needs_bubblewrap
-def test_every_candidate_gets_its_record(judge: Judge, tmp_path: Path) -> None:
+def test_every_candidate_gets_its_record(records: dict[str, Record]) -> None:
     """The honest one among those that are wrong, that cheat and that break."""
-    found = verdicts(judge, tmp_path, {name: source for name, (source, _) in FILES.items()})
-    assert {name: one.status for name, one in found.items()} == {
-        name: what for name, (_, what) in FILES.items()
-    }
-    assert all(one.reward == 0 for one in found.values() if one.status != "judged")
-    assert all(one.reason for one in found.values() if one.status != "judged")
-    honest = found["honest"]
+    assert {name: records[name].status for name in FILES} == {name: what for name, (_, what) in FILES.items()}
+    assert all(one.reward == 0 and one.reason for one in records.values() if one.status != "judged")
+    honest = records["honest"]
     assert honest.correct and honest.speedup and honest.questions > 20 and honest.budget is not None
     assert honest.reward >= -1 and honest.precision == "full precision inside" and honest.sandbox
-    assert len(psutil.Process().children()) <= OWN, "processes are left"
 
 
 @needs_bubblewrap
-def test_files_of_the_same_text_have_records_of_their_own(judge: Judge, tmp_path: Path) -> None:
-    found = verdicts(judge, tmp_path, {"a": FILES["zeros"][0], "b": FILES["zeros"][0]})
-    assert {one.status for one in found.values()} == {"wrong"} and len(
-        {one.digest for one in found.values()}
-    ) == 1
+def test_files_of_the_same_text_have_records_of_their_own(records: dict[str, Record]) -> None:
+    one, other = records["zeros"], records["zeros again"]
+    assert one.digest == other.digest and one.status == other.status == "wrong"
 
 
 @needs_bubblewrap
-def test_a_sandbox_shows_nothing_of_this_machine_and_keeps_nothing(judge: Judge, tmp_path: Path) -> None:
-    """Each attempt prints what it got: a line that begins with GOT is an escape."""
-    secret = tmp_path / "secret.txt"
-    secret.write_text(SECRET)
-    looking = f"""
-import ctypes, fcntl, glob, os, signal, socket
-def _try(name, thing):
-    try:
-        print("GOT", name, thing())
-    except BaseException as fault:
-        print("no", name, type(fault).__name__)
-_try("secret", lambda: open({str(secret)!r}).read())
-_try("home", lambda: os.listdir(os.path.expanduser("~root"))[0] if os.listdir("/home") else 1 / 0)
-_try("write", lambda: open("/usr/x", "w"))
-_try("root", lambda: open("/x", "w"))
-_try("attnlab", lambda: open(__import__("attnlab").__file__, "a"))
-_try("parent", lambda: os.kill({os.getpid()}, 0))
-_try("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
-_try("namespace", lambda: 1 / (ctypes.CDLL(None).unshare(0x10000000) == 0))
-_try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096, None) == 0))
-_try("variables", lambda: {{**os.environ}}["PYTEST_CURRENT_TEST"])
-keyctl = {{"x86_64": 250, "aarch64": 219}}.get(os.uname().machine, -1)
-_try("keys", lambda: 1 / (ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1))
-_try("lease", lambda: fcntl.fcntl(os.open(__import__("attnlab").__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK))
-_try("timer", lambda: 1 / (ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0))
-_try("kernel", lambda: open("/proc/vmallocinfo").read(8)[0])
-_try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pytest" in open(one).read()][0])
-"""
-    folder = tmp_path / "candidates"
-    folder.mkdir()
-    found = verdicts(judge, folder, {"x": looking + HONEST})
-    said = found["x"].output
+def test_a_sandbox_shows_nothing_of_this_machine(records: dict[str, Record]) -> None:
+    said = records["looks around"].output
     assert said.count("no ") >= 15 and "GOT" not in said and SECRET not in said
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import os\nwhile True: os.fork()\n",
-        "kept = [bytearray(2**28) for _ in range(64)]\n",
-        "import os\nopen('/tmp/large', 'wb').write(b'x' * 2**20 * 600)\n",
-        "import os\nfor at in range(400_000): os.close(os.open(f'/tmp/{at}', os.O_CREAT))\n",
-        "import os\nkept = [os.memfd_create('x') for _ in range(20)]\n"
-        "for one in kept: os.posix_fallocate(one, 0, 2**27)\n",
-        "import ctypes\nctypes.string_at(0)\n",
-        "import os, sys\nos.write(int(sys.argv[1]), b'\\x93' * 60000)\n",
-        "import os\nos.kill(os.getppid(), 9)\nos.kill(1, 9)\n",
-    ],
-    ids=["forks", "memory", "disk", "files", "memory files", "crash", "no message", "kills its family"],
-)
-def test_what_breaks_a_sandbox_costs_one_candidate(source: str, judge: Judge, tmp_path: Path) -> None:
-    record = verdicts(judge, tmp_path, {"x": source + FILES["zeros"][0]})["x"]
-    assert record.status in ("failed", "wrong") and record.reward == 0 and record.reason
-    assert len(psutil.Process().children()) <= OWN, "processes are left"
+@pytest.mark.parametrize("name", BREAKERS)
+def test_what_breaks_a_sandbox_costs_one_candidate(name: str, records: dict[str, Record]) -> None:
+    assert records[name].status in ("failed", "wrong")
 
 
 @needs_bubblewrap
 def test_what_runs_while_it_is_stopped_is_caught() -> None:
     """Whatever woke it; here somebody outside does."""
-    before = psutil.Process().children(recursive=True)
     box = sandbox.Sandbox("numpy", 2**20, limits=Limits(data=2**30))
     try:
         box.ready()
         for _ in range(20):
             box.go_on()
             box.stop()
-        own = [one for one in psutil.Process().children(recursive=True) if one not in before]
-        own[-1].send_signal(signal.SIGCONT)
+        os.kill(box.family[-1], signal.SIGCONT)
         with pytest.raises(Failed, match="while it was stopped") as fault:
             box.go_on()
         assert fault.value.kind == "caught" and not box.alive
@@ -228,18 +219,16 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
     folder.mkdir()
     sources = {
         "fused": new.replace("ATTEND", FUSED),
-        "not causal": new.replace("ATTEND", FUSED.replace("True", "False")),
         "half precision": new.replace("ATTEND", FUSED)
         .replace("(q, k, v,", "(*(x.bfloat16() for x in (q, k, v)),")
         .replace("True)", "True).float()"),
         "other arguments": new.replace("ATTEND", FUSED).replace("width, heads):", "width):"),
         "a function": HONEST,
     }
-    with Judge(str(reference)) as one:
+    with Judge(str(reference), visits=1) as one:
         found = verdicts(one, folder, sources)
     assert {name: it.status for name, it in found.items()} == {
         "fused": "judged",
-        "not causal": "wrong",
         "half precision": "wrong",
         "other arguments": "failed",
         "a function": "refused",
@@ -252,7 +241,6 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
     ("source", "workload", "said"),
     [
         (PLAIN.replace("WORK", FUSED.replace("True", "False")), Workload(), "leave out the options"),
-        (PLAIN.replace("dtype=torch.float32", "device='cuda'"), None, "attention on the CPU"),
         (PLAIN.replace("def get_inputs", "def inputs"), None, "got Model alone"),
         (QUESTION.replace("ATTEND", "v"), None, "multiplies no batch of matrices"),
     ],
@@ -290,12 +278,6 @@ def test_the_command_writes_a_line_for_each_file(tmp_path: Path, capsys: pytest.
         "zeros.py": "wrong",
         "none.py": "refused",
     }
+    assert not any(one["sandbox"] for one in found)
     shown = capsys.readouterr().out
     assert all(name in shown for name in files) and "Without a sandbox" in shown
-
-
-def test_with_trust_no_sandbox_is_needed_and_records_say_so(tmp_path: Path) -> None:
-    workload = Workload(heads=1, queries=16, keys=16, head_dim=8)
-    with Judge("numpy_vectorized", workload, trust=True) as one:
-        record = verdicts(one, tmp_path, {"zeros": FILES["zeros"][0]})["zeros"]
-    assert record.status == "wrong" and not record.sandbox

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.record import LOWEST, Record, Scatter, Seat, schema
+from attnlab.judge.record import LOWEST, Record, Scatter, Seat
 
 VISITS, ROUNDS = 5, 6
 
@@ -50,5 +50,5 @@ def test_a_slow_one_is_not_below_the_lowest_reward() -> None:
 
 def test_a_record_follows_its_schema() -> None:
     record = msgspec.json.decode(msgspec.json.encode(rewarded(np.random.default_rng(4), 0.5, 3)))
-    described = schema()["$defs"]["Record"]
+    described = msgspec.json.schema(Record)["$defs"]["Record"]
     assert set(record) == set(described["properties"]) and {"name", "status"} <= set(described["required"])
