@@ -10,9 +10,9 @@ import click
 #: by group and name: the module of a command, and what it does
 GROUPS = {
     "Measure": {
-        "compare": ("racing", "Race backends on one workload; the first is the baseline."),
-        "run": ("racing", "Measure a plan and write its report."),
-        "gate": ("racing", "Race two versions: did it become slower, bigger or wrong?"),
+        "compare": ("runs", "Race backends on one workload; the first is the baseline."),
+        "run": ("runs", "Measure a plan and write its report."),
+        "gate": ("runs", "Race two versions: did it become slower, bigger or wrong?"),
         "judge": ("judging", "Judge kernels that programs wrote: right, fast, and no cheat?"),
     },
     "Check and understand": {
@@ -22,10 +22,10 @@ GROUPS = {
         "diagnose": ("checking", "Say what attention does in a trained model, head by head."),
     },
     "Read what is stored": {
-        "show": ("stored", "Print the verdict and the table of a stored run."),
-        "report": ("stored", "Write the report of a stored run again."),
-        "diff": ("stored", "Show two stored runs side by side."),
-        "collect": ("stored", "Write the results of many runs into one table."),
+        "show": ("runs", "Print the verdict and the table of a stored run."),
+        "report": ("runs", "Write the report of a stored run again."),
+        "diff": ("runs", "Show two stored runs side by side."),
+        "collect": ("runs", "Write the results of many runs into one table."),
     },
 }
 HOMES = {name: home for commands in GROUPS.values() for name, (home, _) in commands.items()}
@@ -40,14 +40,11 @@ REMOVED = {
     "selftest": "every run races its baseline twice (the A/A control): see its report",
     "sweep": "type: attnlab run --plan FILE --shards 16 --cluster slurm --out FOLDER",
     "tune": "race the settings: attnlab compare torch_eager 'torch_eager[threads=1]' 'torch_eager[pages=huge]'",
-    "compare --processes": "type: --visits N",
-    "run --processes": "type: --visits N",
-    "gate --processes": "type: --visits N",
+    **dict.fromkeys(("compare --processes", "run --processes", "gate --processes"), "type: --visits N"),
     "compare --threads": "type: attnlab compare A 'B[threads=2]'",
     "compare --with": "type: attnlab compare A 'A[with=torch==2.12.0]'",
     "compare --predict": "measure the length that you need: attnlab compare A B --length N",
-    "compare --splits": "leave it out: keys are no longer cut into parts",
-    "run --splits": "leave it out: keys are no longer cut into parts",
+    **dict.fromkeys(("compare --splits", "run --splits"), "leave it out: keys are no longer cut into parts"),
     **dict.fromkeys(
         ("compare --rotary", "run --rotary", "gate --rotary"), "leave it out: a block has no positions"
     ),

@@ -20,11 +20,10 @@ from attnlab.cli.progress import progress
 from attnlab.correctness.check import check as hold
 from attnlab.correctness.support import listed, support
 from attnlab.environment import environment
-from attnlab.report import fill, show, support_text
+from attnlab.report import fill, print_markdown, support_text
 from attnlab.report.numerics import STORE, write_numerics
 from attnlab.runs.store import claim
 from attnlab.text import read_text
-from attnlab.workload.number_formats import DTYPES
 
 
 @click.command(cls=options.Command)
@@ -56,13 +55,13 @@ def backends(
     if as_json:
         click.echo(json.dumps([asdict(one) for one in here]))
     else:
-        show(fill("backends.md.j2", device=device, found=here))
+        print_markdown(fill("backends.md.j2", device=device, found=here))
     return 0
 
 
 @click.command(cls=options.Command)
 @options.backend_names
-@options.names("--dtypes", "--dtype", known=DTYPES, metavar="A,B", help="Number formats (default: all).")
+@options.names("--dtypes", "--dtype", metavar="A,B", help="Number formats (default: all).")
 @click.option("--everything", is_flag=True, help="Ask large questions too, and whether bits repeat: minutes.")
 @options.seed
 @options.device
@@ -91,7 +90,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
         for one in failed:
             click.echo(f"{one.name}: {one.reason}")
     else:
-        show(fill("check.md.j2", found=found))
+        print_markdown(fill("check.md.j2", found=found))
     return 1 if failed else 0
 
 
@@ -113,11 +112,11 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     """
     listing, claims = how.pop("listing"), how.pop("claims")
     if listing and claims:
-        show(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
+        print_markdown(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
         return 0
     if listing:
         known = {name: lab.load_experiment(name).texts[0] for name in lab.EXPERIMENTS}
-        show(fill("experiments.md.j2", experiments=known))
+        print_markdown(fill("experiments.md.j2", experiments=known))
         return 0
     if claims:
         return _claims(names, as_json, **how)
@@ -134,7 +133,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(found)))
     else:
-        show(fill("findings.md.j2", findings=found, page=page))
+        print_markdown(fill("findings.md.j2", findings=found, page=page))
     return 0 if all(one.passed for one in found) else 1
 
 
@@ -148,7 +147,7 @@ def _claims(ids: tuple[str, ...], as_json: bool, **how: Any) -> int:
         click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False, allow_nan=False))
     else:
         counts = Counter(str(one.verdict) for one in found)
-        show(fill("claims.md.j2", claims=found, listing=False, counts=counts, seed=how["seed"]))
+        print_markdown(fill("claims.md.j2", claims=found, listing=False, counts=counts, seed=how["seed"]))
     return 0
 
 
@@ -184,5 +183,5 @@ def diagnose(
     if as_json:
         click.echo(plain)
         return 0
-    show(fill("diagnosis.md.j2", found=found, place=place))
+    print_markdown(fill("diagnosis.md.j2", found=found, place=place))
     return 0

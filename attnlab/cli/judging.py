@@ -61,7 +61,7 @@ def judge(
     from attnlab.cli.progress import progress
     from attnlab.judge.judging import Judge
     from attnlab.judge.record import Record
-    from attnlab.report.render import fill, show
+    from attnlab.report.render import fill, print_markdown
     from attnlab.system import terminable
 
     if schema:
@@ -83,9 +83,9 @@ def judge(
             records.append(record)
             bar.detail(f"{record.name}: {record.status}")
             if watch is not None and jsonl != "-":
-                show(fill("judge.md.j2", records=[record], asked=one.asked, reference=reference))
+                print_markdown(fill("judge.md.j2", records=[record], asked=one.asked, reference=reference))
     if watch is None and jsonl != "-":
-        show(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
+        print_markdown(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
     return int(any(record.status == "refused" for record in records))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,14 @@ from attnlab.workload.grid import GRID, by_option, choices, read_options, worklo
 from attnlab.workload.workload import DEVICES, Workload, declaration, option
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-#: names, or what finds them
-Known = Iterable[str] | Callable[[click.Context], Iterable[str]]
 
 
-def completing(known: Known, *, several: bool = False) -> Callable[..., list[str]]:
-    """What a shell completes a text to: the `known` names; where `several`, the last of those between commas."""
-
-    def complete(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
-        names = dict.fromkeys(known(context) if callable(known) else known)
-        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
-
-    return complete
-
-
-def names(option: str, *also: str, metavar: str, help: str, known: Known = ()) -> Decorator:
+def names(option: str, *also: str, metavar: str, help: str) -> Decorator:
     """An option with names between commas, which come as a tuple. An empty name is a ValueError."""
     return click.option(
         *(option, *also),
         metavar=metavar,
         callback=lambda context, param, text: None if text is None else tuple(split_names(text)),
-        shell_complete=completing(known, several=True),
         help=help,
     )
 
@@ -54,23 +40,6 @@ class _Path(click.Path):
         except OSError as fault:
             raise ValueError(f"{one_line(str(found), 80)} cannot be looked at: {fault.strerror}") from None
         return found
-
-
-def backends(context: click.Context) -> Iterable[str]:
-    """Names of backends, those of the folders given so far included."""
-    from attnlab.backends.discovery import backends as there
-
-    try:
-        return there(context.params.get("folders") or ())
-    except ValueError:  # a folder that is not there: the command says so when it runs
-        return there()
-
-
-def presets(context: click.Context) -> Iterable[str]:
-    """Names of presets and of their parts."""
-    from attnlab.runs.plan import presets as known
-
-    return [name for one in known().values() for name in (one.name, *(part.path for part in one.parts))]
 
 
 PATH = _Path()
@@ -89,16 +58,15 @@ device = click.option(
 preset = click.option(
     "--preset",
     metavar="NAME[/PHASE],...",
-    shell_complete=completing(presets, several=True),
     help="The shapes of a known model, as llama3-8b or llama3-8b/decode.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the answer alone.")
-backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...", shell_complete=completing(backends))
+backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...")
 
 
 #: ``--backends A,B`` and ``--out DIR``, with a `help` of their own
-chosen_backends = partial(names, "--backends", known=backends, metavar="A,B")
+chosen_backends = partial(names, "--backends", metavar="A,B")
 out = partial(click.option, "--out", type=PATH, metavar="DIR")
 seed = click.option("--seed", type=click.IntRange(0), default=0, help="Seed of every draw.")
 
@@ -135,7 +103,6 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
                 *(option(name) for name in (declaration(choice.fields[0]).also,) if name),
                 choice.name,
                 metavar=choice.metavar,
-                shell_complete=completing(declaration(choice.fields[0]).names, several=True),
                 help=choice.help(defaults.get(choice.name, "")),
             )(command)
         return command

@@ -29,7 +29,7 @@ from attnlab.report.frames import (
     peaks,
     records,
 )
-from attnlab.report.render import fill, show
+from attnlab.report.render import fill, print_markdown
 from attnlab.runs.store import Run
 from attnlab.stats.intervals import speeds
 from attnlab.stats.ranking import Sure
@@ -44,8 +44,8 @@ __all__ = [
     "comparison_text",
     "differences",
     "fill",
+    "print_markdown",
     "report_texts",
-    "show",
     "to_json",
 ]
 __all__ += ["support_text", "verdict_text", "write"]

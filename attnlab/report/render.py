@@ -128,7 +128,7 @@ def faster(value: float, low: float | None = None, high: float | None = None) ->
 # -- a terminal --------------------------------------------------------------------------------------
 
 
-def show(markdown: str) -> None:
+def print_markdown(markdown: str) -> None:
     """Print Markdown on standard output: in a terminal as wide as that, else without colours.
 
     Names in tables are folded, not cut.

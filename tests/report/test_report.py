@@ -14,7 +14,7 @@ from synthetic import disturbed
 
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
-from attnlab.report import Frames, fill, report_texts, show, verdict_text, write
+from attnlab.report import Frames, fill, print_markdown, report_texts, verdict_text, write
 from attnlab.report.render import escaped
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
@@ -170,6 +170,6 @@ def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
 
 
 def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    show(verdict_text(made(contenders=PAIR, heads=(1,))))
+    print_markdown(verdict_text(made(contenders=PAIR, heads=(1,))))
     out = capsys.readouterr().out
     assert "Use torch_sdpa:" in out and "**" not in out and "`" not in out and "|" not in out

@@ -1,11 +1,11 @@
-"""``attnlab run``, ``attnlab compare`` and ``attnlab gate``: races."""
+"""``attnlab run``, ``compare``, ``gate``: races. ``show``, ``report``, ``diff``, ``collect``: what runs stored."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,25 @@ from attnlab.cli.progress import progress
 from attnlab.race.admission import Limits
 from attnlab.race.compare import compare as race
 from attnlab.race.sittings import Record
-from attnlab.report import comparison_text, fill, show, verdict_text, write
+from attnlab.report import (
+    PAGE,
+    bmf,
+    comparison_text,
+    differences,
+    fill,
+    print_markdown,
+    to_json,
+    verdict_text,
+    write,
+)
+from attnlab.runs import diff as two
 from attnlab.runs import execute
 from attnlab.runs import gate as regression
 from attnlab.runs.plan import Plan, chosen_parts, presets, read_plan
-from attnlab.runs.store import Run
+from attnlab.runs.store import Run, read_run
+from attnlab.runs.store import collect as join
 from attnlab.system import terminable
+from attnlab.text import finite, one_line
 from attnlab.workload.grid import by_option, read_options
 from attnlab.workload.result import Outcome
 
@@ -94,7 +107,7 @@ def run(
         with execute.accounted(found, "report"):
             page = write(found)
         found.save()
-    show(verdict_text(found))
+    print_markdown(verdict_text(found))
     if not quiet:
         click.echo(f"\nThe report: {page}")
     if not found.complete:
@@ -155,7 +168,7 @@ def _list_presets(asked: str | None) -> int:
     """Print all presets, or those asked for with the cost at each length."""
     parts = [] if asked is None else list(chosen_parts(asked))
     names = presets() if asked is None else dict.fromkeys(part.preset for part in parts)
-    show(fill("presets.md.j2", known=[presets()[one] for one in names], parts=parts))
+    print_markdown(fill("presets.md.j2", known=[presets()[one] for one in names], parts=parts))
     return 0
 
 
@@ -190,13 +203,7 @@ def plan_of(
     cls=options.Command,
     common=("length", "heads", "causal", "dtype", "direction", "preset", "seconds", "as_json"),
 )
-@click.argument(
-    "contenders",
-    nargs=-1,
-    required=True,
-    metavar="CONTENDER CONTENDER...",
-    shell_complete=options.completing(options.backends),
-)
+@click.argument("contenders", nargs=-1, required=True, metavar="CONTENDER CONTENDER...")
 @options.preset
 @options.workload_options(grid=False)
 @click.option("--seconds", type=options.AMOUNT, help="Time for all visits (default: 10).")
@@ -215,7 +222,7 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()
         lines = [one for one in known if {one.baseline, one.contender} <= {*contenders}]
-        show(fill("sittings.md.j2", lines=lines))
+        print_markdown(fill("sittings.md.j2", lines=lines))
         return 0
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}
     workload, chosen, words = options.read_workload(given, preset)
@@ -224,7 +231,7 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
-        show(comparison_text(found, chosen=chosen, quiet=quiet))
+        print_markdown(comparison_text(found, chosen=chosen, quiet=quiet))
     return 0 if sum(bool(one.latency) for one in found.results) > 1 else 1
 
 
@@ -299,5 +306,93 @@ def gate(base: str, head: str, summary: Path | None, as_json: bool, quiet: bool,
     if as_json:
         click.echo(msgspec.json.encode(found.to_json()))  # which writes null for nan
     else:
-        show(fill("gate.md.j2", found=found, quiet=quiet))
+        print_markdown(fill("gate.md.j2", found=found, quiet=quiet))
     return regression.STATUS[found.found]
+
+
+# -- stored runs --------------------------------------------------------------------------------------
+
+
+@click.command(cls=options.Command)
+@click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@options.out(help="Where to write (default: RUN_DIR).")
+def report(folder: Path, out: Path | None) -> int:
+    """Write the report of a stored run again.
+
+    From its results alone: report.md, figures/ and the page to explore, explore.html.
+    """
+    found = read_run(folder)
+    page = write(found, out)
+    print_markdown(verdict_text(found))
+    click.echo(f"\nThe report: {page}\nThe page to explore: {page.with_name(PAGE)}")
+    return 0
+
+
+@click.command(cls=options.Command)
+@click.argument("folder", metavar="RUN_DIR", type=options.PATH)
+@click.option(
+    *("--format", "form"),
+    type=click.Choice(["text", "md", "bmf"]),
+    default="text",
+    help="Text, Markdown, or Bencher's metric format.",
+)
+@options.as_json
+def show(folder: Path, form: str, as_json: bool) -> int:
+    """Print the verdict and the table of a stored run.
+
+    As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing.
+    """
+    found = read_run(folder)
+    if as_json:
+        click.echo(json.dumps(to_json(found), allow_nan=False))
+    elif form == "bmf":
+        click.echo(json.dumps(bmf(found), allow_nan=False))
+    elif form == "md":
+        click.echo(verdict_text(found))
+    else:
+        print_markdown(verdict_text(found))
+    return 0
+
+
+@click.command(cls=options.Command)
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=options.PATH)
+@click.option(
+    *("-o", "--out"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="results.parquet",
+    help="The Parquet file to write; an existing one is replaced.",
+)
+def collect(folders: tuple[Path, ...], out: Path) -> int:
+    """Write the results of many runs into one table.
+
+    Takes every run in and below the folders, interrupted runs as far as they are. A row holds one measurement with its
+    workload, contender, run and machine. A result without measurements has one row too. Exits with 1 if a run could
+    not be read; the others are written all the same.
+    """
+    skipped: list[str] = []
+    runs, rows = join(folders, out, skipped=skipped.append)
+    for fault in skipped:
+        click.echo(f"attnlab: skipped: {one_line(fault)}", err=True)
+    click.echo(f"{out}: {rows} rows of {runs} runs")
+    return int(bool(skipped))
+
+
+@click.command(cls=options.Command)
+@click.argument("first", metavar="RUN", type=options.PATH)
+@click.argument("second", metavar="RUN", type=options.PATH)
+@click.option("--anyway", is_flag=True, help="Show runs of different conditions too, without verdicts.")
+@options.as_json
+def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
+    """Show two stored runs side by side.
+
+    They are of one machine and one plan, such as of two versions of a library. They did not race each other, so a ratio
+    of their times has no interval and no verdict. Within a run each contender raced the baseline. "changed" says that
+    the intervals of that speedup are disjoint in the two runs.
+    """
+    found = two.diff(read_run(first), read_run(second), anyway=anyway)
+    if as_json:
+        click.echo(json.dumps(finite(asdict(found))))
+        return 0
+    print_markdown(fill("diff.md.j2", found=found, rows=differences(found)))
+    return 0
