@@ -112,8 +112,7 @@ class Worker:
         """
         self.declines(workload)
         self._call = self._bound(workload, inputs_of(workload))
-        if workload.device != "cpu":  # a device's library plans or loads its kernel in the first call
-            self._call()
+        self._call()  # the first one starts threads, takes memory, plans or loads a kernel
         least = self.warm(0.0)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least["seconds"], least["processor_s"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import psutil
 import pytest
 from scripted import REAL, SMALL
@@ -146,6 +149,17 @@ def test_a_library_that_ends_its_process_ends_one_contender(tmp_path, monkeypatc
     assert (broken.outcome, sound.outcome) == (Outcome.CRASHED, Outcome.MEASURED), (broken, sound)
     assert "SIGABRT" in (broken.reason or "") and "terminate called" in (broken.reason or "")
     assert "numba_fused" not in facts and facts["numpy_vectorized"]["versions"]["numpy"]
+
+
+def test_a_slow_first_call_of_a_smaller_workload_excludes_nobody(tmp_path: Path) -> None:
+    """By its first call it would take six seconds where it is asked."""
+    what = "until = process_time() + 0.4 * (len(calls) == 1)\n    while process_time() < until: pass"
+    (tmp_path / "cold.py").write_text("from time import process_time\n" + HONEST.format(what=what))
+    asked = Workload(heads=4, queries=128, keys=128)
+    limits = replace(REAL, call_seconds=1.0)
+    with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=limits) as conductor:
+        (found,) = conductor.race(asked)
+    assert found.outcome is Outcome.MEASURED, found.reason
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:
