@@ -9,7 +9,8 @@ Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
     calls ``interleaved(contender, workload)``: the selected contenders (by ``-k``, node id or marker) and the baseline
     are raced once for each workload, in processes of their own. This contender's samples go into pytest-benchmark's
     table and files. It returns the `Result`. A contender without a speed skips or fails the test, with the reason.
-    Under ``--benchmark-disable`` it starts no process: it calls the backend once, checks the answer and returns None;
+    Under ``--benchmark-disable``, and beside other test processes, nothing is timed: it checks the answer and returns
+    None;
 ``answered``
     calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
 ``peak``
@@ -23,21 +24,14 @@ A race may take ``--benchmark-max-time`` for each of its contenders.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-import numpy as np
 import pytest
 
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import load
-from attnlab.correctness import weighing
-from attnlab.correctness.answering import Probe
 from attnlab.correctness.check import Checked, check
-from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.race import admission
 from attnlab.race.admission import Limits
 from attnlab.race.compare import Comparison
 from attnlab.race.conductor import Conductor
@@ -46,7 +40,6 @@ from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.stats.intervals import verdicts_against
 from attnlab.text import interval_text, ratio_text, seconds_text, split_names, within
-from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Accuracy, Outcome, Result
@@ -62,10 +55,6 @@ _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
 #: visits, and rounds of each: pytest-benchmark gets 30 samples of each contender
 _VISITS, _ROUNDS = 3, 10
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
-#: what an exception of a backend means that is called in this process
-_ENDS: dict[type[Exception], Outcome] = {
-    Declined: Outcome.DECLINED, Unavailable: Outcome.UNAVAILABLE, Misbehaved: Outcome.WRONG,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -116,13 +105,10 @@ class Settings:
 
 
 class Races:
-    """The races of one session, each made once. No process is started before the first race.
+    """The races of one session, each made once. No process is started before the first race."""
 
-    enabled : False where pytest-benchmark is disabled: then each backend is called once, in this process.
-    """
-
-    def __init__(self, settings: Settings, selected: set[str], seconds: float, *, enabled: bool) -> None:
-        self.settings, self.enabled = settings, enabled
+    def __init__(self, settings: Settings, selected: set[str], seconds: float) -> None:
+        self.settings = settings
         self.raced: dict[Workload, Comparison] = {}
         #: what is to be told beside the results
         self.notices: list[str] = []
@@ -164,36 +150,6 @@ class Races:
             )
             self._once[workload, memory] = self._run(workload, limits, memory=memory)
         return self._once[workload, memory]
-
-    def answer(self, name: str, workload: Workload) -> Accuracy | Result:
-        """How exact the answer is, or a result that says why there is none or a wrong one.
-
-        Without processes the backend is called once in this one. Only its own settings apply then.
-        """
-        if self.enabled:
-            result = self.once(workload)[name]
-            return result.accuracy if result.outcome is Outcome.MEASURED and result.accuracy else result
-        one = self.settings.contenders[name]
-        try:
-            backend = load(one.backend, self.settings.folders, dict(one.settings))
-            backend.require(workload)
-            library = backend.open(workload.device)
-
-            def seconds_of(smaller: Workload) -> float:
-                call = backend.bind(smaller)  # the library's own start is part of the first call
-                return min(library.time_calls(call, 1) for _ in range(2))
-
-            if said := admission.too_long(workload, seconds_of, self.limits.call_seconds):
-                return Result(name, workload, Outcome.OVER_BUDGET, said)
-            rows = weighing.sampled_rows(workload, np.random.default_rng())
-            inputs = inputs_of(workload, rows)
-            answers = Probe(backend).answer(inputs, workload)
-            judged = weighing.judge(workload, inputs, rows, answers, backend.computes_in)
-            return judged if judged.passed else Result(name, workload, Outcome.WRONG, judged.reason, judged)
-        except Exception as fault:
-            kind = _ENDS.get(type(fault), Outcome.CRASHED)
-            said = f"raised {type(fault).__name__}: {fault}" if kind is Outcome.CRASHED else str(fault)
-            return Result(name, workload, kind, said)
 
     def close(self) -> None:
         """End all processes."""
@@ -307,11 +263,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def races(pytestconfig: pytest.Config) -> Iterator[Races]:
     """The session's `Races`; their processes end with the session."""
-    option = pytestconfig.getoption
-    disabled = option("--benchmark-disable") and not option("--benchmark-enable")
-    beside = option("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ  # other test processes
-    settings, seconds = pytestconfig.stash[SETTINGS], float(option("--benchmark-max-time"))
-    found = Races(settings, pytestconfig.stash[_SELECTED], seconds, enabled=not disabled and not beside)
+    settings, seconds = pytestconfig.stash[SETTINGS], float(pytestconfig.getoption("--benchmark-max-time"))
+    found = Races(settings, pytestconfig.stash[_SELECTED], seconds)
     pytestconfig.stash[_RACES] = found
     yield found
     found.close()
@@ -328,19 +281,18 @@ def answered(races: Races) -> Answered:
     """Put a workload to a contender without a clock; see the module."""
 
     def answer(contender: str, workload: Workload) -> Accuracy:
-        found = races.answer(contender, workload)
-        return found if isinstance(found, Accuracy) else _end(found)
+        result = races.once(workload)[contender]
+        measured = result.outcome is Outcome.MEASURED
+        return result.accuracy if measured and result.accuracy else _end(result)
 
     return answer
 
 
 @pytest.fixture
 def peak(races: Races) -> Measured:
-    """Measure the peak memory of one call; see the module. Skips where no process may be started."""
+    """Measure the peak memory of one call; see the module."""
 
     def measure(contender: str, workload: Workload) -> Result:
-        if not races.enabled:
-            pytest.skip("peak memory is measured in a process of its own; --benchmark-disable starts none")
         result = races.once(workload, memory=True)[contender]
         return result if result.outcome is Outcome.MEASURED else _end(result)
 
@@ -348,12 +300,10 @@ def peak(races: Races) -> Measured:
 
 
 @pytest.fixture
-def checked(pytestconfig: pytest.Config, races: Races) -> Examined:
+def checked(pytestconfig: pytest.Config) -> Examined:
     """Put every question of ``attnlab check`` to a contender; see the module."""
 
     def examine(contender: str) -> Checked:
-        if not races.enabled:
-            pytest.skip("the questions are asked in a process of its own; --benchmark-disable starts none")
         settings = pytestconfig.stash[SETTINGS]
         found = check(
             settings.contenders[contender],
@@ -396,7 +346,7 @@ def interleaved(
 
     def in_report(contender: str, workload: Workload) -> Result | None:
         try:
-            if benchmark.enabled and races.enabled:
+            if benchmark.enabled:
                 return measure(contender, workload)
             answered(contender, workload)
         except pytest.fail.Exception as failure:

@@ -250,7 +250,8 @@ class OnnxRuntime(NumPy):
 
 
 @functools.cache
-def _core() -> Any:
+def openvino_core() -> Any:
+    """OpenVINO's plugins on this machine."""
     return importlib.import_module("openvino").Core()
 
 
@@ -261,7 +262,7 @@ def _request(model: Recipe, precision: str, threads: int) -> Any:
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
     }
-    return _core().compile_model(model(), "CPU", settings).create_infer_request()
+    return openvino_core().compile_model(model(), "CPU", settings).create_infer_request()
 
 
 #: a request of a compiled model for each model, precision and number of threads
@@ -301,18 +302,6 @@ def _unlocked(array: NDArray[Any]) -> NDArray[Any]:
         return array
     memory = memoryview((ctypes.c_byte * array.nbytes).from_address(array.ctypes.data)).cast("B")
     return np.ndarray(array.shape, array.dtype, memory)
-
-
-#: the plugin's names of the precisions
-_CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
-
-
-def openvino_lacks(precision: str) -> str | None:
-    """Why OpenVINO does not compute in `precision` on this processor, or None."""
-    has = _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    if _CAPABILITIES[precision] in has:
-        return None
-    return f"OpenVINO's CPU plugin has no {precision} on this processor, only {', '.join(sorted(has))}"
 
 
 #: the properties of a node of the executed graph, and the types of nodes that compute nothing

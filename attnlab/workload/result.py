@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Any
 
-from attnlab.text import decode, finite, number_text, one_line
+from attnlab.text import decode, finite, number_text, one_line, seconds_text
 from attnlab.workload.workload import Workload
 
 
@@ -55,7 +55,9 @@ class Measurement:
                 raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
 
     def __repr__(self) -> str:
-        return f"{self.quantity} {number_text(self.median)} {self.unit}, median of {len(self.samples)}"
+        seconds = self.unit == "s"
+        shown = seconds_text(self.median) if seconds else f"{number_text(self.median)} {self.unit}"
+        return f"{self.quantity} {shown}, median of {len(self.samples)}"
 
     @cached_property
     def median(self) -> float:

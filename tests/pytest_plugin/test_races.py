@@ -114,5 +114,3 @@ def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:
     result = speed.runpytest_inprocess(*SMALL, *chosen)
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["wrong: float32, *", "*shy: it declines every workload*"])
-    result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-disable")
-    result.assert_outcomes(skipped=2)
