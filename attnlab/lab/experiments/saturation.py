@@ -151,7 +151,7 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="The entropy of a row falls fastest near T_c",
+            title="The entropy of a row falls fastest just above T_c",
             x="temperature",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},
