@@ -62,7 +62,7 @@ def backends(
 @click.command(cls=options.Command)
 @options.backend_names
 @options.names("--dtypes", "--dtype", metavar="A,B", help="Number formats (default: all).")
-@click.option("--everything", is_flag=True, help="Ask large questions too, and whether bits repeat: minutes.")
+@click.option("--everything", is_flag=True, help="Large questions too, and whether bits repeat: minutes.")
 @options.seed
 @options.device
 @options.folders
