@@ -1,1 +1,6 @@
-"""The instruments: contenders in processes of their own, raced round by round."""
+"""The race: contenders in processes of their own, timed side by side.
+
+A *sitting* is what one invocation measures. A run makes *laps*, each one visit to every workload with an open question;
+`compare` has one workload. A *visit* is one fresh process of each contender. It has *rounds*, in which each contender
+has a *turn*: some *calls* on fresh inputs, timed together, while all others are stopped.
+"""

@@ -23,11 +23,11 @@ _MAY_BE_0 = ("run_delay", "noise_margin")
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When to stop measuring. Seconds throughout.
+    """When to stop measuring. All times are in seconds.
 
     visits, most_visits : of a workload, at least and at most.
-    workload_seconds : after so many no further visit begins, once there are `visits`. A run shares out the seconds of
-    all its workloads.
+    workload_seconds : no visit begins that would probably end later, once there are `visits`. A run shares out the
+    seconds of all its workloads.
     rounds : of a visit; a contender whose turns would take more than its part of `visit_seconds` has fewer.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
     start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
@@ -67,7 +67,7 @@ class Limits:
 USABLE = 0.85
 #: lengths of smaller calls: each is about 16 times the one before in FLOPs
 _FIRST_LENGTH, _GROWTH = 64, 4
-#: a smaller call that takes less than this may be all overhead: a larger one tells. The smallest of all most likely is
+#: a smaller call that takes less than this may be all overhead: a larger one tells. The first of them nearly always is
 _TELLING_SECONDS, _FIRST_SECONDS = 0.02, 0.3
 #: a call that is predicted to take up to so many times the limit is tried: on a busy machine small ones take long too
 _SURE = 1.5

@@ -1,8 +1,9 @@
-"""Inputs drawn for a visit and overwritten before each turn, and answers checked on rows that are chosen afterwards.
+"""Inputs drawn for a visit and overwritten before each turn, and answers checked.
 
-The first answer of a contender goes through `attnlab.correctness.weighing`. The last answer of a turn is
-checked on a few rows of one head: a stale cache, work that was skipped or a queue that was not finished is off by far
-more than rounding, and nothing else makes an answer wrong here.
+The first answer of a contender goes through `attnlab.correctness.weighing`, on rows that were drawn before it. The last
+answer of a turn is checked on a few rows of one head, which are chosen after it: a stale cache, work that was skipped
+or a queue that was not finished is off by far more than rounding, and nothing else makes an answer wrong here. The
+gradients of key and value have no rows of their own; they must be finite there.
 """
 
 from __future__ import annotations
@@ -68,8 +69,11 @@ class Drawn:
                 most = max(arrays[at].size for at in self._fresh) + _MORE
                 drawn = self._random.standard_normal(most, dtype=np.float32)
                 self._pool = round_to(drawn, self.workload.dtype)
-            for at in self._fresh:
-                start = int(self._random.integers(self._pool.size - arrays[at].size))
+            # rows of one array must not be rows of another: their parts of the pool begin at different columns
+            columns = self._random.permutation(max(arrays[at].shape[-1] for at in self._fresh))
+            for at, column in zip(self._fresh, np.resize(columns, len(self._fresh)), strict=True):
+                rows = (self._pool.size - arrays[at].size) // columns.size - 1
+                start = int(self._random.integers(max(1, rows))) * columns.size + column
                 arrays[at].reshape(-1)[...] = self._pool[start : start + arrays[at].size]
             return
         parts = self._random.random(3)

@@ -163,13 +163,15 @@ class Conductor:
         """
         started, limits, so_far = monotonic(), self.limits, list[Result]()
         for number in range(limits.most_visits):
-            found = self.visit(workload, names, number=number, once=number == 0)
+            found = self.visit(workload, names, number=number, once=not so_far)
             yield found
             so_far += found
             if found and not any(one.outcome is Outcome.MEASURED for one in found):
                 return
-            spent = (monotonic() - started) * (number + 2) / (number + 1)
-            if number + 1 >= limits.visits and (spent > limits.workload_seconds or enough(merged(so_far))):
+            with_next = (monotonic() - started) * (number + 2) / (number + 1)
+            if number + 1 >= limits.visits and (
+                with_next > limits.workload_seconds or enough(merged(so_far))
+            ):
                 return
 
     def race(self, workload: Workload, names: Sequence[str] | None = None, **how: Any) -> list[Result]:
@@ -191,12 +193,9 @@ class Conductor:
         best = min(times, key=lambda name: (is_second_entry(name), times[name].median))
         kernels = {one.contender: implementation_of(one) for one in results if one.contender in times}
         same = [one.name for one in self.contenders if kernels.get(one.name) == kernels[best]]
-        best = same[0]  # of two names of one kernel the first goes on, whichever was luckier
+        best = same[0]  # two names of one kernel are no rivals: the first goes on, whichever was luckier
         found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
         settled = {name for name, one in found.items() if one.settled}
-        kernels = {
-            one.contender: implementation_of(one) for one in results
-        }  # two names of one kernel are no rivals
         settled |= {name for name in times if kernels[name] == kernels[best] and not is_second_entry(name)}
         names = [name for name in times if name == best or name not in settled]
         if count >= self.limits.visits:

@@ -70,8 +70,8 @@ def steal_seconds() -> float:
 def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
     """Which turns of a contender's visit do not count: those that were disturbed for more than this part of their time.
 
-    Never more than half of them: where the machine is busy throughout, the calmer half counts. Only a turn whose two
-    clocks contradict each other never counts.
+    A turn whose two clocks contradict each other does not count. Of the others at least half do: where the machine is
+    busy throughout, the calmer half counts.
     """
     parts = [turn["waited"] for turn in turns]
     middle = sorted(parts)[int((len(parts) - 1) * _LEFT_OUT)] if parts else 0.0

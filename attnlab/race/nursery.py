@@ -90,9 +90,9 @@ def tend(channel: Channel) -> None:
 
 def _born(guardian: int, own: int, log: int) -> None:
     """In the process between: fork the worker and end at once, so that the conductor becomes its parent."""
-    if os.fork():
-        os._exit(0)
     try:
+        if os.fork():
+            os._exit(0)
         os.setsid()
         for number in (1, 2):
             os.dup2(log, number)

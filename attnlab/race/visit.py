@@ -1,7 +1,8 @@
 """One visit: a fresh process of each contender on one workload, from the fork to its end.
 
 Each prepares, answers once and is checked, and computes until it is warm. Then rounds: each contender has a turn, in an
-order that is rotated, on inputs that were overwritten just before, while all others are stopped. The last answer of a
+order that is rotated, on inputs that were overwritten just before (where its library can take new numbers into arrays
+that are there), while all others are stopped. The last answer of a
 turn is checked on rows that are chosen after it. A contender that fails ends its own visit and no other's.
 """
 
@@ -20,15 +21,17 @@ from typing import Any
 
 import numpy as np
 
+from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.correctness import weighing
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
-from attnlab.race.admission import Limits, too_large, too_long
+from attnlab.race.admission import USABLE, Limits, too_large, too_long
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
+from attnlab.text import bytes_text
 from attnlab.workload.drawing import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import lower
@@ -193,21 +196,30 @@ class Visit:
         """Let its process run until it has answered. Raises Failed."""
         assert seat.process is not None
         seat.process.go_on()
-        found = seat.process.ask(
-            op, seconds=seconds or self.limits.deadline_seconds, answer=answer, **arguments
-        )
-        seat.process.stop()
-        return found
+        try:
+            return seat.process.ask(
+                op, seconds=seconds or self.limits.deadline_seconds, answer=answer, **arguments
+            )
+        finally:
+            if seat.process.alive:
+                seat.process.stop()
 
     # -- before the clock --------------------------------------------------------------------------
 
     def _draw(self) -> None:
         """The inputs, and the rows of the first answers that are checked."""
         try:
+            size, free = self.workload.input_bytes, system.free_bytes()
+            if 2 * size > USABLE * free:
+                there = f"{bytes_text(free)} are free, of which {USABLE:.0%} may be used"
+                raise Ended(
+                    Outcome.OVER_BUDGET, f"its inputs take {bytes_text(size)} and lie there twice; {there}"
+                )
             drawn = inputs_of(self.workload.with_(seed=secrets.randbits(48)))
-        except Declined as refused:  # nobody can have such inputs
+        except (Declined, Ended) as refused:  # nobody can have such inputs
+            outcome = refused.outcome if isinstance(refused, Ended) else Outcome.DECLINED
             for seat in self.seats:
-                seat.ended = Outcome.DECLINED, str(refused), ""
+                seat.ended = outcome, str(refused), ""
             return
         self._drawn = answers.Drawn(self.workload, drawn, self._random)
         self._rows = weighing.sampled_rows(self.workload, self._random, None if self._first else _LATER_ROWS)
@@ -331,9 +343,11 @@ class Visit:
     def _race(self) -> None:
         order = list(self._racing())
         self._random.shuffle(order)
+        least = min((seat.step for seat in order), default=1)
         for number in range(self.limits.rounds):
             self._on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
-            for seat in order[number % len(order) :] + order[: number % len(order)] if order else ():
+            first = number // least % max(1, len(order))
+            for seat in order[first:] + order[:first]:
                 if seat.ended is None and number % seat.step == 0:
                     self._attempt(seat, partial(self._turn, number))
 

@@ -1,7 +1,7 @@
 """A contender's process in one visit: it holds one backend and does what the conductor asks, in order.
 
 Its inputs lie in pages that it shares with the conductor, and its answers go to others. It never knows how the inputs
-were drawn, nor which rows of an answer will be checked.
+were drawn, nor which rows of a turn's answer will be checked.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class _Process:
         self, script: Scripted, name: str, clock: Clock, log: list[tuple[str, str]], visit: int
     ) -> None:
         self.script, self.name, self.clock, self.log, self.visit = script, name, clock, log, visit
-        self.turns, self.running = 0, True
+        self.turns, self.running, self.alive = 0, True, True
 
     def go_on(self) -> None:
         self.running = True
@@ -83,7 +83,7 @@ class _Process:
         self.running = False
 
     def end(self) -> None:
-        self.running = False
+        self.running = self.alive = False
         self.log.append((self.name, "end"))
 
     def begin(self, op: str, **arguments: Any) -> Callable[[], Any]:

@@ -56,6 +56,19 @@ def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workloa
         drawn.close()
 
 
+def test_no_fresh_key_is_a_query() -> None:
+    """Such a pair has the score 8: all numbers come from one pool, from places that are drawn."""
+    workload = Workload(heads=1, queries=2048, keys=2048)
+    drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(3))
+    try:
+        for _ in range(100):
+            drawn.refresh()
+            query, key = ({row.tobytes() for row in array[0, 0]} for array in drawn.pages.arrays[:2])
+            assert query.isdisjoint(key)
+    finally:
+        drawn.close()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> None:
     """Query, key and value are others; what belongs to the question stays."""

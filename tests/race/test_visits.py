@@ -17,6 +17,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import INSTRUMENTS
 from attnlab.stats.intervals import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
+from attnlab.workload.workload import Workload
 
 A, B, C = "numpy_vectorized", "numpy_blocked", "naive_loop"
 
@@ -202,3 +203,19 @@ def test_the_baseline_entered_twice_is_told_apart_from_nothing() -> None:
     assert control.low < 1 < control.high and control.high / control.low < 1.02
     assert slower.kind is Kind.SLOWER and slower.low < 1.45 < slower.high
     assert np.isclose(slower.ratio, 1.45, rtol=0.01)
+
+
+def test_two_slow_contenders_swap_places() -> None:
+    """Rounds that both leave out do not bring their order back to where it was."""
+    log: list[tuple[str, str]] = []
+    limits = replace(QUICK, rounds=4, visit_seconds=0.7)
+    one_visit(conducted({A: Scripted(0.15), B: Scripted(0.15)}, log=log, limits=limits))
+    turns = [name for name, op in log if op == "turn"]
+    assert turns in ([A, B, B, A], [B, A, A, B])
+
+
+def test_inputs_that_do_not_fit_are_an_outcome_of_every_contender() -> None:
+    with conducted({A: Scripted(), B: Scripted()}) as conductor:
+        found = conductor.visit(Workload(heads=64, queries=4_000_000, keys=4_000_000))
+    assert [one.outcome for one in found] == [Outcome.OVER_BUDGET] * 2
+    assert all("its inputs take" in str(one.reason) for one in found)
