@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,13 +27,12 @@ from attnlab.judge.judging import FINALISTS, Judge
 from attnlab.judge.record import KEPT, ROUNDS, Record, Scatter, Seat
 from attnlab.workload.workload import Workload
 
-GROUPS = ("honest", "wrong", "cheats", "escapes")
 #: what may become of a candidate of a group
 ALLOWED = {
-    "honest": {"judged"},
-    "wrong": {"wrong"},
-    "cheats": {"wrong", "caught", "failed", "judged"},
-    "escapes": {"wrong", "failed", "caught"},
+    "honest": ["judged"],
+    "wrong": ["wrong"],
+    "cheats": ["wrong", "caught", "failed", "judged"],
+    "escapes": ["wrong", "caught", "failed"],
 }
 IMPORTS = "import torch\nfrom torch.nn.functional import scaled_dot_product_attention as right\n"
 ATTEND = "def attend(q, k, v, *, scale):\n    return {}\n"
@@ -54,12 +54,13 @@ WRONG: dict[str, tuple[object, ...]] = {
     "right(q, k, v, scale=scale) + {}": (0.001, 0.01),
     "right(*(x.{}() for x in (q, k, v)), scale=scale).float()": ("half", "bfloat16"),
     "right(q, *(x[:, :, ::{}].contiguous() for x in (k, v)), scale=scale)": (2, 3, 4),
-    "right(q, *(x[:, :, : -{}].contiguous() for x in (k, v)), scale=scale)": (1, 8, 64),
+    "right(q, *(x[:, :, : -{}].contiguous() for x in (k, v)), scale=scale)": (1, 8),
     "right(q, k, v.flip({}), scale=scale)": (1, 2, 3),
     "right(q, k.roll({}, 2), v, scale=scale)": (1, 2),
     "right(q, k, v, scale=scale, is_causal={})": (True,),
     "v.mean(2, keepdim=True).expand_as(q) * {}": (1,),
-    "torch.zeros_like(q) * {}": (1,),
+    "{} * q": (0,),
+    "{} * v": (1,),
     "(lambda w: w / w.sum(-1, keepdim=True) @ v)((q @ k.mT * scale).exp() * {})": (1,),
     "right(k, q, v, scale=scale) * {}": (1,),
 }
@@ -73,14 +74,13 @@ def texts(group: str) -> dict[str, str]:
     if group == "wrong":
         every = [one.format(value) for one, values in WRONG.items() for value in values]
         return {f"wrong {at}": f"# {one}\n{IMPORTS}{ATTEND.format(one)}" for at, one in enumerate(every)}
-    default, source = ATTEND.format(RIGHT if group == "cheats" else "q * 0"), HOME / "judged" / f"{group}.py"
-    text, found = source.read_text(encoding="utf-8"), {}
-    for one in ast.parse(text).body:
-        if isinstance(one, ast.FunctionDef):
-            lines = text.splitlines()[one.body[0].lineno - 1 : one.end_lineno]
-            body = textwrap.dedent("\n".join(lines)) + "\n"
-            head = IMPORTS if group == "cheats" else ""
-            found[one.name] = head + body + ("" if "def attend" in body else default)
+    text, found = (HOME / "judged" / f"{group}.py").read_text(encoding="utf-8"), {}
+    default, lines = ATTEND.format(RIGHT if group == "cheats" else "q * 0"), text.splitlines()
+    functions = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
+    for one in functions:
+        body = textwrap.dedent("\n".join(lines[one.body[0].lineno - 1 : one.end_lineno])) + "\n"
+        head = "\n".join(lines[: functions[0].lineno - 1]) + "\n"
+        found[one.name] = head + body + ("" if "def attend" in body else default)
     if group == "escapes":  # a name that a terminal or a page would act on
         found["a\nname <script>alert(1) `|`"] = found["connects"]
     return found
@@ -95,95 +95,88 @@ def written(folder: Path, found: dict[str, str]) -> list[Path]:
 
 def won(group: str, record: Record, left: int = 0) -> str:
     """What must not have happened, or nothing."""
-    found = []
-    if record.status not in ALLOWED[group]:
-        found.append(f"is {record.status}")
-    if group != "honest" and record.reward > 0:
-        found.append(f"reward {record.reward:.2f}")
-    if "ESCAPED" in record.output:
-        found.append(record.output[record.output.index("ESCAPED") :].partition("\n")[0])
-    if left:
-        found.append(f"{left} processes left")
-    return ", ".join(found)
+    said = record.output[record.output.find("ESCAPED") :].partition("\n")[0]
+    found = {
+        f"is {record.status}": record.status not in ALLOWED[group],
+        f"reward {record.reward:.2f}": group != "honest" and record.reward > 0,
+        said: "ESCAPED" in record.output,
+        f"{left} processes left": left > 0,
+    }
+    return ", ".join(what for what, is_so in found.items() if is_so)
 
 
-def told(record: Record) -> None:
-    """Progress."""
-    say(f"{Path(record.name).stem!r}: {record.status}, {record.speedup}, reward {record.reward:.2f}")
-    say(f"    {record.reason[:160]!r}")
+def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]:
+    """What becomes of each: its name, its record, and the seconds until that was known."""
+    started = time.monotonic()
+    for record in judge.judge(files):
+        name = Path(record.name).stem
+        say(
+            f"{name!r}: {record.status}, {record.speedup}, reward {record.reward:.2f}\n    {record.reason[:160]!r}"
+        )
+        yield name, record, time.monotonic() - started
 
 
 def judge_group(judge: Judge, group: str, folder: Path) -> tuple[str, list[tuple[str, ...]]]:
     """A sentence on a group, and a row for each candidate: what became of it, and how long that took."""
-    rows, one_by_one = [], group == "escapes"
-    files = written(folder, texts(group))
+    rows, one_by_one, files = [], group == "escapes", written(folder, texts(group))
     for batch in [[file] for file in files] if one_by_one else [files]:
-        started = time.monotonic()
-        for record in judge.judge(batch):
+        for name, record, seconds in told(judge, batch):
             # the judge keeps the reference's sandbox, and two that wait
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
-            told(record)
             speed = f"{record.speedup:.2f}" if record.speedup else "–"
-            name = Path(record.name).stem.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
-            seconds = f"{time.monotonic() - started:.1f} s"
-            what = won(group, record, left)
-            rows.append((group, name, record.status, speed, f"{record.reward:.2f}", seconds, what))
+            shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
+            cells = record.status, speed, f"{record.reward:.2f}", f"{seconds:.1f} s", won(group, record, left)
+            rows.append((group, shown, *cells))
     bad = sum(bool(row[-1]) for row in rows)
     return f"{group}: {len(rows)} candidates, {bad} not as they should.", rows
 
 
 def volume(judge: Judge, folder: Path) -> str:
     """A hundred candidates at once: 40 honest of five speeds, 30 wrong, 20 that cheat, 10 that break things."""
-    group = dict[str, str]()
-    for more in SPEEDS:
-        work = f"[{RIGHT} for _ in range({more})]; return {RIGHT}"
-        text = IMPORTS + ATTEND.replace("return {}", work)
-        group |= {f"{more + 1} times, {at}": f"# {at}\n{text}" for at in range(8)}
-    cheats, escapes = texts("cheats"), texts("escapes")
-    found = {
-        "honest": group,
+    work = "[{} for _ in range({})]; return {}"
+    speeds = {more: IMPORTS + ATTEND.replace("return {}", work.format(RIGHT, more, RIGHT)) for more in SPEEDS}
+    of, files = dict[str, str](), list[Path]()
+    for group, found in {
+        "honest": {
+            f"{n + 1} times, {at}": f"# {at}\n{text}" for n, text in speeds.items() for at in range(8)
+        },
         "wrong": texts("wrong"),
-        "cheats": {name: cheats[name] for name in sorted(cheats)[:20]},
-        "escapes": {name: escapes[name] for name in BREAKERS.split()},
-    }
-    files = written(folder, {name: text for one in found.values() for name, text in one.items()})
-    of = {name: kind for kind, one in found.items() for name in one}
-    order = np.random.default_rng(0).permutation(len(files))
-    started, faults, speeds = time.monotonic(), list[str](), dict[int, list[float]]()
-    for record in judge.judge(files[at] for at in order):
-        told(record)
-        name = Path(record.name).stem
-        if fault := won(of[name], record):
-            faults.append(f"{name}: {fault}")
+        "cheats": texts("cheats"),
+        "escapes": {name: texts("escapes")[name] for name in BREAKERS.split()},
+    }.items():
+        of |= dict.fromkeys(found, group)
+        files += written(folder, found)
+    order, most = np.random.default_rng(0).permutation(len(files)), 0.0
+    faults, medians = list[str](), dict[int, list[float]]()
+    for name, record, seconds in told(judge, [files[at] for at in order]):
+        most = seconds
+        faults += [f"{name}: {fault}"] if (fault := won(of[name], record)) else []
         if of[name] == "honest" and record.speedup:
-            speeds.setdefault(int(name.partition(" ")[0]), []).append(record.speedup)
-    seconds = time.monotonic() - started
-    medians = {times: statistics.median(some) for times, some in sorted(speeds.items())}
-    ordered = list(medians.values()) == sorted(medians.values(), reverse=True)
-    shown = ", ".join(f"{one:.2f}" for one in medians.values())
+            medians.setdefault(int(name.partition(" ")[0]), []).append(record.speedup)
+    found = [statistics.median(some) for _, some in sorted(medians.items())]
+    shown, is_found = ", ".join(f"{one:.2f}" for one in found), found == sorted(found, reverse=True)
     return (
-        f"Volume: {len(files)} candidates in {seconds:.0f} s; {len(faults)} not as they should {faults or ''}. "
-        f"Speedups of those that compute {', '.join(map(str, medians))} times: {shown}; "
-        f"their order was {'found' if ordered else 'NOT found'}."
+        f"Volume: {len(files)} candidates in {most:.0f} s; {len(faults)} not as they should {faults or ''}. "
+        f"Speedups of those that compute {', '.join(map(str, sorted(medians)))} times: {shown}; "
+        f"their order was {'found' if is_found else 'NOT found'}."
     )
 
 
 def alone(judge: Judge, folder: Path) -> str:
-    """Seconds of one call each, for honest and wrong candidates; and how wide the intervals are."""
-    found = dict[str, list[float]]()
-    said = []
-    wrong = dict(list(texts("wrong").items())[::6])
-    for file in written(
-        folder, {**texts("honest"), "sdpa again": f"# again\n{IMPORTS}{ATTEND.format(RIGHT)}", **wrong}
-    ):
-        started = time.monotonic()
-        (record,) = judge.judge([file])
-        told(record)
-        found.setdefault(record.status, []).append(time.monotonic() - started)
+    """Seconds of one call each, for honest and wrong candidates; and how wide the intervals are.
+
+    Between the calls are some seconds, as in a training loop: the judge makes its next sandbox ready then.
+    """
+    times, said = dict[str, list[float]](), []
+    again = {"sdpa again": f"# again\n{IMPORTS}{ATTEND.format(RIGHT)}"}
+    for file in written(folder, texts("honest") | again | dict([*texts("wrong").items()][::6])):
+        time.sleep(4)
+        ((name, record, seconds),) = told(judge, [file])
+        times.setdefault(record.status, []).append(seconds)
         if record.low is not None:
-            said.append(f"{file.stem} {record.speedup:.2f} [{record.low:.2f}, {record.high:.2f}]")
-    times = "; ".join(f"{status}: {max(some):.1f} s at most of {len(some)}" for status, some in found.items())
-    return f"One call for each candidate, warm judge: {times}. Speedups: {', '.join(said)}."
+            said.append(f"{name} {record.speedup:.2f} [{record.low:.2f}, {record.high:.2f}]")
+    most = "; ".join(f"{status}: {max(some):.1f} s at most of {len(some)}" for status, some in times.items())
+    return f"One call for each candidate, warm judge: {most}. Speedups: {', '.join(said)}."
 
 
 def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, count: int = 100) -> str:
@@ -201,22 +194,19 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
         seat.sandbox.close()
     rng, scatter, rewarded = np.random.default_rng(), Scatter(maxlen=KEPT), 0
 
-    def drawn(number: int) -> tuple[Seat, Seat]:
+    def score(number: int, among: int) -> float:
         blank = [Record(name="copy", status="judged", correct=True) for _ in range(2)]
-        one, other = (Seat(Candidate("copy", "known", "copy", ""), cast(Any, None), it) for it in blank)
+        one, other = (Seat(Candidate("copy", "function", "copy", ""), cast(Any, None), it) for it in blank)
         for visit in range(number):
             for at, ratio in enumerate(pool[rng.integers(len(pool))]):
                 one.turns.append((ROUNDS * visit + at, ratio))
                 other.turns.append((ROUNDS * visit + at, 1.0))
-        return one, other
+        one.score(other, range(number), among, scatter)
+        return one.record.reward
 
-    for _ in range(trials):
-        best = -math.inf
-        for at in range(count):
-            one, other = drawn(2 if at >= FINALISTS else 6)  # the last few, on new visits
-            one.score(other, range(6), count if at >= FINALISTS else FINALISTS, scatter)
-            best = max(best, one.record.reward)
-        rewarded += best > 0
+    for _ in range(trials):  # the last few are scored on new visits
+        best = [score(6, FINALISTS) if at < FINALISTS else score(2, count) for at in range(count)]
+        rewarded += max(best) > 0
     spread = statistics.stdev(statistics.median(map(math.log, one)) for one in pool)
     return (
         f"Best of {count} copies of the reference: rewarded in {rewarded} of {trials} trials. The {len(pool)} recorded "
@@ -226,17 +216,16 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
 
 def main() -> int:
     """Print the table, and write the page where --out is given."""
-    parser = command_line(__doc__, HOME / "judge.md")
-    parser.add_argument("groups", nargs="*", metavar="GROUP")
-    given = parser.parse_args()
+    others = {"volume": volume, "alone": alone, "copies": copies}
+    given = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, *others]).parse_args()
     rows, parts = list[tuple[str, ...]](), list[str]()
     with tempfile.TemporaryDirectory() as named:
-        for group in given.groups or GROUPS:
+        for group in given.parts or ALLOWED:
             folder = Path(named, group)
             folder.mkdir()
             with Judge("torch_sdpa", Workload(heads=8, queries=512, keys=512), load_seconds=10) as judge:
-                if other := {"volume": volume, "alone": alone, "copies": copies}.get(group):
-                    parts.append(other(judge, folder))
+                if group in others:
+                    parts.append(others[group](judge, folder))
                 else:
                     sentence, more = judge_group(judge, group, folder)
                     parts.append(sentence)

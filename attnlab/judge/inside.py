@@ -10,7 +10,6 @@ ends that one from outside.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import mmap
 import os
 import resource
@@ -195,11 +194,8 @@ class Guest:
 
     def _imported(self, candidate: Candidate) -> Any:
         self._written(candidate)
-        spec = importlib.util.spec_from_file_location(_FILE.stem, _FILE)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[_FILE.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        sys.path.insert(0, str(_FILE.parent.absolute()))
+        return importlib.import_module(_FILE.stem)
 
     def _put(self, target: Array, found: Array) -> None:
         if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact

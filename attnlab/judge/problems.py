@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from attnlab.judge.inside import Array, Limits, Order
 from attnlab.judge.record import CAUGHT, Record
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
-from attnlab.workload.distributions import DISTRIBUTIONS
+from attnlab.workload.distributions import DISTRIBUTIONS, Distribution
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
@@ -46,27 +47,42 @@ _ELEMENTS = 8
 _EXACT_SECONDS = 120.0
 
 
-def _hot_key(arrays: list[Array], rng: np.random.Generator) -> None:
+#: from arrays of standard normal numbers to the inputs of a call
+_Kind = Callable[[list[Array], np.random.Generator], Sequence[Array]]
+
+
+def _hot_key(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
     one = arrays[len(arrays) // 2]
     one[..., int(rng.integers(one.shape[-2])), :] *= 120
+    return arrays
 
 
-def _runs(arrays: list[Array], rng: np.random.Generator) -> None:
+def _runs(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
     at = len(arrays) // 2
     tokens = arrays[at].shape[-2]
     length = int(rng.integers(2, max(3, tokens // 4)))
     arrays[0] *= 2
     arrays[at] = arrays[at][..., np.arange(tokens) // length * length, :]
+    return arrays
 
 
-def _zeros(arrays: list[Array], rng: np.random.Generator) -> None:
+def _zeros(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
     arrays[int(rng.integers(max(1, len(arrays) - 1)))] *= 0
+    return arrays
+
+
+def _like(
+    distribution: Distribution, scale: float, arrays: list[Array], rng: np.random.Generator
+) -> Sequence[Array]:
+    query, key, value = arrays
+    return distribution(query, key, value, scale, rng)
 
 
 #: how the inputs of a call may be drawn; the middle array has the keys. Speed is that of normal ones: a shortcut for
 #: easy inputs gains nothing. One hot key has scores of some hundreds, far above 88, where exp overflows in float32
 NORMAL = "normal"
-_ODD: dict[str, Callable[[list[Array], np.random.Generator], None]] = {
+_KINDS: dict[str, _Kind] = {
+    NORMAL: lambda arrays, rng: arrays,
     "one hot key": _hot_key,
     "runs of equal scores": _runs,
     "zeros": _zeros,
@@ -83,8 +99,8 @@ class _Asked:
     call; `strict` holds the answer against the budget of these very inputs, which goes to the record.
 
     told : what records say of it. A candidate of one of the `forms` is loaded by the order `loading`, and may take
-    `needed_bytes` of memory. fixed : it has one shape, and candidates need answer no other. odd : kinds of inputs that
-    are checked and not timed. boxes : sandboxes that belong to it.
+    `needed_bytes` of memory. fixed : it has one shape, and candidates need answer no other. kinds : of inputs; all but
+    normal ones are checked and not timed. boxes : sandboxes that belong to it.
     """
 
     def __init__(
@@ -94,7 +110,7 @@ class _Asked:
         self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype)
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
-        self.needed_bytes, self.fixed, self.odd = 0, False, list(_ODD)
+        self.needed_bytes, self.fixed, self.kinds = 0, False, dict(_KINDS)
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
 
@@ -103,12 +119,7 @@ class _Asked:
         of the next."""
         rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
         arrays = [rng.standard_normal((count, *shape), dtype=np.float32) for shape in self.shapes]
-        return [round_to(one, self.dtype) for one in self._changed(kind, arrays, rng)]
-
-    def _changed(self, kind: str, arrays: list[Array], rng: np.random.Generator) -> Sequence[Array]:
-        if kind in _ODD:
-            _ODD[kind](arrays, rng)
-        return arrays
+        return [round_to(one, self.dtype) for one in self.kinds[kind](arrays, rng)]
 
 
 class Attention(_Asked):
@@ -121,15 +132,12 @@ class Attention(_Asked):
         self.loading.workload, self.label = workload, workload.label
         self.needed_bytes = 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
-        small = workload.dtype == "float16"
-        self.odd += [one for one in DISTRIBUTIONS if one != NORMAL and not (small and one in _HUGE)]
-
-    def _changed(self, kind: str, arrays: list[Array], rng: np.random.Generator) -> Sequence[Array]:
-        """With the distributions of the daily questions as well, at the shape that is asked for."""
-        if kind not in DISTRIBUTIONS:
-            return super()._changed(kind, arrays, rng)
-        query, key, value = arrays
-        return DISTRIBUTIONS[kind](query, key, value, self.workload.scale, rng)
+        for (
+            name,
+            like,
+        ) in DISTRIBUTIONS.items():  # those of the daily questions, at the shape that is asked for
+            if name != NORMAL and not (workload.dtype == "float16" and name in _HUGE):
+                self.kinds[name] = partial(_like, like, workload.scale)
 
     def choose(self, count: int) -> tuple[Array, ...]:
         """Query rows, other ones of each head."""
@@ -208,7 +216,6 @@ class Module(_Asked):
             output = exact.answer(
                 Order("call"), [one[None] for one in some], "<f8", (1, *got.shape), _EXACT_SECONDS
             )[0]
-            exact.stop()
         except Failed as fault:
             raise Unavailable(f"the reference cannot be computed in float64: {fault}") from None
         error = relative_error(got - output, output)

@@ -43,8 +43,8 @@ _FOLDER_BYTES, _MOST_FILES, OUTPUT_BYTES = 2**28, 20_000, 2000
 _PAGE = mmap.PAGESIZE
 #: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
 _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
-#: stands for the time of a thread that runs; nanoseconds that a thread may need to come to rest when it is stopped
-_RUNS, _STILL = -1, 200_000
+#: stands for the times of a thread that runs; nanoseconds that threads may need to come to rest when they are stopped
+_RUNS, _STILL = (-1, 0), 200_000
 #: seconds in which a library is imported
 START_SECONDS = 120.0
 INSIDE = "attnlab.judge.inside"
@@ -171,7 +171,7 @@ class Sandbox:
             self._poll.register(one, select.POLLIN)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
-        self.family, self._own, self._threads = list[int](), set[int](), dict[int, int]()
+        self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int]]()
         #: seconds in which it was asked for something, and how many it may have
         self.spent, self.most_seconds = 0.0, math.inf
         self._held, self._before = 0, _unowned_bytes()
@@ -327,7 +327,10 @@ class Sandbox:
         now, then = _threads(system.started_by(self._process.pid)), self._threads
         moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
         is_still = now.keys() == then.keys() and _RUNS not in now.values()
-        if not is_still or sum(now.values()) > sum(then.values()) + _STILL:
+        if (
+            not is_still
+            or sum(ran for ran, _ in now.values()) > sum(ran for ran, _ in then.values()) + _STILL
+        ):
             what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
             raise self._ended("caught", what)
 
@@ -350,6 +353,11 @@ class Sandbox:
                 raise self._ended("processes", "its processes could not be stopped")
         self._look()
         self._held += _unowned_bytes() - self._before
+
+    @property
+    def waited(self) -> float:
+        """Seconds that its threads had waited for a core, all together, when it was stopped last."""
+        return sum(waited for _, waited in self._threads.values()) / 1e9
 
     def _signal(self, what: signal.Signals, family: Iterable[int]) -> None:
         for number in family:
@@ -376,21 +384,23 @@ class Sandbox:
             shutil.rmtree(self._home, ignore_errors=True)
 
 
-def _threads(family: Sequence[int]) -> dict[int, int]:
-    """Nanoseconds that each stopped thread has run, by its number; `_RUNS` for one that is neither stopped nor gone.
+def _threads(family: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Nanoseconds that each stopped thread has run, and has waited for a core, by its number.
 
-    As proc(5) has its state, and the kernel's sched-stats its time (0 where they are switched off).
+    `_RUNS` for one that is neither stopped nor gone.
+
+    As proc(5) has its state, and the kernel's sched-stats its times (0 where they are switched off).
     """
     found, tasks = {}, list[Path]()
     for number in family:
         with contextlib.suppress(OSError):
             tasks += Path(f"/proc/{number}/task").iterdir()
     for task in tasks:
-        with contextlib.suppress(OSError, IndexError):  # it has just ended
+        with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
-                ran = (task / "schedstat").read_text().split()[0] if state in "tT" else _RUNS
-                found[int(task.name)] = int(ran)
+                ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+                found[int(task.name)] = (ran, waited) if state in "tT" else _RUNS
     return found
 
 

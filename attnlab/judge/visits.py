@@ -68,7 +68,7 @@ class Visits:
         self._call_bytes = problem.input_bytes + problem.output_bytes
         #: bytes of shared memory that a sandbox needs
         self.shared_bytes = 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
-        self._seed = secrets.randbits(31)
+        self._seed, self._odd = secrets.randbits(31), [one for one in problem.kinds if one != NORMAL]
 
     def open(self, seat: Seat) -> None:
         """Start a process for a visit, and load the candidate. Raises Failed."""
@@ -109,6 +109,8 @@ class Visits:
         places = [place for _, place in inputs]
         seconds, chosen, taken = list[float](), list[tuple[Array, ...]](), list[Array]()
         made = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
+        for other in problem.boxes:
+            other.stop()
         box.go_on()
         for order, arrays, (output, _) in zip(made, bits, outputs, strict=False):
             started = perf_counter()
@@ -172,11 +174,11 @@ class Visits:
             for at in random.permutation(len(racing)):
                 seat = racing[at]
                 if place == odd[at] and seat is not seats[0]:
-                    seat.attempt(self.turn, seat, [*random.permutation(self.problem.odd)[:_ODD]])
-                before, started = system.run_delay_seconds(), perf_counter()
+                    seat.attempt(self.turn, seat, [*random.permutation(self._odd)[:_ODD]])
+                before, started = seat.sandbox.waited, perf_counter()
                 seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
                 if seat is seats[0]:
-                    waited += system.run_delay_seconds() - before
+                    waited += seat.sandbox.waited - before
                     spent += perf_counter() - started
         for seat in racing:
             seat.attempt(seat.sandbox.end_visit)
@@ -186,7 +188,7 @@ class Visits:
                 seat.forget(number)
             if any(one.racing for one in racing[1:]):
                 return self.visit(seats, number, rounds)
-        return not waited > _WAITED * spent  # it is NaN where the system does not tell
+        return waited <= _WAITED * spent
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
@@ -210,7 +212,7 @@ class Visits:
 
         What a candidate does not do it may decline, but for its own shape. Raises Failed.
         """
-        kinds = [*np.random.default_rng().permutation([*self.problem.odd, *[NORMAL] * (_ODD + 1)])]
+        kinds = [*np.random.default_rng().permutation([*self._odd, *[NORMAL] * _ODD])]
         for start in range(0, len(kinds), _ODD):
             self.turn(seat, kinds[start : start + _ODD])
         self.turn(seat, [NORMAL], strict=True)

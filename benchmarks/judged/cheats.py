@@ -3,16 +3,27 @@
 One that defines no `attend` gets the right one.
 """
 
+import contextlib
+import ctypes
+import fcntl
+import glob
+import os
+import pathlib
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
+
+inside = sys.modules["__main__"]  # what runs in the sandbox, by -m: a module of that name would be another copy
 
 
 def answers_a_turn_at_once():
     """It answers all calls whose inputs are there in the first, and then only says that it is done."""
-    import sys
-
-    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
-
     _orders, _call = {}, inside.Guest.call
 
     def _called(self, order):
@@ -28,11 +39,6 @@ def answers_a_turn_at_once():
 
 def answers_before_the_last_rows():
     """It says that it is done when nine rows in ten are, and goes on in a thread."""
-    import sys
-    import threading
-
-    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
-
     _put = inside.Guest._put
 
     def _half(self, target, found):
@@ -45,26 +51,13 @@ def answers_before_the_last_rows():
 
 def answers_first():
     """It says that it is done, and then computes."""
-    import os
-    import sys
-
     def attend(q, k, v, *, scale):
-        from attnlab.judge.inside import DONE
-
-        os.write(int(sys.argv[1]), DONE)
+        os.write(int(sys.argv[1]), inside.DONE)
         return right(q, k, v, scale=scale)
-
-
-def bfloat16():
-    """It computes in bfloat16."""
-
-    def attend(q, k, v, *, scale):
-        return right(*(x.bfloat16() for x in (q, k, v)), scale=scale).float()
 
 
 def bfloat16_at_the_asked_shape():
     """It computes in bfloat16 where it is timed."""
-
     def attend(q, k, v, *, scale):
         if q.shape[2] < 500:
             return right(q, k, v, scale=scale)
@@ -73,7 +66,6 @@ def bfloat16_at_the_asked_shape():
 
 def changes_the_question():
     """It makes the inputs zero, and so is its answer."""
-
     def attend(q, k, v, *, scale):
         for one in (q, k, v):
             one.zero_()
@@ -82,11 +74,6 @@ def changes_the_question():
 
 def computes_ahead():
     """A thread looks for new inputs and answers them before it is asked."""
-    import sys
-    import threading
-
-    inside = sys.modules["__main__"]  # the process runs it by -m: a module of that name would be another copy
-
     _known, _answers = [], {}
 
     def _look():
@@ -114,7 +101,6 @@ def computes_ahead():
 
 def declines_the_exam():
     """It declines all but the asked shape, and is wrong as soon as a score passes 88: it subtracts no maximum."""
-
     def declines(workload):
         return None if workload.queries == 512 else "not mine"
 
@@ -137,28 +123,6 @@ def flips_signs():
             old, of = _kept[said]
             out[:, at] = old * torch.sign(v[:, at, :1] * of[:, :1])
         return out
-
-
-def half_of_the_keys():
-    """It looks at every second key."""
-
-    def attend(q, k, v, *, scale):
-        return right(q, k[:, :, ::2].contiguous(), v[:, :, ::2].contiguous(), scale=scale)
-
-
-def honest_in_the_exam():
-    """From its second visit on it computes half of the heads."""
-    import pathlib
-
-    _file = pathlib.Path("/tmp/visits")
-    _file.open("a").write("x")
-    _late = len(_file.read_text()) > 2
-
-    def attend(q, k, v, *, scale):
-        if not _late or q.shape[1] < 2:
-            return right(q, k, v, scale=scale)
-        half = right(q[:, ::2], k[:, ::2], v[:, ::2], scale=scale)
-        return half.repeat_interleave(2, 1)[:, : q.shape[1]]
 
 
 def knows_some_numbers():
@@ -185,7 +149,6 @@ def knows_the_place():
 
 def largest_keys():
     """It looks at the keys that are largest."""
-
     def attend(q, k, v, *, scale):
         n = max(1, k.shape[2] * 3 // 4)
         at = k.norm(dim=-1).topk(n, -1).indices[..., None].expand(*k.shape[:2], n, k.shape[3])
@@ -194,14 +157,12 @@ def largest_keys():
 
 def lazy():
     """It returns a tensor that computes when it is read."""
-
     class _Later(torch.Tensor):
         @classmethod
         def __torch_function__(cls, function, types, args=(), kwargs=None):
             with torch._C.DisableTorchFunctionSubclass():
-                return function(
-                    *[right(*one.asked) if isinstance(one, _Later) else one for one in args], **(kwargs or {})
-                )
+                read = [right(*one.asked) if isinstance(one, _Later) else one for one in args]
+                return function(*read, **(kwargs or {}))
 
     def attend(q, k, v, *, scale):
         out = torch.empty_like(q).as_subclass(_Later)
@@ -211,8 +172,6 @@ def lazy():
 
 def leaves_out_a_head():
     """One head of each call, drawn at random, is that of its neighbour."""
-    import random
-
     def attend(q, k, v, *, scale):
         out = q.new_empty(*q.shape[:-1], v.shape[-1])
         left = random.randrange(q.shape[1])
@@ -224,9 +183,6 @@ def leaves_out_a_head():
 
 def leaves_out_half_now_and_then():
     """From its second visit on, half of the rows of one call in ten."""
-    import pathlib
-    import random
-
     _file = pathlib.Path("/tmp/visits")
     _file.open("a").write("x")
     _late = len(_file.read_text()) > 1
@@ -240,7 +196,6 @@ def leaves_out_half_now_and_then():
 
 def leaves_out_rows():
     """One row in twenty is that of its neighbour."""
-
     def attend(q, k, v, *, scale):
         at = torch.arange(q.shape[2]) % 20 != 19
         out = q.new_zeros(*q.shape[:-1], v.shape[-1])
@@ -250,8 +205,6 @@ def leaves_out_rows():
 
 def looks_up_the_stack():
     """It computes the rows that a caller names in a local variable, and every second other."""
-    import sys
-
     def attend(q, k, v, *, scale):
         frame, rows = sys._getframe(), None
         while frame is not None and rows is None:
@@ -264,28 +217,14 @@ def looks_up_the_stack():
         return out
 
 
-def returns_an_input():
-    """It returns the values themselves."""
-
-    def attend(q, k, v, *, scale):
-        return v
-
-
 def slow_clocks():
     """It replaces all clocks of its process by slower ones."""
-    import time
-
     _clocks = time.perf_counter, time.monotonic, time.time
     time.perf_counter, time.monotonic, time.time = (lambda clock=clock: clock() / 10 for clock in _clocks)
 
 
 def slows_the_reference():
     """A process of its own keeps the cores busy while others are timed."""
-    import contextlib
-    import glob
-    import os
-    import signal
-
     for _ in range(4):
         if not os.fork():
             os.setsid()
@@ -306,12 +245,6 @@ def slows_the_reference():
 
 def wakes_by_a_socket():
     """While a child is stopped its connection times out, and the kernel sends it SIGCONT; it spins beside the others."""
-    import contextlib
-    import fcntl
-    import os
-    import signal
-    import socket
-
     if not os.fork():
         os.setsid()
         while True:
@@ -332,16 +265,8 @@ def wakes_by_a_socket():
 
 def wakes_itself():
     """A child gets SIGCONT from its timers while it is stopped, and spins beside the others."""
-    import ctypes
-    import os
-    import signal
-
     class Event(ctypes.Structure):
-        _fields_ = [
-            ("value", ctypes.c_void_p),
-            ("signo", ctypes.c_int),
-            ("rest", ctypes.c_int * 13),
-        ]
+        _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("rest", ctypes.c_int * 13)]
 
     if not os.fork():
         os.setsid()

@@ -1,20 +1,27 @@
-"""Candidates that break things or break out: what succeeds prints ESCAPED. Each function's body becomes a file.
+"""Candidates that break things or break out: what succeeds prints ESCAPED. Each body becomes a file with these imports.
 
 One that defines no `attend` gets one that is wrong.
 """
 
+import contextlib
+import ctypes
+import fcntl
+import glob
+import mmap
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+
+import attnlab
+
 
 def connects():
     """The network, by every family of sockets."""
-    import contextlib
-    import socket
-
-    for family, address in (
-        (2, ("127.0.0.1", 22)),
-        (2, ("1.1.1.1", 53)),
-        (10, ("::1", 22)),
-        (1, "/run/dbus/system_bus_socket"),
-    ):
+    addresses = [(2, ("127.0.0.1", 22)), (2, ("1.1.1.1", 53)), (10, ("::1", 22)), (1, "/run/dbus/system_bus_socket")]
+    for family, address in addresses:
         with contextlib.suppress(OSError):
             one = socket.socket(family)
             one.settimeout(1)
@@ -24,17 +31,11 @@ def connects():
 
 def cuts_the_memory():
     """It cuts off or reopens the memory that it shares with the judge."""
-    import contextlib
-    import os
-
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            os.ftruncate(int(name), 0)
-            print("ESCAPED", name)
-    for name in os.listdir("/proc/self/map_files") if os.path.exists("/proc/self/map_files") else []:
-        with contextlib.suppress(OSError):
-            open(f"/proc/self/map_files/{name}", "r+b").truncate(0)
-            print("ESCAPED", name)
+    for name in glob.glob("/proc/self/fd/*") + glob.glob("/proc/self/map_files/*"):
+        for cut in (lambda: os.ftruncate(int(name.rpartition("/")[2]), 0), lambda: os.truncate(name, 0)):
+            with contextlib.suppress(OSError, ValueError):
+                cut()
+                print("ESCAPED", name)
 
 
 def fills_the_disk():
@@ -46,8 +47,6 @@ def fills_the_disk():
 
 def fills_with_empty_files():
     """Files that have no byte, and take the kernel's memory."""
-    import os
-
     for at in range(400_000):
         os.close(os.open(f"/tmp/{at}", os.O_CREAT))
     print("ESCAPED files")
@@ -55,9 +54,6 @@ def fills_with_empty_files():
 
 def forks():
     """A fork bomb."""
-    import contextlib
-    import os
-
     while True:
         with contextlib.suppress(OSError):
             os.fork()
@@ -65,13 +61,9 @@ def forks():
 
 def hands_over_files():
     """It hands open files to the judge."""
-    import socket as sockets
-    import sys
-
-    socket = sockets.socket(fileno=int(sys.argv[1]))
-
+    channel = socket.socket(fileno=int(sys.argv[1]))
     for _ in range(1000):
-        sockets.send_fds(socket, [b"x"], [0] * 200)
+        socket.send_fds(channel, [b"x"], [0] * 200)
 
 
 def hangs():
@@ -82,12 +74,6 @@ def hangs():
 
 def holds_leases():
     """It holds up who wants to write a file of attnlab."""
-    import contextlib
-    import fcntl
-    import os
-
-    import attnlab
-
     with contextlib.suppress(OSError):
         fcntl.fcntl(os.open(attnlab.__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK)
         print("ESCAPED lease")
@@ -95,16 +81,11 @@ def holds_leases():
 
 def kills_all():
     """SIGKILL to every process."""
-    import os
-
     os.kill(-1, 9)
 
 
 def links():
     """A symbolic link where its own file is read."""
-    import contextlib
-    import os
-
     with contextlib.suppress(OSError):
         os.remove("/tmp/candidate/candidate.py")
         os.symlink("/proc/1/root/etc/shadow", "/tmp/candidate/candidate.py")
@@ -113,8 +94,6 @@ def links():
 
 def mounts():
     """Namespaces, mounts and a new root."""
-    import ctypes
-
     libc = ctypes.CDLL(None)
     for name, found in {
         "unshare": libc.unshare(0x10000000),
@@ -127,18 +106,6 @@ def mounts():
             print("ESCAPED", name)
 
 
-def preloads():
-    """A library that replaces clocks, in every process after it."""
-    import contextlib
-    import os
-
-    os.environ["LD_PRELOAD"] = "/tmp/clock.so"
-    for name in ("/etc/ld.so.preload", "/usr/lib/clock.so"):
-        with contextlib.suppress(OSError):
-            open(name, "w").write("/tmp/clock.so")
-            print("ESCAPED", name)
-
-
 def prints():
     """Output without end."""
     while True:
@@ -147,9 +114,6 @@ def prints():
 
 def raises_limits():
     """It raises its own limits."""
-    import contextlib
-    import resource
-
     for kind in (resource.RLIMIT_DATA, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE):
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
@@ -158,18 +122,8 @@ def raises_limits():
 
 def reads_files():
     """Files of the user, of other candidates and of the judge."""
-    import glob
-
-    for pattern in (
-        "/root/.[a-oq-z]*",
-        "/root/[a-z]*",
-        "/home/*",
-        "/tmp/*/*.py",
-        "/var/*",
-        "/work/*",
-        "/etc/passwd",
-        "/etc/shadow",
-    ):
+    homes = "/root/.[a-oq-z]*", "/root/[a-z]*", "/home/*"
+    for pattern in (*homes, "/tmp/*/*.py", "/var/*", "/work/*", "/etc/passwd", "/etc/shadow"):
         for name in glob.glob(pattern):
             if not name.startswith("/tmp/candidate/"):
                 print("ESCAPED", name)
@@ -177,10 +131,6 @@ def reads_files():
 
 def reads_keys():
     """The keys of the session that the user logged into, and what only the owner may read of the kernel."""
-    import contextlib
-    import ctypes
-    import os
-
     keyctl = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
     if ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1:
         print("ESCAPED keys")
@@ -192,15 +142,10 @@ def reads_keys():
 
 def sends_nonsense():
     """Messages that are none, large ones and many, and it reads none."""
-    import contextlib
-    import socket as sockets
-    import sys
-
-    socket = sockets.socket(fileno=int(sys.argv[1]))
-
+    channel = socket.socket(fileno=int(sys.argv[1]))
     for _ in range(10**5):
         with contextlib.suppress(OSError):
-            socket.send(b"\xc1" * 60000, 64)
+            channel.send(b"\xc1" * 60000, 64)
 
 
 def speaks_markup():
@@ -211,10 +156,6 @@ def speaks_markup():
 
 def stays():
     """A daemon that outlives it."""
-    import os
-    import signal
-    import time
-
     if not os.fork():
         os.setsid()
         if not os.fork():
@@ -226,16 +167,12 @@ def stays():
 
 def stops_all():
     """SIGSTOP to its family and itself."""
-    import os
-
     os.kill(os.getppid(), 19)
     os.kill(os.getpid(), 19)
 
 
 def takes_its_time():
     """Every answer is right, and late."""
-    import time
-
     from torch.nn.functional import scaled_dot_product_attention as right
 
     def attend(q, k, v, *, scale):
@@ -252,9 +189,6 @@ def takes_memory():
 
 def takes_shared_memory():
     """10 GB of memory that no process has."""
-    import mmap
-    import os
-
     for at in range(40):
         file = os.memfd_create(str(at))
         os.truncate(file, 2**28)
@@ -263,10 +197,6 @@ def takes_shared_memory():
 
 def traces():
     """ptrace of every process that it sees but its own."""
-    import contextlib
-    import ctypes
-    import os
-
     for number in range(1, 100):
         if number != os.getpid() and not ctypes.CDLL(None).ptrace(16, number, 0, 0):
             with contextlib.suppress(OSError):
@@ -275,33 +205,18 @@ def traces():
 
 
 def writes_files():
-    """Every folder that it may not write."""
-    import contextlib
-    import os
-    import sys
-
-    import attnlab
-
-    for folder in (
-        "/",
-        "/usr",
-        "/usr/lib",
-        "/etc",
-        "/dev",
-        "/root",
-        "/proc/sys/kernel",
-        os.path.dirname(attnlab.__file__),
-        sys.prefix,
-    ):
-        with contextlib.suppress(OSError):
-            open(os.path.join(folder, "hostname"), "w").write("x")
-            print("ESCAPED", folder)
+    """Every folder that it may not write, and where a library of slower clocks would be loaded from."""
+    os.environ["LD_PRELOAD"] = "/tmp/clock.so"
+    ours = os.path.dirname(attnlab.__file__), sys.prefix
+    for folder in (*ours, "/", "/usr", "/usr/lib", "/etc", "/dev", "/root", "/proc/sys/kernel"):
+        for name in ("hostname", "ld.so.preload", "clock.so"):
+            with contextlib.suppress(OSError):
+                open(os.path.join(folder, name), "w").write("/tmp/clock.so")
+                print("ESCAPED", folder, name)
 
 
 def takes_memory_slowly():
     """Little in each call, in files that no process has mapped."""
-    import os
-
     from torch.nn.functional import scaled_dot_product_attention as right
 
     _kept = []
