@@ -216,6 +216,6 @@ def test_two_slow_contenders_swap_places() -> None:
 
 def test_inputs_that_do_not_fit_are_an_outcome_of_every_contender() -> None:
     with conducted({A: Scripted(), B: Scripted()}) as conductor:
-        found = conductor.visit(Workload(heads=64, queries=4_000_000, keys=4_000_000))
+        found = conductor.visit(Workload(heads=512, queries=1, keys=2**24, head_dim=256))
     assert [one.outcome for one in found] == [Outcome.OVER_BUDGET] * 2
     assert all("its inputs take" in str(one.reason) for one in found)
