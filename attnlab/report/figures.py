@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: a contender that the fastest beats by this factor wherever measured would press all other curves together
 FAR = 100.0
 #: panels of one figure, and inches of a panel
-_PANELS, _PANEL = 3, (4.9, 4.6)
+_PANELS, _PANEL = 3, (4.9, 4.0)
 
 
 class Drawn(NamedTuple):
