@@ -1,4 +1,7 @@
-"""The options that several commands share, and the two pages of help that a command has."""
+"""The options that several commands share, and the two pages of help that a command has.
+
+Those of a workload (``--causal``, ``--length``, ...) are declared with its fields, in `attnlab.workload.workload`.
+"""
 
 from __future__ import annotations
 
