@@ -13,7 +13,8 @@ Every mask is an array of float16 that is added to the scores, its rows filled u
 in the first call. So a bias in float32 is declined, which float16 would round. ALiBi is that array holding the
 distances, which float16 holds exactly to 2048, times slopes that ggml computes of `max_bias` = 8, for a power of two of
 heads; other slopes are declined. So is a soft cap where a last tile of keys is not full: ggml 0.0.45 gives the places
-that are left in it weight, off by up to 10 % of the output.
+that are left in it weight, off by up to 10 % of the output. A NaN or an infinity in a key, hidden by the mask or not,
+gives other keys of its tile a wrong weight, without a sign in the answer.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, fewer where keys are hidden. Memory: the output in float32, its copy
 for float16, and the mask in float16, O(n_q·n_k) then, else O(n).

@@ -28,6 +28,8 @@ Array = NDArray[Any]
 TIGHT = ("naive_loop", "numba_fused", "numpy_blocked")
 #: backends on PyTorch's flash kernel for the CPU, which in 16 bits gives finite numbers where a score is infinite
 SWALLOWING = ("keras", "torch_sdpa", "torch_sdpa_flash")
+#: backends in which a NaN in a key makes other numbers wrong, also if the mask hides it: ggml's kernel for many queries
+DISTURBED = ("ggml_flash",)
 #: how far an answer may be from a clean one, by number format
 CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
@@ -181,7 +183,9 @@ def test_what_is_no_number_comes_out_where_it_is_seen_and_nowhere_else(name: str
             seen[0, 0, rows, 5 if what == "value" else slice(None)] = True
             case = f"{number} in {what} {at}, {asked}"
             other = ~np.isclose(answered, clean, rtol=CLOSE[dtype], atol=CLOSE[dtype]) & ~seen
-            if not (name in SWALLOWING and dtype in ("float16", "bfloat16") and number == np.inf):
+            swallowed = name in SWALLOWING and dtype in ("float16", "bfloat16") and number == np.inf
+            disturbed = name in DISTURBED and what == "key"
+            if not (swallowed or disturbed):
                 assert not np.isfinite(answered[seen]).any(), f"{case} is swallowed"
                 assert not (np.isfinite(answered) & other).any(), f"{case} changes other numbers"
             assert not (other.any() and (name in TIGHT or what == "query")), f"{case} leaks"
