@@ -152,8 +152,7 @@ def compare(
         loaded = [one for one in results if one.outcome is not Outcome.UNAVAILABLE]
         if len(loaded) < 2:
             said = "; ".join(f"{one.contender}: {one.reason}" for one in results if one not in loaded)
-            said = said or "the machine was suspended in every visit"
-            raise Unavailable(f"nothing to compare: {said}")
+            raise Unavailable(f"nothing to compare: {said or 'the machine was suspended in every visit'}")
         if any(one.elsewhere for one in raced):
             ran_with = versions_of(conductor.facts)
     found = verdicts_against(results, raced[0].name)
