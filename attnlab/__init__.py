@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attnlab.backends.attend import attend, block, gradients
     from attnlab.backends.backend import Backend
-    from attnlab.backends.call import attend, block, gradients
     from attnlab.backends.discovery import backends, load
     from attnlab.correctness.check import check
     from attnlab.errors import Declined, Unavailable
@@ -33,7 +33,7 @@ __all__ += ["observe", "read_run", "run", "theory"]
 #: the module of each public name; `theory` is a module itself
 _HOMES = {
     "backends.backend": ("Backend",),
-    "backends.call": ("attend", "block", "gradients"),
+    "backends.attend": ("attend", "block", "gradients"),
     "backends.discovery": ("backends", "load"),
     "errors": ("Declined", "Unavailable"),
     "fastest": ("fastest",),

@@ -17,7 +17,7 @@ from attnlab.backends.discovery import backends, load, on_request
 from attnlab.correctness import weighing
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import libraries
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from attnlab.backends.keywords import given, in_form, not_in_form, unsupported
 from attnlab.errors import Declined, Refusal
 from attnlab.libraries.library import Arrays, Call, Library, open_library
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Block, Inputs
 from attnlab.workload.workload import CONTIGUOUS, LOG_SUM, OUTPUT, Workload
 
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
-#: the keys of a page, and the random stream of a workload's seed by which pages are shuffled (`workload.drawing` has
-#: the other streams)
+#: the keys of a page, and the random stream of a workload's seed by which pages are shuffled (the other streams are in
+#: `attnlab.workload.input_generation`)
 PAGE, _SHUFFLE = 16, 9
 #: from query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 from attnlab.backends.backend import Backend
 from attnlab.backends.discovery import SETTING, chosen, load
 from attnlab.backends.keywords import FORMS
-from attnlab.environment import cache_folder
+from attnlab.environment import cache_folder, read
 from attnlab.errors import Unavailable
 from attnlab.interpreters import environment_of, interpreter, made_whole, own_code
 from attnlab.libraries.library import libraries, thread_variables
@@ -217,11 +217,10 @@ def in_this_process(text: str, folders: Sequence[Path | str] = ()) -> Backend:
 
 def huge_pages_refused() -> str | None:
     """Why a program cannot get huge pages from this system, or None."""
-    try:
-        given = _HUGE_PAGES.read_text().partition("[")[2].partition("]")[0]
-    except OSError:
+    told = read(_HUGE_PAGES)
+    if told is None:
         return "this system has no transparent huge pages, or does not show them"
-    return "transparent huge pages are switched off (never)" if given == "never" else None
+    return "transparent huge pages are switched off (never)" if "[never]" in told else None
 
 
 # -- where it runs -------------------------------------------------------------------------------------

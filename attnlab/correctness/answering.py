@@ -31,7 +31,7 @@ from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.libraries.library import Library, thread_variables
 from attnlab.processes import Failed, Process
 from attnlab.system import cores, processor_seconds
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS, Invariance
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload

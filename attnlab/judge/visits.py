@@ -34,7 +34,7 @@ from attnlab.judge.inside import Array, Order
 from attnlab.judge.problems import NORMAL, Problem
 from attnlab.judge.record import CAUGHT, ROUNDS, Seat
 from attnlab.processes import Failed
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack
 from attnlab.workload.number_formats import FORMATS, carrier
 from attnlab.workload.workload import OUTPUT, Workload

@@ -11,7 +11,6 @@ import functools
 import importlib
 import importlib.util
 import operator
-import os
 import pkgutil
 import time
 import weakref
@@ -51,7 +50,7 @@ class Programs:
 
     def get(self, *asked: Hashable) -> Any:
         """The program for a question, made now if there is none yet."""
-        threads = self.threads or len(os.sched_getaffinity(0))
+        threads = self.threads or system.cores()
         if self._ran is None:
             return self._make(*asked, threads)
         program = (self._watched or self._make)(*asked, threads)

@@ -32,7 +32,7 @@ from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, dist
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
 from attnlab.text import bytes_text
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result

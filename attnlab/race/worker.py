@@ -26,7 +26,7 @@ from attnlab.libraries.library import VERSIONS, Library
 from attnlab.processes import Channel, refusal, serve
 from attnlab.race.instruments import INSTRUMENTS, Readings
 from attnlab.race.pages import Form, Pages
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 

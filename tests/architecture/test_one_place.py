@@ -14,7 +14,7 @@ from attnlab.backends.discovery import load
 from attnlab.correctness.expected import expect
 from attnlab.correctness.support import features
 from attnlab.errors import FieldError
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.mask_kinds import Part, Place
 from attnlab.workload.workload import GRADIENTS, Workload
 

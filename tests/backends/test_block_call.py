@@ -10,7 +10,7 @@ import pytest
 import attnlab
 from attnlab.backends.discovery import load
 from attnlab.correctness.error_budget import error_budget
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
 from attnlab.workload.workload import Workload
 

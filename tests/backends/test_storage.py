@@ -14,7 +14,7 @@ from strategies import workloads
 from attnlab.backends.backend import PAGE, store
 from attnlab.backends.discovery import load
 from attnlab.libraries.library import open_library
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
 
 STORED = [name for name in STORAGES if name != CONTIGUOUS]

@@ -11,7 +11,7 @@ import pytest
 
 from attnlab.backends.discovery import load
 from attnlab.correctness import weighing
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Block, Inputs
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload

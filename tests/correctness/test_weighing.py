@@ -15,7 +15,7 @@ from attnlab.correctness import weighing
 from attnlab.correctness.check import examine
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.result import Outcome, Result

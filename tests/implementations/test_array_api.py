@@ -8,7 +8,7 @@ from every import here
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
 from attnlab.errors import Unavailable
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.workload import Workload
 
 #: nearly all that the formula takes, at once; gradients of a query without keys are declined

@@ -13,7 +13,7 @@ import pytest
 from every import every, here, judged
 from numpy.typing import NDArray
 
-from attnlab.backends.call import answer
+from attnlab.backends.attend import answer
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
 from attnlab.errors import Declined, FieldError

@@ -12,7 +12,7 @@ from attnlab.backends.discovery import backends, load
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import open_library
 from attnlab.libraries.torch_library import kernels_of
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.workload import Workload
 
 

@@ -13,7 +13,7 @@ from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import judge, sampled_rows
 from attnlab.race.answers import Drawn, astray
 from attnlab.race.pages import Form, Pages
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import round_to
 from attnlab.workload.workload import LOG_SUM, Workload

@@ -11,8 +11,8 @@ import pytest
 
 from attnlab.errors import Declined
 from attnlab.workload.distributions import digest_of
-from attnlab.workload.drawing import inputs_of
 from attnlab.workload.grid import workloads
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import Workload

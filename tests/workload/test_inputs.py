@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
 from attnlab.workload.distributions import DISTRIBUTIONS
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import Workload
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.workload.drawing import inputs_of
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import ITEM_BYTES
