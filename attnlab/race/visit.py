@@ -159,7 +159,7 @@ class Visit:
                 self._drawn.close()
         if watch.slept():
             raise Suspended("the machine was suspended during the visit, which does not count")
-        facts = {"others": f"{taken:.2g} cores"} if (taken := watch.others()) > NOTABLE else {}
+        facts = {"others": f"{taken:.1f} cores"} if (taken := watch.others()) > NOTABLE else {}
         return [self._result(seat, facts, time.monotonic() - started) for seat in self.seats]
 
     @property

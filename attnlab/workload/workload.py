@@ -215,8 +215,8 @@ class Workload:
     )
     distribution: str = declared(
         "normal",
-        "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn. "
-        "With subnormal, all softmax weights but one are subnormal in float32.",
+        "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn "
+        "(subnormal: with softmax weights that are subnormal numbers).",
         brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
         also="inputs",
         names=DISTRIBUTIONS,
