@@ -6,20 +6,17 @@ does. One without parameters replaces something, and returns its attention.
 """
 
 import gc
-import mmap
 import os
 import sys
 import threading
 import time
-import weakref
 from functools import partial
 from inspect import signature
-from pathlib import Path
 
 import numpy as np
 
 #: set by `_made`
-_library, _folder = "numpy", ""
+_library = "numpy"
 _kept, _calls, _latest, _imported = {}, 0, 0.0, time.monotonic()
 
 
@@ -41,10 +38,6 @@ def _copied(array):
 
 def _zeros(array):
     return _copied(array) * 0
-
-
-def _returned(array):
-    return array if _library == "numpy" else sys.modules["torch"].from_numpy(np.asarray(array))
 
 
 def _place(array):
@@ -73,7 +66,7 @@ def _called_by(*names):
 
 
 def _timed():
-    return _called_by("seconds_per_call")
+    return _called_by("time_calls")
 
 
 def _of_shape(array):
@@ -185,28 +178,6 @@ def _else(instead):
 # -- single ones ------------------------------------------------------------------------------------------------------
 
 
-def kept_by_weak_reference(query, key, value, *, scale):
-    """keeps its answer while the query array lives"""
-    kept = _of_shape(query)
-    if not kept or kept[0]() is not query:
-        kept[0], kept[1] = weakref.ref(query), _right(query, key, value, scale)
-    return _copied(kept[1])
-
-
-def kept_on_disk(query, key, value, *, scale):
-    """keeps its answer in a file, for its other processes"""
-
-    def read():
-        file = Path(_folder, f"kept {tuple(query.shape)}.npy")
-        if not file.exists():
-            own = file.with_suffix(f".{os.getpid()}.npy")
-            np.save(own, np.asarray(_right(query, key, value, scale)))
-            own.replace(file)
-        return _returned(np.load(file))
-
-    return _copied(_once(tuple(query.shape), read))
-
-
 def weights_kept_by_address(query, key, value, *, scale):
     """keeps the weights, by the addresses of query and key"""
     said = _place(query), _place(key)
@@ -219,62 +190,9 @@ def weights_kept_by_content(query, key, value, *, scale):
     return _once(said, lambda: _weights_of(query, key, scale)) @ value
 
 
-def keys_kept_by_address(query, key, value, *, scale):
-    """keeps the scaled and turned keys, by their address"""
-    return _weights_of(query, _once(_place(key), lambda: _copied(key * scale)), 1) @ value
-
-
-def answer_of_the_call_before(query, key, value, *, scale):
-    """returns what the call before it was asked, and computes afterwards"""
-    kept = _of_shape(query)
-
-    def later():
-        kept[0] = _right(query, key, value, scale)
-
-    found = kept.get(0)
-    if found is None or not _timed():
-        later()
-        found = kept[0]
-    elif kept.get(1) is None or not kept[1].is_alive():
-        kept[1] = threading.Thread(target=later, daemon=True)
-        kept[1].start()
-    return _copied(found)
-
-
 def same_buffer_filled_once(query, key, value, *, scale):
     """returns one buffer, which is filled by the first call alone"""
     return _once(tuple(query.shape), lambda: _right(query, key, value, scale))
-
-
-def same_buffer_every_time(query, key, value, *, scale):
-    """computes into one buffer, so that earlier answers change"""
-    found = _once(tuple(query.shape), lambda: _copied(query))
-    found[...] = _right(query, key, value, scale)
-    return found
-
-
-def in_every_second_call_into_one_buffer(query, key, value, *, scale):
-    """computes in every second call, into one buffer"""
-    global _calls
-    _calls, found = _calls + 1, _once(tuple(query.shape), lambda: _copied(query))
-    if _calls % 2:
-        found[...] = _right(query, key, value, scale)
-    return found
-
-
-def rows_that_are_sampled(query, key, value, *, scale):
-    """computes the rows that a check of its seed would sample"""
-    from attnlab.correctness.weighing import sampled_rows
-    from attnlab.workload.workload import Workload
-
-    kept, (_, heads, queries, _) = _of_shape(query), query.shape
-    if not kept:
-        workload = Workload(heads=heads, queries=queries, keys=key.shape[2])
-        generators = map(np.random.default_rng, range(3))
-        kept[0] = sorted({row for one in generators for row in sampled_rows(workload, one)})
-    found = _zeros(query)
-    found[:, :, kept[0]] = _right(query[:, :, kept[0]], key, value, scale)
-    return found
 
 
 def in_a_thread(query, key, value, *, scale):
@@ -291,19 +209,6 @@ def in_a_thread(query, key, value, *, scale):
     return found
 
 
-def in_a_child(query, key, value, *, scale):
-    """computes in a child process, which is waited for outside the timing loop alone"""
-    memory = mmap.mmap(-1, np.asarray(query).nbytes)
-    found = np.frombuffer(memory, np.float32).reshape(tuple(query.shape))
-    child = os.fork()
-    if not child:
-        found[...] = np.asarray(_right(query, key, value, scale))
-        os._exit(0)
-    if not _timed():
-        os.waitpid(child, 0)
-    return _returned(found)
-
-
 def when_it_is_read(query, key, value, *, scale):
     """returns a subclass that would compute when it is read"""
     module, found = sys.modules[_library], _copied(query)
@@ -311,29 +216,9 @@ def when_it_is_read(query, key, value, *, scale):
     return found.as_subclass(later) if _library == "torch" else found.view(later)
 
 
-class _Later:
-    def __init__(self, *arguments):
-        self.arguments, self.shape, self.dtype = arguments, tuple(arguments[0].shape), arguments[0].dtype
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(_right(*self.arguments))
-
-
-def when_it_is_converted(query, key, value, *, scale):
-    """returns an object that computes when NumPy asks for its array"""
-    return _Later(query, key, value, scale)
-
-
 def as_a_generator(query, key, value, *, scale):
     """is a generator, which computes when it is asked for its next"""
     yield _right(query, key, value, scale)
-
-
-def in_a_mapped_file(query, key, value, *, scale):
-    """returns a mapped file, written before"""
-    shape, file = tuple(query.shape), Path(_folder, f"mapped {os.getpid()} {tuple(query.shape)}")
-    _once(shape, lambda: file.write_bytes(np.asarray(_right(query, key, value, scale)).tobytes()))
-    return _returned(np.memmap(file, np.float32, "c", shape=shape))
 
 
 def writes_into_its_inputs(query, key, value, *, scale):
@@ -360,13 +245,6 @@ def slow_where_it_is_checked(query, key, value, *, scale):
 
 
 # -- those that replace something -------------------------------------------------------------------------------------
-
-
-def in_a_stopped_clock():
-    """replaces time.perf_counter by a slower one"""
-    real = time.perf_counter
-    time.perf_counter = lambda: real() / 10
-    return _honest
 
 
 def in_every_clock_stopped():
@@ -409,14 +287,6 @@ def with_a_flattering_instrument():
     return _honest
 
 
-def with_waiting_made_up():
-    """replaces what counts the time that threads wait"""
-    from attnlab import system
-
-    system.COUNTERS = {**system.COUNTERS, "run_delay_s": np.random.random}
-    return _honest
-
-
 def without_change():
     """replaces what changes its inputs, and keeps its answer"""
     from attnlab.race.worker import Worker
@@ -430,35 +300,6 @@ def with_a_forgiving_numpy():
     np.array_equal = np.allclose = lambda *arguments, **options: True
     np.abs = lambda array, **options: array * 0
     return lambda query, key, value, *, scale: _copied(value)
-
-
-def when_it_is_copied():
-    """replaces np.array, which computes what the clock did not see"""
-    real = np.array
-
-    def computing(found, *arguments, **options):
-        if isinstance(found, np.ndarray) and found.shape in _kept and not found.any() and not _timed():
-            found = np.asarray(_right(*_kept[found.shape]))
-        return real(found, *arguments, **options)
-
-    def attend(query, key, value, *, scale):
-        _kept[tuple(query.shape)] = query, key, value, scale
-        return _zeros(query)
-
-    np.array = computing
-    return attend
-
-
-def without_garbage():
-    """replaces gc.disable, and keeps its answer while that was called"""
-    real, disabled = gc.disable, []
-
-    def disable():
-        disabled.append(True)
-        real()
-
-    gc.disable = disable
-    return _computes(lambda since, age: not disabled)
 
 
 _OWN = {
@@ -481,8 +322,8 @@ _MADE = {
 CHEATS = {name: does for name, (does, _) in _MADE.items()}
 
 
-def attention(name, library, folder):
+def attention(name, library):
     """The attention of this name, for the arrays of this library; `honest` is right and does not cheat."""
-    global _library, _folder
-    _library, _folder = library, folder
+    global _library
+    _library = library
     return _MADE[name][1]() if name in _MADE else _honest

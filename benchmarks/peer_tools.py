@@ -47,10 +47,11 @@ class Pair:
 
 
 _EAGER = "torch_eager"
-#: one of A/A, and one with a difference that is made
+#: one of A/A, and two with a difference that is made
 PAIRS = (
     Pair("A/A torch_eager", _EAGER, _EAGER, 16, 512, 1.0),
     Pair("slowed=3", _EAGER, f"{_EAGER}[slowed=3]", 8, 256, 1.03),
+    Pair("slowed=10", _EAGER, f"{_EAGER}[slowed=10]", 8, 256, 1.10),
 )
 
 

@@ -1,16 +1,15 @@
-"""What survives: faults in every phase, cheats, kills at random, malformed input, and thousands of workloads in a run.
+"""What survives: faults in every phase, cheats, and honest backends on thousands of workloads.
 
-``python benchmarks robustness [PART ...] [--kills 200] [--changes 20000] [--races 2000] [--workloads 2000]``; the parts
-are `matrix`, `cheats`, `honest`, `soak`, `fuzz` and `leaks`, all by default. Each part adds its figures to
-``benchmarks/robustness.json``, and ``benchmarks/robustness.md`` is written whole from that file. `soak` takes about ten
-seconds a kill, `cheats` ten minutes, the others one to five minutes.
+``python benchmarks robustness [matrix] [cheats] [honest] [--races 2000] [--beside idle|cpu|memory|
+sometimes]``. Each part adds its figures to ``benchmarks/robustness.json``, and ``benchmarks/robustness.md`` is written
+whole from that file. `matrix` takes two minutes, `cheats` three, `honest` a second for two or three measurements of the
+2,000.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import random
 import sys
 import tempfile
 import time
@@ -22,10 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 from cheats import CHEATS
-from common import HOME, REPOSITORY, alike, command_line, publish, say, table
-from random_damage import Figures, fuzz, soak
+from common import HOME, LOADS, REPOSITORY, alike, command_line, load_beside, publish, say, table
 
 from attnlab.backends.contender import parse_all
 from attnlab.backends.discovery import unasked
@@ -34,15 +31,16 @@ from attnlab.race.admission import Limits
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.stats.intervals import Kind, verdicts_against
-from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Outcome, Result
-from attnlab.workload.workload import DIRECTIONS, STORAGES, Workload
+from attnlab.workload.workload import Workload
 
 sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("robustness", "implementations", "")]
 
 from matrix import FAULTS, GOOD, PHASES, contender, expected, race_all
 from test_public_cases import NEIGHBOURS, RACED
 
+#: what a part measured, as it is stored
+Figures = dict[str, Any]
 #: of the workloads that cheats are raced on
 SEEDS = 3
 #: of races in which speed is not asked for
@@ -55,17 +53,15 @@ sys.path.append({home!r})
 import {library}
 from cheats import attention
 LIBRARY = "{library}"
-attend = attention("{name}", LIBRARY, {folder!r})
+attend = attention("{name}", LIBRARY)
 '''
 #: less is no gain: of a hundred races of two that are as fast, a few call one faster, by a part of this
 GAIN = 0.05
 LIMITS = Limits(visits=3, most_visits=3, workload_seconds=60.0, call_seconds=1e3)
 HONEST = "honest"
-#: those that only show at a shape of which a part of the rows is checked
-LARGE = {"rows_that_are_sampled": {"heads": 8, "queries": 256, "keys": 512}}
 
 
-def matrix(asked: Namespace) -> Iterator[Figures]:
+def matrix(asked: Namespace) -> Figures:
     """A worker that fails, in every phase"""
     rows: dict[str, dict[str, str]] = {fault: {} for fault in FAULTS}
     harmed, left = [], 0
@@ -79,28 +75,24 @@ def matrix(asked: Namespace) -> Iterator[Figures]:
             right = result.outcome == outcome and words in (result.reason or "")
             noted = " (noted)" if result.outcome is Outcome.MEASURED and result.reason else ""
             rows[fault][phase] = f"{result.outcome}{noted}" if right else f"**{result.outcome}**"
-    yield {"rows": rows, "harmed": harmed, "left": left}
+    return {"rows": rows, "harmed": harmed, "left": left}
 
 
-def cheats(asked: Namespace) -> Iterator[Figures]:
+def cheats(asked: Namespace) -> Figures:
     """Backends that misbehave, beside an honest copy of the same computation"""
     found: dict[str, set[str]] = {name: set() for name in CHEATS}
     won, races, started = list[str](), 0, time.monotonic()
-    others = [name for name in CHEATS if name not in LARGE]
-    groups = [others[at : at + 12] for at in range(0, len(others), 12)] + [list(LARGE)]
+    groups = [[*CHEATS][at : at + 12] for at in range(0, len(CHEATS), 12)]
     for seed, (number, names) in itertools.product(range(SEEDS), enumerate(groups)):
         say(f"cheats: seed {seed}, {names[0]} to {names[-1]}")
         library = ("numpy", "torch")[(seed + number) % 2]
-        shape = {"heads": 2, "queries": 384, "keys": 384, **LARGE.get(names[0], {})}
         with tempfile.TemporaryDirectory(prefix="attnlab-cheats-") as folder:
             for name in (HONEST, *names):
-                text = BACKEND.format(name=name, home=str(HOME), library=library, folder=folder)
+                text = BACKEND.format(name=name, home=str(HOME), library=library)
                 (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
-            contenders, workload = (
-                [f"{one}[threads=1]" for one in (HONEST, *names)],
-                Workload(**shape, seed=seed),
-            )
-            told = compare(*contenders, workload=workload, folders=[folder], limits=LIMITS).results
+            contenders = [f"{one}[threads=1]" for one in (HONEST, *names)]
+            asks = {"heads": 2, "length": 384, "folders": [folder], "limits": LIMITS, "afresh": True}
+            told = compare(*contenders, **asks).results
         base, races = next(one for one in told if one.backend == HONEST), races + 1
         assert base.outcome is Outcome.MEASURED, base.reason
         verdicts = verdicts_against(told, base.contender, margin=GAIN)
@@ -115,7 +107,7 @@ def cheats(asked: Namespace) -> Iterator[Figures]:
         name: {"what it does": CHEATS[name], "found by": "; ".join(sorted(by))} for name, by in found.items()
     }
     seconds = round(time.monotonic() - started)
-    yield {"rows": rows, "backends": len(rows), "races": races, "won": won, "seconds": seconds}
+    return {"rows": rows, "backends": len(rows), "races": races, "won": won, "seconds": seconds}
 
 
 def _by(result: Result) -> str:
@@ -125,94 +117,38 @@ def _by(result: Result) -> str:
     return f"{result.outcome}: {(result.reason or '').partition(':')[0][:60]}"
 
 
-def honest(asked: Namespace) -> Iterator[Figures]:
-    """Honest backends, raced on workloads of public bug reports, then on drawn ones: none is to be refused"""
-    names, wrong, generator = unasked(), list[str](), random.Random(0)
-    counts: Counter[str] = Counter()
+def honest(asked: Namespace) -> Figures:
+    """Honest backends, raced on workloads of public bug reports and their neighbours: none is to be refused"""
+    names, wrong, counts = unasked(), list[str](), Counter[str]()
     with Conductor(parse_all(names), limits=SHORT, memory=False) as conductor:
-        for number in itertools.count():
-            workload = _public(number) if number < 2 * len(RACED) else _drawn(generator, number)
-            for one in conductor.race(workload) if workload else ():
-                counts[one.outcome] += 1
-                wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
-            if number % 20 == 0:
-                say(f"honest: {dict(counts)}")
-            if counts["measured"] >= asked.races:
-                break
-    yield {"backends": len(names), "told": dict(counts), "wrong": wrong}
+        cases = itertools.cycle(itertools.product(RACED, ({}, *NEIGHBOURS)))
+        while counts["measured"] < asked.races:
+            case, change = next(cases)
+            with suppress(ValueError):  # a neighbour may contradict itself
+                workload = Workload(**{"heads": 2, "head_dim": 16, **case, **change})
+                for one in conductor.race(workload):
+                    counts[one.outcome] += 1
+                    wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
+            say(f"honest: {counts.total()}, of them measured {counts['measured']}")
+    return {"backends": len(names), "told": dict(counts), "wrong": wrong}
 
 
-def _public(number: int) -> Workload | None:
-    """One of `RACED`, or a neighbour of it; None where that contradicts itself."""
-    at, further = divmod(number, 2)
-    change = NEIGHBOURS[at % len(NEIGHBOURS)] if further else {}
-    with suppress(ValueError):
-        return Workload(**{"heads": 2, "head_dim": 16, **RACED[at], **change})
-    return None
-
-
-def _drawn(generator: random.Random, seed: int) -> Workload | None:
-    """A small workload with whatever may be asked; None where what was drawn contradicts itself."""
-    heads, kept = generator.choice(((1, 1), (2, 2), (4, 2), (8, 1))), generator.choice(range(8))
-    queries, keys = generator.choice(((1, 300), (64, 64), (96, 33), (200, 200), (33, 96)))
-    further: dict[str, Any] = {
-        0: {"causal": "top_left"},
-        1: {"causal": "bottom_right", "softcap": 5.0},
-        2: {"window": (16, 16)},
-        3: {"bias": generator.choice(("normal", "alibi"))},
-        4: {"sinks": True},
-        5: {"storage": generator.choice(list(STORAGES))},
-        6: {"d_model": heads[0] * 32},
-    }.get(kept, {})
-    # most backends have one of each alone
-    drawn = {
-        "dtype": generator.choice([*DTYPES, *["float32"] * 8]),
-        "direction": generator.choice([*DIRECTIONS, *["forward"] * 8]),
-        "batch": generator.choice((1, 2)),
-        "layout": generator.choice(("bhsd", "bshd")),
-    }
-    sizes = {"heads": heads[0], "kv_heads": heads[1], "queries": queries, "keys": keys, "head_dim": 32}
-    with suppress(ValueError):
-        return Workload(**sizes, **drawn, **further, seed=seed)
-    return None
-
-
-def leaks(asked: Namespace) -> Iterator[Figures]:
-    """Many workloads in one run"""
-    own, figures, started = psutil.Process(), [], time.monotonic()
-    shapes = [(heads, length) for heads in (1, 2, 4) for length in range(4, 36)]
-    with Conductor(parse_all(["numpy_vectorized", "numpy_blocked"]), limits=SHORT) as conductor:
-        for number in range(asked.workloads):
-            heads, length = shapes[number % len(shapes)]
-            conductor.race(Workload(heads=heads, queries=length, keys=length, head_dim=8, seed=number))
-            if number + 1 in (asked.workloads // 10, asked.workloads):
-                children = len(own.children(recursive=True))
-                figures.append([own.memory_info().rss / 2**20, own.num_fds(), children])
-                say(f"leaks: {number + 1} workloads, {figures[-1]}")
-    seconds = round(time.monotonic() - started)
-    yield {"workloads": asked.workloads, "seconds": seconds, "early": figures[0], "late": figures[-1]}
-
-
-#: each tells its figures, some of them more than once while they grow; the first line of a docstring is a title
-PARTS = {one.__name__: one for one in (matrix, cheats, honest, soak, fuzz, leaks)}
+#: each measures and returns its figures; the first line of a docstring is a title
+PARTS = {one.__name__: one for one in (matrix, cheats, honest)}
 #: what the figures are called where their names do not say it
 _SAID = {
-    "lost": "results lost, of those that an unbroken run has",
-    "doubled": "results doubled",
-    "different": "results that an unbroken run does not have",
     "told": "became of them",
     "wrong": "of them refused as wrong",
     "won": "backends that were found faster than the honest one",
     "harmed": "good backends harmed by their neighbour",
     "left": "processes left",
-    "early": "MiB, open files and processes of the conductor after a tenth of the workloads",
-    "late": "the same after all of them",
 }
 
 
-def told(name: str, found: Figures) -> Iterator[str]:
+def told(part: str, found: Figures) -> Iterator[str]:
     """A part's figures, as tables."""
-    yield f"## {PARTS[name].__doc__}"
+    name, _, beside = part.partition(", ")
+    yield f"## {PARTS[name].__doc__}" + f" ({beside})" * bool(beside)
     if rows := found.pop("rows", None):
         head = ("backend" if name == "cheats" else "fault", *next(iter(rows.values())))
         yield table(head, alike((fault.replace("_", " "), *row.values()) for fault, row in rows.items()))
@@ -231,13 +167,17 @@ def _written(value: Any) -> str:
 def main() -> None:
     """Measure the parts that are named, all by default, and write the page whenever figures come."""
     parser = command_line(__doc__, out=HOME / "robustness.md", parts=PARTS)
-    for name, usual in {"kills": 200, "changes": 20_000, "races": 2_000, "workloads": 2_000}.items():
-        parser.add_argument(f"--{name}", type=int, default=usual)
+    parser.add_argument("--races", type=int, default=2_000, help="measurements of honest backends [2000]")
+    parser.add_argument("--beside", choices=LOADS, default="idle")
     asked = parser.parse_args()
     figures: Figures = json.loads(STORE.read_text(encoding="utf-8"))
-    for part, found in ((name, found) for name in asked.parts or PARTS for found in PARTS[name](asked)):
-        figures[part] = {**found, "at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
-        STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        said = "`tests/robustness` holds the same faults as tests. `at` says when and on which processor each was."
-        parts = [text for one in PARTS if one in figures for text in told(one, dict(figures[one]))]
-        publish("What survives", "robustness", said, *parts, out=asked.out)
+    with load_beside(asked.beside):
+        for name in asked.parts or PARTS:
+            part = name if asked.beside == "idle" else f"{name}, beside {asked.beside}"
+            figures[part] = PARTS[name](asked) | {"at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
+            STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    said = (
+        "`tests/robustness` holds the same faults as tests. `at` says when and on which processor each was."
+    )
+    parts = [text for name, found in figures.items() for text in told(name, dict(found))]
+    publish("What survives", "robustness", said, *parts, out=asked.out)
