@@ -10,9 +10,8 @@ A file needs no import from attnlab. It holds
     ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for a whole multi-head block. It takes the parameters, arrays of the library by the names of
-    `attnlab.workload.inputs.PARAMETERS`, and returns a function of x and memory (None if x attends to itself), which is
-    timed
-    and returns (batch, queries, d_model). Around any ``attend`` attnlab makes the block itself
+    `attnlab.workload.inputs.PARAMETERS`. It returns a function of x and memory (None if x attends to itself), which is
+    timed and returns (batch, queries, d_model). Around any ``attend`` attnlab makes the block itself
     (`attnlab.backends.backend`).
 ``declines(workload)``, optional
     None, or why it cannot do a workload: (field, reason), or the reason alone.
