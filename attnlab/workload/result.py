@@ -73,10 +73,9 @@ class Measurement:
 
     @cached_property
     def visits(self) -> Mapping[int, int]:
-        """The number of the visit of each round. Runs of earlier versions have processes instead of visits."""
-        columns = self.columns
-        numbers = columns.get("visit") or columns.get("process") or (0.0,) * len(self.samples)
-        return dict(zip(map(int, columns["round"]), map(int, numbers), strict=True))
+        """The number of the visit of each round, 0 where it was not noted."""
+        numbers = self.columns.get("visit") or (0.0,) * len(self.samples)
+        return dict(zip(map(int, self.columns["round"]), map(int, numbers), strict=True))
 
     @cached_property
     def disturbed_rounds(self) -> frozenset[int]:
@@ -237,7 +236,7 @@ class Result:
 #: the smallest latency and the largest sample of any quantity, in base units
 _LEAST, _MOST = 1e-12, 1e18
 #: columns of whole numbers, and the columns that a quantity needs
-_COUNTS = ("round", "visit", "process", "disturbed", "iterations")
+_COUNTS = ("round", "visit", "disturbed", "iterations")
 _NEEDED = {"latency": ("round",), "block_parts": ("projection_s", "attention_s", "output_s")}
 
 
