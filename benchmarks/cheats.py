@@ -190,11 +190,6 @@ def weights_kept_by_content(query, key, value, *, scale):
     return _once(said, lambda: _weights_of(query, key, scale)) @ value
 
 
-def same_buffer_filled_once(query, key, value, *, scale):
-    """returns one buffer, which is filled by the first call alone"""
-    return _once(tuple(query.shape), lambda: _right(query, key, value, scale))
-
-
 def in_a_thread(query, key, value, *, scale):
     """computes in a thread, which is waited for outside the timing loop alone"""
     found = _zeros(query)
@@ -209,18 +204,6 @@ def in_a_thread(query, key, value, *, scale):
     return found
 
 
-def when_it_is_read(query, key, value, *, scale):
-    """returns a subclass that would compute when it is read"""
-    module, found = sys.modules[_library], _copied(query)
-    later = type("Later", (module.Tensor if _library == "torch" else module.ndarray,), {})
-    return found.as_subclass(later) if _library == "torch" else found.view(later)
-
-
-def as_a_generator(query, key, value, *, scale):
-    """is a generator, which computes when it is asked for its next"""
-    yield _right(query, key, value, scale)
-
-
 def writes_into_its_inputs(query, key, value, *, scale):
     """empties its inputs on the clock, so that the next call is less work"""
     if _timed() and not query[0, 0, 0].any():
@@ -231,19 +214,6 @@ def writes_into_its_inputs(query, key, value, *, scale):
     return found
 
 
-def answers_in_its_input(query, key, value, *, scale):
-    """writes its answer into the query array"""
-    query[...] = _right(query, key, value, scale)
-    return query
-
-
-def slow_where_it_is_checked(query, key, value, *, scale):
-    """sleeps where it is checked and not on the clock"""
-    if not _timed():
-        time.sleep(0.01)
-    return _right(query, key, value, scale)
-
-
 # -- those that replace something -------------------------------------------------------------------------------------
 
 
@@ -252,19 +222,6 @@ def in_every_clock_stopped():
     for name in ("monotonic", "process_time", "thread_time", "time", "perf_counter"):
         for each in (name, f"{name}_ns"):
             setattr(time, each, partial(lambda real: type(real())(real() / 10), getattr(time, each)))
-    return _honest
-
-
-def with_its_own_timing():
-    """replaces the loop that times calls"""
-    from attnlab.libraries.library import Library
-
-    def at_once(self, call, iterations):
-        for _ in range(iterations):
-            call()
-        return 1e-5
-
-    Library.time_calls = at_once
     return _honest
 
 

@@ -1,16 +1,15 @@
 """How good is the check? Catch rates of faulty attentions, and false alarms on right ones, over many seeds.
 
-``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--held-out-seeds 20] [--jobs 2]``, with one thread a
+``python benchmarks faults [--fault-seeds 5] [--right-seeds 5] [--jobs 2]``, with one thread a
 process (``OMP_NUM_THREADS=1``), writes the tables and lists of ``benchmarks/faults.md``. Every seed draws all inputs
 and random conditions anew; no seed was chosen. A table of 0 seeds stays as it is.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -28,7 +27,6 @@ from black_box import asked
 from mutants import BY_MODULE, FAULTS
 from mutants.fault import DTYPES as FAULT_DTYPES
 from mutants.fault import Fault
-from mutants.paths import held_out
 from mutants.rounding import RIGHT
 
 from attnlab.backends.discovery import backends, load
@@ -38,9 +36,8 @@ from attnlab.correctness.questions import BACKWARD, FORWARD
 from attnlab.errors import Unavailable
 from attnlab.workload.number_formats import DTYPES
 
-#: seeds begin here for right ones and for held-out conditions, so that no two tables share one
-_FIRST_RIGHT, _FIRST_HELD_OUT = 1000, 2000
-_BACK = ", on the way back"
+#: seeds begin here for right ones, so that no two tables share one
+_FIRST_RIGHT = 1000
 PAGE = REPOSITORY / "benchmarks" / "faults.md"
 Rows = list[dict[str, Any]]
 
@@ -82,12 +79,6 @@ def planted_at(seed: int) -> Rows:
     return caught(seed, FAULTS)
 
 
-def held_out_at(seed: int) -> Rows:
-    """Faults whose conditions are drawn from `seed`, outputs first."""
-    ways = (held_out(np.random.default_rng([seed, 77]), direction) for direction in (FORWARD, BACKWARD))
-    return [row for faults in ways for row in caught(seed, faults)]
-
-
 def alarms_at(seed: int) -> Rows:
     """What was found on right ones, by name and dtype."""
     found = []
@@ -106,65 +97,30 @@ def alarms_at(seed: int) -> Rows:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def held_out_told(found: pd.DataFrame) -> Iterator[str]:
-    """A row a kind of condition: caught in one dtype, and in any of them, as a whole check asks."""
-    found = found.assign(caught=found.question.notna())
-    each = found.groupby(["name", "direction"], sort=False).caught
-    any_dtype = found.groupby(["seed", "name", "direction"], sort=False).caught.any()
-    whole = any_dtype.groupby(level=["name", "direction"], sort=False)
-    drawn = found.question.str.startswith("drawn ", na=False).sum()
-    yield (
-        f"{any_dtype.sum()} of {len(any_dtype)} faults are caught in at least one dtype, {found.caught.sum()} of "
-        f"{len(found)} pairs of fault and dtype; {drawn} of these by a condition that was drawn at random. By "
-        f"condition, in {found.seed.nunique()} draws:"
-    )
-    counts = {key: [f"{some.sum()}/{len(some)}" for some in (one, whole.get_group(key))] for key, one in each}
-    head = ("condition", "outputs: a dtype", "three dtypes", "gradients: a dtype", "three dtypes")
-    yield table(head, [(k, *counts[k, FORWARD], *counts[k, BACKWARD]) for k in found.name.unique()])
-
-
 def faults_told(found: pd.DataFrame) -> Iterator[str]:
-    """What is caught, by what the faults are of; a fault of the way back beside its own of the way there."""
+    """What is caught, by what the faults are of."""
     seeds = found.seed.nunique()
     times = found.groupby(["name", "dtype"]).question.count()
     due = [(name, dtype) for name, fault in FAULTS.items() for dtype in fault.dtypes]
     missed = [f"{name} in {dtype}" for name, dtype in due if times[name, dtype] < seeds]
     yield (
         f"{len(due) - len(missed)} of {len(due)} pairs of {len(FAULTS)} faults and the dtypes in which they are some "
-        f"are caught with every one of {seeds} seeds."
-        + (f" Not always: {'; '.join(missed)}." if missed else "")
+        f"are caught with every one of {seeds} seeds. Not always: {'; '.join(missed) or 'none'}."
     )
     for of, faults in BY_MODULE.items():
-        names = [fault.name for fault in faults]
-        both = {name for name in names if f"{name}{_BACK}" in names}
-        once = (name for name in names if name.removesuffix(_BACK) not in both or name in both)
-        yield f"**{of}**: {folded(f'{name} †' if name in both else name for name in once)}."
-
-
-def folded(names: Iterable[str]) -> str:
-    """A list in which what several names begin with is said once: "causal: ignored, one key too many; …"."""
-    by_start: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        parts = re.match(r"(.+?: |.+? in )([^,]+)$", name)
-        start, end = parts.groups() if parts else (name, "")
-        by_start[start].append(end)
-    return "; ".join(start + ", ".join(ends) for start, ends in by_start.items())
+        yield f"**{of}**: {'; '.join(fault.name for fault in faults)}."
 
 
 def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     """A row for right implementations of the same figures: classes and errors in their budgets, and any alarms."""
-    wrong, answers = (
-        sum(of(one) for one in found.result) for of in (lambda r: bool(r.fault), lambda r: r.asked)
-    )
+    wrong, answers = (found.result.map(of).sum() for of in (lambda r: bool(r.fault), lambda r: r.asked))
     seeds = found.seed.nunique()
     yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers, in {seeds} seeds."
-    results: dict[tuple[str, str], list[Examined]] = (
-        found.groupby(["name", "dtype"]).result.agg(list).to_dict()
-    )
-    cells = (
-        (name, *(_alarms(results.get((name, dtype), [])) for dtype in DTYPES)) for name in found.name.unique()
-    )
-    yield table(("right", *DTYPES), alike(cells))
+    results: dict[Any, list[Examined]] = found.groupby(["name", "dtype"]).result.agg(list).to_dict()
+    told = {
+        name: [_alarms(results.get((name, dtype), [])) for dtype in DTYPES] for name in found.name.unique()
+    }
+    yield table(("right", *DTYPES), alike((name, *cells) for name, cells in told.items()))
 
 
 def _alarms(ones: list[Examined]) -> str:
@@ -180,19 +136,16 @@ def _alarms(ones: list[Examined]) -> str:
 
 def excuses() -> str:
     """What is no fault in a dtype, by what its effect is; with the effect that comes nearest to what is allowed."""
-    rows = pd.DataFrame(
-        [
-            {"why": one.why, "name": name, "dtype": dtype, "share": one.effect / (one.allowed or np.inf)}
-            for name, fault in FAULTS.items()
-            for dtype, one in fault.excuses
-        ]
+    rows = [
+        (one.why, dtype, name, one.effect / (one.allowed or np.inf))
+        for name, fault in FAULTS.items()
+        for dtype, one in fault.excuses
+    ]
+    by_why = pd.DataFrame(rows, columns=["why", "dtype", "name", "share"]).groupby(
+        ["why", "dtype"], sort=False
     )
-    cells = []
-    for why, some in rows.groupby("why", sort=False):
-        dtypes = some.groupby("name", sort=False).dtype.agg(", ".join)
-        for where, ones in dtypes.groupby(dtypes, sort=False):
-            cells.append((why, f"{some.share.max():.2f}", where, folded(ones.index)))
-    return table(("what it is", "of what is allowed, at most", "in", "faults"), cells)
+    cells = [(*key, f"{some.share.max():.2f}", "; ".join(some.name)) for key, some in by_why]
+    return table(("what it is", "in", "of what is allowed, at most", "faults"), cells)
 
 
 def filled(text: str, parts: Mapping[str, Iterable[str]]) -> str:
@@ -209,13 +162,11 @@ def main() -> None:
     parser = command_line(__doc__, out=PAGE)
     parser.add_argument("--fault-seeds", type=int, default=5)
     parser.add_argument("--right-seeds", type=int, default=5)
-    parser.add_argument("--held-out-seeds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     parts: dict[str, Iterable[str]] = {"below sight": [excuses()]}
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
         for name, told, at, first, seeds in (
-            ("held out", held_out_told, held_out_at, _FIRST_HELD_OUT, chosen.held_out_seeds),
             ("faults", faults_told, planted_at, 0, chosen.fault_seeds),
             ("right", alarms_told, alarms_at, _FIRST_RIGHT, chosen.right_seeds),
         ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +23,18 @@ settings.register_profile(
     "attnlab", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("attnlab")
+
+
+#: folders that make reports: charts, figures and pages are loaded once, in one process
+_REPORTS = {"docs", "report"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several processes one gets a file, and one all reports. What takes longest begins first."""
+    for item in items:
+        parts = item.path.relative_to(Path(__file__).parent).parts
+        item.add_marker(pytest.mark.xdist_group("reports" if _REPORTS & {*parts} else "/".join(parts)))
+    items.sort(key=lambda item: not {"test_judging.py", "test_types.py"} & {*item.path.parts})
 
 
 @pytest.fixture(autouse=True)

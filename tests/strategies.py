@@ -47,7 +47,8 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
         "scale": st.none() | st.floats(-8, 8),
         "seed": st.integers(0, 2**32),
     }
-    assert set(fields) == {field.name for field in dataclasses.fields(Workload)}
+    lacking = {field.name for field in dataclasses.fields(Workload)} - set(fields)
+    assert not lacking, f"say above what values {lacking} may have: a strategy in `fields`"
     return Workload(**draw(st.fixed_dictionaries(fields)))
 
 

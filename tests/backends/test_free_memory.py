@@ -1,7 +1,9 @@
-"""Free memory is the least that the machine and any control group around this process leave."""
+"""Memory: what is free is the least that the machine and any control group leave, and a worker takes no more."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -47,3 +49,18 @@ def test_a_container_that_shows_its_group_as_the_root_is_limited(machine: Path) 
     (machine / "membership").write_text("0::/docker/1234\n")
     group(machine / "groups", memory_max=300, memory_current=250, memory_stat="inactive_file 40\nanon 200\n")
     assert memory.free_bytes() == 90, "files that can be dropped are free"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit counts private memory on Linux alone")
+def test_a_confined_process_is_refused_what_the_machine_does_not_have() -> None:
+    """At once, before a page is touched; and a file that grows without end ends its writer."""
+    taking = "from attnlab import system; import numpy as np; assert system.confine(); {}"
+    tried = subprocess.run(
+        [sys.executable, "-c", taking.format("np.empty(2**46)")], capture_output=True, text=True
+    )
+    assert "MemoryError" in tried.stderr
+    many = "held = [np.empty(2**28, np.uint8) for _ in range(2**12)]"
+    tried = subprocess.run([sys.executable, "-c", taking.format(many)], capture_output=True, text=True)
+    assert "MemoryError" in tried.stderr
+    lifted = taking.format("assert system.confine('cuda')")
+    assert subprocess.run([sys.executable, "-c", lifted]).returncode == 0

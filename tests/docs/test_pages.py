@@ -53,6 +53,7 @@ def test_the_page_of_a_notebook_is_made_from_it(path: Path) -> None:
 def test_the_reference_has_all_that_attnlab_offers() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
     missing = [one for one in attnlab.__all__ if f"::: attnlab.{one}\n" not in page]
-    assert missing == ["theory"]  # which has a page of its own
+    # which has a page of its own
+    assert missing == ["theory"], "docs/reference/python.md needs a line `::: attnlab.NAME` for each"
     page = (ROOT / "docs" / "reference" / "theory.md").read_text(encoding="utf-8")
     assert [one for one in attnlab.theory.__all__ if one not in page] == []

@@ -186,8 +186,12 @@ def test_what_is_no_number_comes_out_where_it_is_seen_and_nowhere_else(name: str
             swallowed = name in SWALLOWING and dtype in ("float16", "bfloat16") and number == np.inf
             disturbed = name in DISTURBED and what == "key"
             if not (swallowed or disturbed):
-                assert not np.isfinite(answered[seen]).any(), f"{case} is swallowed"
-                assert not (np.isfinite(answered) & other).any(), f"{case} changes other numbers"
+                assert not np.isfinite(answered[seen]).any(), (
+                    f"{case} is swallowed; may it be, add {name} to SWALLOWING"
+                )
+                assert not (np.isfinite(answered) & other).any(), (
+                    f"{case} changes others; may it, add {name} to DISTURBED"
+                )
             assert not (other.any() and (name in TIGHT or what == "query")), f"{case} leaks"
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import disturbed
+from synthetic import disturbed, synthetic
+from typed import status
 
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
-from attnlab.report import Frames, fill, print_markdown, report_texts, verdict_text, write
+from attnlab.race.compare import Comparison
+from attnlab.report import Frames, comparison_text, fill, print_markdown, report_texts, verdict_text, write
 from attnlab.report.render import escaped
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
+from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
@@ -173,3 +178,52 @@ def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.Captur
     print_markdown(verdict_text(made(contenders=PAIR, heads=(1,))))
     out = capsys.readouterr().out
     assert "Use torch_sdpa:" in out and "**" not in out and "`" not in out and "|" not in out
+
+
+def test_a_stored_run_is_shown_as_data_and_reported(tmp_path, capsys) -> None:
+    """Showing writes nothing. The report here is of a run without results, which has no figures to draw."""
+    stored, out = tmp_path / "run", tmp_path / "other"
+    stored.mkdir()
+    synthetic(stored, lengths=(64, 1024), heads=(4,))
+    before = {file: file.read_bytes() for file in stored.iterdir()}
+    assert status("show", str(stored), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["use"] == "torch_sdpa" and [one["n"] for one in told["winners"]] == [64, 1024]
+    assert status("show", str(stored), "--format", "bmf") == 0
+    assert "latency" in json.loads(capsys.readouterr().out)["b1 h4 n64 d64 float32 cpu torch_sdpa"]
+    assert {file: file.read_bytes() for file in stored.iterdir()} == before
+    (stored / "results.jsonl").write_text("")
+    (stored / "numerics.json").unlink()
+    assert status("report", str(stored), "--out", str(out)) == 0
+    assert f"The report: {out / 'report.md'}" in capsys.readouterr().out
+    assert {one.name for one in out.iterdir()} == {"report.md", "details.md", "explore.html", "figures"}
+
+
+COSTS = {"a": lambda w: 2e-4, "b": lambda w: 1e-4, "c": lambda w: 8e-4, "d": lambda w: 2e-4}
+ONE: dict[str, Any] = {"lengths": (256,), "heads": (1,), "rounds": 30, "noise": 1e-3, "ceiling_flops": 1e18}
+
+
+def told(pattern: str, text: str) -> float:
+    """The number that the pattern finds."""
+    found = re.search(pattern, text)
+    assert found is not None, text
+    return float(found[1])
+
+
+def compared(run: Run, *further: Result, baseline: str = "a") -> Comparison:
+    results, workload = (*run.results, *further), run.results[0].workload
+    verdicts = verdicts_against(results, baseline)
+    return Comparison(workload, baseline, results, verdicts, 5, command="attnlab compare a b")
+
+
+def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
+    run = made(costs=COSTS, **ONE)
+    missing = Result("e", run.results[0].workload, Outcome.UNAVAILABLE, "no library")
+    text = comparison_text(compared(run, missing), chosen="of lengths the middle one")
+    assert told(r"\*\*`b` is ([\d.]+)× faster \[.*\] than `a`", text) == pytest.approx(2, rel=0.02)
+    assert told(r"\*\*`a` is ([\d.]+)× faster \[.*\] than `c`", text) == pytest.approx(4, rel=0.02)
+    assert "`d` and `a` are equally fast" in text and "attnlab compare a b" in text
+    assert "- `e`: unavailable. no library\n" in text and "- of lengths the middle one\n" in text
+    assert told(r"\| `b` \| [\d.]+ µs \| ([\d.]+) \[", text) == pytest.approx(2, rel=0.02)
+    brief = comparison_text(compared(run, missing), quiet=True)
+    assert "|" not in brief and "faster" in brief

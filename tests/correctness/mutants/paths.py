@@ -1,7 +1,7 @@
 """Faults of one path, right everywhere but under one condition; and of memory: stale results, strides, chance.
 
 What deviates on a path is plain enough, for the most part one key that is lost: the question is whether the condition
-is ever met. Those of the table have a form in `tables`; `held_out` draws conditions that no table knows.
+is ever met. Those of the table have a form in `tables`.
 """
 
 from __future__ import annotations
@@ -144,32 +144,6 @@ PATHS = (
         "maximum in bfloat16", parts.parted(weights=shifted(parts.after(parts.highest, rounder("bfloat16"))))
     ),
 )
-
-
-def held_out(rng: np.random.Generator, direction: str = FORWARD) -> dict[str, Fault]:
-    """Faults by the kind of their condition, drawn at random: what a table's author did not think of."""
-    dim, eight = int(rng.integers(1, 257)), 8 * int(rng.integers(1, 33))
-    heads, length = int(rng.integers(2, 13)), int(rng.integers(2, 1025))
-    tile, rest = int(rng.choice([16, 32, 64, 128])), int(rng.integers(0, 16))
-    longer, group = int(rng.choice([64, 128, 256, 512])), int(rng.integers(2, 9))
-    conditions: dict[str, When] = {
-        "one head_dim": lambda p: d(p) == dim,
-        "one head_dim of whole eights": lambda p: d(p) == eight,
-        "head_dims above one": lambda p: d(p) > dim,
-        "one number of heads": lambda p: p.shape.heads == heads,
-        "one size of groups": lambda p: p.group == group,
-        "one length of keys": lambda p: p.shape.keys == length,
-        "a rest of keys after whole tiles": lambda p: p.shape.keys > tile and p.shape.keys % tile == rest,
-        "a rest of queries after whole tiles": (
-            lambda p: p.shape.queries > tile and p.shape.queries % tile == rest
-        ),
-        "more keys than one length, under a mask": lambda p: p.shape.keys > longer and bool(p.mask),
-        "a bias and a mask": lambda p: p.bias is not None and bool(p.mask),
-        "a cap and groups": lambda p: p.softcap is not None and p.group > 1,
-        "odd head_dim and a bias": lambda p: d(p) % 2 == 1 and p.bias is not None,
-        "decoding with a bias": lambda p: p.shape.queries == 1 and p.bias is not None,
-    }
-    return {kind: where(kind, when, direction=direction) for kind, when in conditions.items()}
 
 
 # -- memory: stale results, keys of a cache that leave something out, arrays that change
