@@ -60,7 +60,7 @@ class Judge:
         trust: bool = False,
         limits: Limits | None = None,
         load_seconds: float = LOAD_SECONDS,
-        visits: int = 6,
+        visits: int = 8,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._workload, self._among, self._forbid = workload, among or 1, tuple(forbid)
@@ -75,6 +75,8 @@ class Judge:
     def __enter__(self) -> Judge:
         how: dict[str, Any] = {"trust": self._trust, "seconds": self._load_seconds}
         self._problem, self._candidate = pose(self._candidate, self._workload, **how)
+        #: what is asked of all, for a person
+        self.asked = self._problem.label
         self._visits = Visits(self._problem, self._load_seconds)
         self.reference = self.seat(self._candidate)
         self.reference.attempt(self._visits.measure_empty, self.reference)
@@ -86,11 +88,6 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         for box in (self.reference.sandbox, *self._waiting, *self._problem.boxes):
             box.close()
-
-    @property
-    def asked(self) -> str:
-        """What is asked of all, for a person."""
-        return self._problem.label
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
@@ -186,7 +183,7 @@ class Judge:
         seat.sandbox.end_visit()
 
     def visit(self, seats: Sequence[Seat], rounds: int = _ROUNDS) -> None:
-        """One visit of these and the reference; one that others disturbed is made anew, once."""
+        """One visit of these and the reference."""
         from threadpoolctl import threadpool_limits
 
         for box in self._waiting:  # nothing is imported while a clock runs
@@ -195,12 +192,8 @@ class Judge:
         before, everyone = self.reference.sandbox.spent, [self.reference, *seats]
         self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
-            calm = self._visits.visit(everyone, self._number, rounds)
-            if not calm:
-                for seat in everyone:
-                    seat.forget(self._number)
-                calm = self._visits.visit(everyone, self._number, rounds)
-        self._disturbed |= set() if calm else {self._number}
+            if not self._visits.visit(everyone, self._number, rounds):
+                self._disturbed.add(self._number)
         for seat in seats:
             seat.sandbox.most_seconds += _PATIENCE * (self.reference.sandbox.spent - before)
         self._number += 1

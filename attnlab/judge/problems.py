@@ -32,7 +32,7 @@ from attnlab.workload.distributions import DISTRIBUTIONS, Distribution
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
-from attnlab.workload.number_formats import DTYPES, FORMATS, round_to
+from attnlab.workload.number_formats import FORMATS, round_to
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 #: rows of every call that are checked, over all heads: one that leaves out 5 % of its rows passes with 0.95^96 = 0.7 %
@@ -99,8 +99,8 @@ class _Asked:
     call; `strict` holds the answer against the budget of these very inputs, which goes to the record.
 
     told : what records say of it. A candidate of one of the `forms` is loaded by the order `loading`, and may take
-    `needed_bytes` of memory. fixed : it has one shape, and candidates need answer no other. kinds : of inputs; all but
-    normal ones are checked and not timed. boxes : sandboxes that belong to it.
+    `needed_bytes` of memory. kinds : of inputs; all but normal ones are checked and not timed. boxes : sandboxes that
+    belong to it.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class _Asked:
         self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype)
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
-        self.needed_bytes, self.fixed, self.kinds = 0, False, dict(_KINDS)
+        self.needed_bytes, self.kinds = 0, dict(_KINDS)
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
 
@@ -194,7 +194,7 @@ class Module(_Asked):
 
     def __init__(self, reference: Candidate, told: Described, loading: Order, exact: Sandbox) -> None:
         super().__init__("float32", told.shapes, told.output, msgspec.to_builtins(told))
-        self.loading, self.needed_bytes, self.fixed = loading, exact.limits.data, True
+        self.loading, self.needed_bytes = loading, exact.limits.data
         self.forms, self.boxes, self._rng = ["ModelNew"], [exact], np.random.default_rng()
         self._digest, self._errors = reference.digest, dict[str, float]()
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
@@ -240,46 +240,32 @@ def pose(
 ) -> tuple[Problem, Candidate]:
     """What candidates are asked, and the candidate that they are held against.
 
-    A reference in KernelBench's form has its own shape: three arrays (batch, heads, length, dim) and no parameters are
-    a workload. Raises ValueError where it is not attention, and for a workload that is not judged or not the same.
+    A reference in KernelBench's form has its own shape. Raises ValueError where it is not attention, and for a workload
+    that is not judged.
     """
     if reference.form != REFERENCE:
         return Attention(judged(workload or Workload())), reference
     expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention on the CPU"
     limits = Limits(data=max(Limits().data, system.free_bytes() // 2))
     box, against = Sandbox("torch", 2**31, limits=limits, trust=trust), replace(reference, form="ModelNew")
+    loading = Order("load", dtype="float32", seed=secrets.randbits(31))
     posed: Problem | None = None
     try:
-        order = Order("describe", candidate=replace(reference, name=""))
-        told = msgspec.convert(box.ask(order, seconds).plain, Described)
-        dtype = told.dtypes[0]
-        loading = Order("load", dtype=dtype, init=told.init, seed=secrets.randbits(31))
-        if len(set(told.dtypes)) > 1 or dtype not in DTYPES:
-            raise ValueError(f"{expected}, in one number format; got {', '.join(told.dtypes)}")
-        if [len(one) for one in told.shapes] == [4, 4, 4] and not told.init:
-            (batch, heads, queries, dim), (_, kv_heads, keys, _), (*_, value_dim) = told.shapes
-            how: dict[str, Any] = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries}
-            own = Workload(**how, keys=keys, head_dim=dim, value_dim=value_dim, dtype=dtype)
-            if workload not in (None, own):
-                raise ValueError(
-                    f"{reference.name} asks for {own.label}; leave out the options of another shape"
-                )
-            posed = Attention(judged(own))
-            posed.fixed, posed.loading = True, msgspec.structs.replace(loading, workload=own)
-        elif workload is not None or dtype != "float32":
+        unnamed = replace(against, name="")
+        told = msgspec.convert(box.ask(Order("describe", candidate=unnamed), seconds).plain, Described)
+        if workload is not None or set(told.dtypes) != {"float32"}:
             raise ValueError(
                 f"{reference.name} has a shape of its own, in float32; leave out options of another"
             )
-        else:
-            exact = msgspec.structs.replace(loading, dtype="float64", candidate=replace(against, name=""))
-            box.ask(exact, seconds)
-            box.stop()
-            posed = Module(against, told, loading, box)
+        loading = msgspec.structs.replace(loading, init=told.init)
+        box.ask(msgspec.structs.replace(loading, dtype="float64", candidate=unnamed), seconds)
+        box.stop()
+        posed = Module(against, told, loading, box)
         return posed, against
     except (Failed, msgspec.ValidationError) as fault:
         raise ValueError(f"{expected}; {fault}") from None
     finally:
-        if not isinstance(posed, Module):
+        if posed is None:
             box.close()
 
 

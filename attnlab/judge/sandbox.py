@@ -14,7 +14,6 @@ import math
 import mmap
 import os
 import platform
-import select
 import shutil
 import signal
 import socket
@@ -150,13 +149,15 @@ class Sandbox:
         fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._memory, self._used = mmap.mmap(shared, size), 0
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._said, write = os.pipe()
+        look = struct.pack("ll", 0, int(_LOOK_SECONDS * 1e6))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
+        self._said = os.memfd_create("attnlab")
         denied = os.memfd_create("attnlab", 0)
         os.write(denied, _denied())
         os.lseek(denied, 0, os.SEEK_SET)
         self._home = tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
         variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
-        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": write, "stderr": write}
+        how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how |= {"pass_fds": [theirs.fileno(), shared, denied], "env": variables, "cwd": self._home or "/"}
         told = [str(theirs.fileno()), str(shared), library, msgspec.json.encode(self.limits).decode()]
         words = [*command(trust, denied), sys.executable, "-Pm", INSIDE, *told]
@@ -164,11 +165,8 @@ class Sandbox:
             self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
             theirs.close()
-            for number in (shared, denied, write):
+            for number in (shared, denied):
                 os.close(number)
-        self._poll = select.poll()
-        for one in (self._socket.fileno(), self._said):
-            self._poll.register(one, select.POLLIN)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
         self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int]]()
@@ -245,19 +243,19 @@ class Sandbox:
     def receive(self, seconds: float) -> bytes:
         """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
         started = time.monotonic()
-        deadline, look = started + min(seconds, self.most_seconds - self.spent), started + _LOOK_SECONDS
+        deadline = started + min(seconds, self.most_seconds - self.spent)
         try:
             while self.alive:
-                for number, _ in self._poll.poll(_LOOK_SECONDS * 1e3):
-                    if number == self._said:
-                        self._drain()
-                    elif data := self.message():
-                        return data
-                    else:
-                        raise self._ended("crashed", "its sandbox has ended")
-                if time.monotonic() > look:
+                try:
+                    data = self._socket.recv(REPLY_BYTES)
+                except BlockingIOError:
                     self._look(deadline)
-                    look = time.monotonic() + _LOOK_SECONDS
+                    continue
+                except OSError:
+                    data = b""
+                if data:
+                    return data
+                raise self._ended("crashed", "its sandbox has ended")
             raise Failed("crashed", "its sandbox has ended before")
         finally:
             self.spent += time.monotonic() - started
@@ -302,12 +300,6 @@ class Sandbox:
     def _ended(self, kind: str, why: str) -> Failed:
         self.close()
         return Failed(kind, why)
-
-    def _drain(self) -> None:
-        data = os.read(self._said, 2**16)
-        if not data:
-            self._poll.unregister(self._said)
-        self.output = (self.output + data)[:OUTPUT_BYTES]
 
     def go_on(self) -> None:
         """Let all its processes run. Raises Failed, and ends it, where one was not still while they were stopped."""
@@ -375,9 +367,7 @@ class Sandbox:
         until = time.monotonic() + _STOPPING_SECONDS  # their memory may still be there
         while _RUNS in _threads(family).values() and time.monotonic() < until:
             time.sleep(1e-3)
-        with contextlib.suppress(OSError):
-            if select.select([self._said], [], [], 0)[0]:
-                self._drain()
+        self.output = os.pread(self._said, OUTPUT_BYTES, 0)
         os.close(self._said)
         self._socket.close()
         if self._home:

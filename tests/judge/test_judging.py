@@ -194,19 +194,6 @@ def get_init_inputs():
 """
 FUSED = "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)"
 EAGER = "((q @ k.mT / (c // self.heads) ** 0.5).masked_fill(torch.ones(n, n).triu(1) > 0, -torch.inf).softmax(-1) @ v)"
-PLAIN = """
-import torch
-
-class Model(torch.nn.Module):
-    def forward(self, q, k, v):
-        return WORK
-
-def get_inputs():
-    return [torch.rand(1, 2, 16, 8, dtype=torch.float32) for _ in range(3)]
-
-def get_init_inputs():
-    return []
-"""
 
 
 @needs_bubblewrap
@@ -240,8 +227,8 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "workload", "said"),
     [
-        (PLAIN.replace("WORK", FUSED.replace("True", "False")), Workload(), "leave out the options"),
-        (PLAIN.replace("def get_inputs", "def inputs"), None, "got Model alone"),
+        (QUESTION.replace("ATTEND", FUSED), Workload(), "leave out options"),
+        (QUESTION.replace("def get_inputs", "def inputs"), None, "got Model alone"),
         (QUESTION.replace("ATTEND", "v"), None, "multiplies no batch of matrices"),
     ],
 )
