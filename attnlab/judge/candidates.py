@@ -93,10 +93,8 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
         wrong = f"expected LIBRARY to be one of {', '.join(libraries())}, written out"
     elif "ModelNew" in classes:
         return "ModelNew", "ModelNew", "torch"
-    elif "Model" in classes:
-        if {"get_inputs", "get_init_inputs"} <= bound.keys():
-            return REFERENCE, "Model", "torch"
-        wrong = "expected get_inputs and get_init_inputs beside Model, got Model alone"
+    elif "Model" in classes and {"get_inputs", "get_init_inputs"} <= bound.keys():
+        return REFERENCE, "Model", "torch"
     elif not functions:
         wrong = f"{_FORMS}; got none of them"
     elif len(functions) > 1 and "attend" not in functions:

@@ -70,7 +70,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     op: Literal["load", "call", "ask", "profile", "describe"]
     places: list[Place] = []
     workload: Workload | None = None
-    candidate: Candidate | None = None
+    candidate: Candidate = Candidate("", "", "", "")
     plain: dict[str, Any] = {}
     dtype: str = ""
     init: list[Any] = []
@@ -103,7 +103,6 @@ class Guest:
     def load(self, order: Order) -> None:
         """Load the candidate and get its call ready."""
         one, workload, self._dtype = order.candidate, order.workload, order.dtype
-        assert one is not None
         if one.form == "backend":
             self._written(one)
             self._backend = load(_FILE.stem, [_FILE.parent])
@@ -150,7 +149,6 @@ class Guest:
 
     def describe(self, order: Order) -> dict[str, Any]:
         """What KernelBench's functions of a reference say, computed without numbers."""
-        assert order.candidate is not None
         module, torch = self._imported(order.candidate), importlib.import_module("torch")
         with torch.device("meta"):
             init, inputs = list(module.get_init_inputs()), list(module.get_inputs())

@@ -31,9 +31,7 @@ _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
 _SHORT, _ROUNDS, FINALISTS = 3, 4, 3
 #: a candidate whose speedup is below this leaves after its first visit; its interval is wide then
 _SLOW = 0.7
-#: seconds to load a candidate, and for one answer: what compiles does so in its first calls
-LOAD_SECONDS = 60.0
-#: a candidate may take twice that for everything, and so many times what the reference takes beside it
+#: a candidate may take twice the time for loading in all, and so many times what the reference takes beside it
 _PATIENCE = 10.0
 
 
@@ -43,7 +41,8 @@ class Judge:
     reference : a backend that comes with attnlab, or a file in one of the forms; one in KernelBench's form has its own
     shape, and `workload` is left out. among : candidates that the best is chosen from, where that is more than are
     judged at once. forbid : functions that a candidate may not call, as
-    ``torch.nn.functional.scaled_dot_product_attention``. trust : without a sandbox. load_seconds : for loading.
+    ``torch.nn.functional.scaled_dot_product_attention``. trust : without a sandbox. load_seconds : for
+    loading, and for one answer: what compiles does so in its first calls.
     visits : in which the last few are measured again; more make intervals narrower.
 
     Raises ValueError for a workload that is not judged and a reference that is none; Unavailable where no sandbox can
@@ -59,7 +58,7 @@ class Judge:
         forbid: Sequence[str] = (),
         trust: bool = False,
         limits: Limits | None = None,
-        load_seconds: float = LOAD_SECONDS,
+        load_seconds: float = 60.0,
         visits: int = 8,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -68,13 +67,12 @@ class Judge:
         is_file = reference.endswith(".py") or "/" in reference
         self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
         command(trust)
-        self._waiting, self._number, self._disturbed = list[Sandbox](), 0, set[int]()
-        self._again = visits
-        self._scatter = Scatter(maxlen=KEPT)
+        self._waiting, self._scatter = list[Sandbox](), Scatter(maxlen=KEPT)
+        self._again, self._number, self._disturbed = visits, 0, set[int]()
 
     def __enter__(self) -> Judge:
-        how: dict[str, Any] = {"trust": self._trust, "seconds": self._load_seconds}
-        self._problem, self._candidate = pose(self._candidate, self._workload, **how)
+        asked = self._candidate, self._workload
+        self._problem, self._candidate = pose(*asked, trust=self._trust, seconds=self._load_seconds)
         #: what is asked of all, for a person
         self.asked = self._problem.label
         self._visits = Visits(self._problem, self._load_seconds)
@@ -96,9 +94,7 @@ class Judge:
             try:
                 one, forms = read_candidate(path), self._problem.forms
                 if one.form not in forms:
-                    raise ValueError(
-                        f"{path}: expected {' or '.join(forms)}, got {one.form}; see docs/judge.md"
-                    )
+                    raise ValueError(f"{path}: expected {' or '.join(forms)}, got {one.form}; judge it apart")
             except ValueError as refused:
                 yield self._record(path, status="refused", reason=escaped(str(refused)))
                 continue
@@ -122,11 +118,8 @@ class Judge:
         Where there are no more candidates than finalists, nothing selects among them: their first visits are those that
         count. One that is clearly slower leaves earlier, which cannot win it anything.
         """
-        among, waiting, few = (
-            max(len(candidates), self._among),
-            list(candidates),
-            len(candidates) <= FINALISTS,
-        )
+        among, waiting = max(len(candidates), self._among), list(candidates)
+        few = len(waiting) <= FINALISTS
 
         def leave(seats: Sequence[Seat], first: int, among: int) -> Iterator[Seat]:
             for seat in list(seats):
@@ -213,11 +206,9 @@ class Judge:
 
     def seat(self, candidate: Candidate) -> Seat:
         """In a sandbox that waited for it, or in a new one."""
-        box = next((one for one in self._waiting if one.library == candidate.library and one.alive), None)
-        if box is None:
-            box = self._box(candidate.library)
-        else:
-            self._waiting.remove(box)
+        fit = [one for one in self._waiting if one.library == candidate.library and one.alive]
+        box = fit[0] if fit else self._box(candidate.library)
+        self._waiting = [one for one in self._waiting if one is not box]
         return Seat(candidate, box, self._record(candidate.name, digest=candidate.digest))
 
     def _keep(self, count: int) -> None:
@@ -230,14 +221,9 @@ class Judge:
         return Sandbox(library, self._visits.shared_bytes, limits=limits, trust=self._trust)
 
     def _record(self, name: str, **known: Any) -> Record:
-        return Record(
-            name=escaped(name),
-            reference=self._candidate.name,
-            workload=self._problem.told,
-            sandbox=not self._trust,
-            empty_seconds=self._visits.empty_seconds,
-            **{"status": "judged", **known},
-        )
+        told: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}
+        told |= {"sandbox": not self._trust, "empty_seconds": self._visits.empty_seconds, "status": "judged"}
+        return Record(**{**told, "name": escaped(name), **known})
 
 
 def judge(

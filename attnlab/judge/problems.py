@@ -132,10 +132,8 @@ class Attention(_Asked):
         self.loading.workload, self.label = workload, workload.label
         self.needed_bytes = 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
-        for (
-            name,
-            like,
-        ) in DISTRIBUTIONS.items():  # those of the daily questions, at the shape that is asked for
+        # those of the daily questions, at the shape that is asked for
+        for name, like in DISTRIBUTIONS.items():
             if name != NORMAL and not (workload.dtype == "float16" and name in _HUGE):
                 self.kinds[name] = partial(_like, like, workload.scale)
 
@@ -210,12 +208,10 @@ class Module(_Asked):
         self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
     ) -> None:
         """As of `_Asked`. The reference's own errors make the budget, and its answers are the first."""
-        some = [(one[chosen] if len(self._batch) == 1 else one).astype(np.float64) for one in inputs]
+        some = [(one[chosen] if len(self._batch) == 1 else one)[None].astype(np.float64) for one in inputs]
         (exact,) = self.boxes
         try:
-            output = exact.answer(
-                Order("call"), [one[None] for one in some], "<f8", (1, *got.shape), _EXACT_SECONDS
-            )[0]
+            (output,) = exact.answer(Order("call"), some, "<f8", (1, *got.shape), _EXACT_SECONDS)
         except Failed as fault:
             raise Unavailable(f"the reference cannot be computed in float64: {fault}") from None
         error = relative_error(got - output, output)
@@ -223,10 +219,8 @@ class Module(_Asked):
             self._errors[kind] = max(self._errors.get(kind, 0.0), min(error, _NO_ROUNDING))
         budget = _FAR * max(_LEAST_ERROR, self._errors.get(kind, 0.0))
         if not error <= budget:
-            raise Failed(
-                CAUGHT,
-                f"{kind}: relative error {error:.2g} in parts chosen after the call, at most {budget:.2g} is rounding",
-            )
+            wrong = f"relative error {error:.2g}, at most {budget:.2g} is rounding, in parts chosen after the call"
+            raise Failed(CAUGHT, f"{kind}: {wrong}")
         if strict:
             record.budget = max(record.budget or 0.0, error / budget)
             record.precision = "full precision inside"
@@ -254,9 +248,8 @@ def pose(
         unnamed = replace(against, name="")
         told = msgspec.convert(box.ask(Order("describe", candidate=unnamed), seconds).plain, Described)
         if workload is not None or set(told.dtypes) != {"float32"}:
-            raise ValueError(
-                f"{reference.name} has a shape of its own, in float32; leave out options of another"
-            )
+            own = "has a shape of its own, in float32"
+            raise ValueError(f"{reference.name} {own}; leave out options of another")
         loading = msgspec.structs.replace(loading, init=told.init)
         box.ask(msgspec.structs.replace(loading, dtype="float64", candidate=unnamed), seconds)
         box.stop()
@@ -274,10 +267,8 @@ def judged(workload: Workload) -> Workload:
     plain = Workload(queries=workload.queries, keys=workload.keys)
     for name in ("d_model", "device", "bias", "sinks", "storage", "direction", "distribution", "layout"):
         if getattr(workload, name) != getattr(plain, name):
-            raise ValueError(
-                f"the judge takes {name} {getattr(plain, name)} alone, got {getattr(workload, name)}; "
-                "attnlab compare takes the others"
-            )
+            found = f"{name} {getattr(plain, name)} alone, got {getattr(workload, name)}"
+            raise ValueError(f"the judge takes {found}; attnlab compare takes the others")
     if workload.mask == "given":
         raise ValueError("the judge takes a mask that has a name, got an array; name one")
     return workload

@@ -79,9 +79,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
 
 def escaped(text: str, kept: str = "") -> str:
     """A candidate's own words, safe to show anywhere: what cannot be printed is escaped but for what is `kept`."""
-    return "".join(
-        one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text
-    )
+    known = ((one, one.isprintable() or one in kept) for one in text)
+    return "".join(one if is_safe else one.encode("unicode_escape").decode() for one, is_safe in known)
 
 
 @dataclass
@@ -143,11 +142,11 @@ class Seat:
         visits: Sequence[int],
         among: int,
         scatter: Scatter,
-        disturbed: Collection[int] = (),
+        noisy: Collection[int] = (),
     ) -> None:
         """Put into its record what these visits tell of the speed, and the reward.
 
-        disturbed : visits in which the reference waited for cores. It may suffer more from that than the candidate.
+        noisy : visits in which the reference waited for cores. It may suffer more from that than the candidate.
         """
         record, found = self.record, self.against(reference, visits, among, scatter)
         mine, theirs = self.latency(visits), reference.latency(visits)
@@ -164,9 +163,8 @@ class Seat:
         if found.low > 0:
             record.low, record.high, record.verdict = 1 / found.high, 1 / found.low, str(found.kind)
             record.reward = max(LOWEST, math.log2(record.low))
-        record.disturbed = len({*mine.visits.values()} & {*disturbed})
+        record.disturbed = len({*mine.visits.values()} & {*noisy})
         if 2 * record.disturbed > record.visits and record.reward > 0:
             record.reward = 0.0
-            record.reason = (
-                f"not rewarded: others used the cores in {record.disturbed} of {record.visits} visits"
-            )
+            told = f"{record.disturbed} of {record.visits} visits"
+            record.reason = f"not rewarded: other programs used the cores in {told}"

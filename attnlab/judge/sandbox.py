@@ -29,12 +29,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.judge.inside import DONE, REPLY_BYTES, Limits, Order, Place, Reply
+from attnlab.judge.inside import DONE, REPLY_BYTES, Array, Limits, Order, Place, Reply
 from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
@@ -46,9 +45,7 @@ _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
 _RUNS, _STILL = (-1, 0), 200_000
 #: seconds in which a library is imported
 START_SECONDS = 120.0
-INSIDE = "attnlab.judge.inside"
 MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
-Array = NDArray[Any]
 #: what the kernel tells of the whole machine
 _HIDDEN = [f"/proc/{name}" for name in ("kpageflags", "kpagecount", "slabinfo", "timer_list", "vmallocinfo")]
 #: by machine: its number (linux/audit.h), that of fcntl, and those of keyctl, add_key, request_key, mq_notify,
@@ -83,12 +80,8 @@ def command(trust: bool = False, denied: int | None = None) -> list[str]:
     bwrap += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "sandbox"]
     bwrap += ["--uid", "65534", "--gid", "65534", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
     bwrap += ["--ro-bind", "/usr", "/usr"]
-    for name in ("bin", "sbin", "lib", "lib64"):
-        if Path("/", name).is_symlink():
-            bwrap += ["--symlink", f"usr/{name}", f"/{name}"]
-        else:
-            bwrap += ["--ro-bind-try", f"/{name}", f"/{name}"]
-    for name in ("/etc/ld.so.cache", "/etc/alternatives", "/sys/devices/system/cpu", *_readable()):
+    system_wide = "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"
+    for name in (*system_wide, "/sys/devices/system/cpu", *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     for name in _HIDDEN:  # these are open to the owner, and a judge that is root owns them
@@ -160,7 +153,7 @@ class Sandbox:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how |= {"pass_fds": [theirs.fileno(), shared, denied], "env": variables, "cwd": self._home or "/"}
         told = [str(theirs.fileno()), str(shared), library, msgspec.json.encode(self.limits).decode()]
-        words = [*command(trust, denied), sys.executable, "-Pm", INSIDE, *told]
+        words = [*command(trust, denied), sys.executable, "-Pm", "attnlab.judge.inside", *told]
         try:
             self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
@@ -319,10 +312,8 @@ class Sandbox:
         now, then = _threads(system.started_by(self._process.pid)), self._threads
         moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
         is_still = now.keys() == then.keys() and _RUNS not in now.values()
-        if (
-            not is_still
-            or sum(ran for ran, _ in now.values()) > sum(ran for ran, _ in then.values()) + _STILL
-        ):
+        ran, before = (sum(ran for ran, _ in one.values()) for one in (now, then))
+        if not is_still or ran > before + _STILL:
             what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
             raise self._ended("caught", what)
 

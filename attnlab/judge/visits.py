@@ -129,9 +129,7 @@ class Visits:
         for number, kind in enumerate(kinds if op else ()):
             whole, rows = outputs[number][0].view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
-                raise Failed(
-                    CAUGHT, f"{kind}: numbers of an answer were not there when it said that it was done"
-                )
+                raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
             for at in range(at_once):
                 call = [one[at] for one in drawn[number]]
                 got = rows[at].astype(np.float64)
@@ -189,9 +187,8 @@ class Visits:
             return calm
         for seat in racing:
             seat.forget(number)
-        return not any(one.racing for one in racing[1:]) or self.visit(
-            seats, number, rounds, caught and again
-        )
+        over = not any(one.racing for one in racing[1:])
+        return over or self.visit(seats, number, rounds, caught and again)
 
     def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""

@@ -228,7 +228,7 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
     ("source", "workload", "said"),
     [
         (QUESTION.replace("ATTEND", FUSED), Workload(), "leave out options"),
-        (QUESTION.replace("def get_inputs", "def inputs"), None, "got Model alone"),
+        (QUESTION.replace("def get_inputs", "def inputs"), None, "got none of them"),
         (QUESTION.replace("ATTEND", "v"), None, "multiplies no batch of matrices"),
     ],
 )
