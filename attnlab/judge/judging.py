@@ -89,7 +89,7 @@ class Judge:
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
-        entered, candidates, racing = dict[str, list[str]](), list[Candidate](), list[Seat]()
+        entered, racing = dict[str, tuple[Candidate, list[str]]](), list[Seat]()
         for path in dict.fromkeys(map(str, paths)):
             try:
                 one, forms = read_candidate(path), self._problem.forms
@@ -98,14 +98,12 @@ class Judge:
             except ValueError as refused:
                 yield self._record(path, status="refused", reason=escaped(str(refused)))
                 continue
-            if one.digest not in entered:
-                candidates.append(one)
-            entered.setdefault(one.digest, []).append(path)
+            entered.setdefault(one.digest, (one, []))[1].append(path)
         try:
-            for seat in self._all(candidates, racing):
+            for seat in self._all([one for one, _ in entered.values()], racing):
                 seat.sandbox.close()
                 seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"), "\n")
-                for name in entered[seat.candidate.digest]:
+                for name in entered[seat.candidate.digest][1]:
                     yield msgspec.structs.replace(seat.record, name=escaped(name))
             self._keep(_WAITING)  # while the caller does something else
         finally:

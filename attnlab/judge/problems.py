@@ -12,7 +12,6 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -28,7 +27,7 @@ from attnlab.judge.inside import Array, Limits, Order
 from attnlab.judge.record import CAUGHT, Record
 from attnlab.judge.sandbox import Sandbox
 from attnlab.processes import Failed
-from attnlab.workload.distributions import DISTRIBUTIONS, Distribution
+from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.mask_kinds import Given
 from attnlab.workload.masks import Mask
@@ -47,42 +46,30 @@ _ELEMENTS = 8
 _EXACT_SECONDS = 120.0
 
 
-#: from arrays of standard normal numbers to the inputs of a call
-_Kind = Callable[[list[Array], np.random.Generator], Sequence[Array]]
-
-
-def _hot_key(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
-    one = arrays[len(arrays) // 2]
-    one[..., int(rng.integers(one.shape[-2])), :] *= 120
+def _hot_key(*arrays: Array, scale: float, rng: np.random.Generator) -> Sequence[Array]:
+    keys = arrays[len(arrays) // 2]
+    keys[..., int(rng.integers(keys.shape[-2])), :] *= 120
     return arrays
 
 
-def _runs(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
-    at = len(arrays) // 2
-    tokens = arrays[at].shape[-2]
-    length = int(rng.integers(2, max(3, tokens // 4)))
-    arrays[0] *= 2
-    arrays[at] = arrays[at][..., np.arange(tokens) // length * length, :]
+def _runs(*arrays: Array, scale: float, rng: np.random.Generator) -> Sequence[Array]:
+    keys = arrays[len(arrays) // 2]
+    length = int(rng.integers(2, max(3, keys.shape[-2] // 4)))
+    keys[...] = keys[..., np.arange(keys.shape[-2]) // length * length, :]
+    arrays[0][...] *= 2
     return arrays
 
 
-def _zeros(arrays: list[Array], rng: np.random.Generator) -> list[Array]:
-    arrays[int(rng.integers(max(1, len(arrays) - 1)))] *= 0
+def _zeros(*arrays: Array, scale: float, rng: np.random.Generator) -> Sequence[Array]:
+    arrays[int(rng.integers(max(1, len(arrays) - 1)))][...] *= 0
     return arrays
-
-
-def _like(
-    distribution: Distribution, scale: float, arrays: list[Array], rng: np.random.Generator
-) -> Sequence[Array]:
-    query, key, value = arrays
-    return distribution(query, key, value, scale, rng)
 
 
 #: how the inputs of a call may be drawn; the middle array has the keys. Speed is that of normal ones: a shortcut for
 #: easy inputs gains nothing. One hot key has scores of some hundreds, far above 88, where exp overflows in float32
 NORMAL = "normal"
-_KINDS: dict[str, _Kind] = {
-    NORMAL: lambda arrays, rng: arrays,
+_KINDS: dict[str, Callable[..., Sequence[Array]]] = {
+    NORMAL: lambda *arrays, scale, rng: arrays,
     "one hot key": _hot_key,
     "runs of equal scores": _runs,
     "zeros": _zeros,
@@ -110,7 +97,7 @@ class _Asked:
         self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype)
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
-        self.needed_bytes, self.kinds = 0, dict(_KINDS)
+        self.needed_bytes, self.kinds, self.scale = 0, dict(_KINDS), 1.0
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
 
@@ -119,7 +106,7 @@ class _Asked:
         of the next."""
         rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
         arrays = [rng.standard_normal((count, *shape), dtype=np.float32) for shape in self.shapes]
-        return [round_to(one, self.dtype) for one in self.kinds[kind](arrays, rng)]
+        return [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
 
 
 class Attention(_Asked):
@@ -129,13 +116,12 @@ class Attention(_Asked):
         shapes = [workload.shape_of(one) for one in GRADIENTS]
         super().__init__(workload.dtype, shapes, workload.shape_of(OUTPUT), workload.to_dict())
         self.workload, self._visible = workload, workload.masked.array(workload.shape)
-        self.loading.workload, self.label = workload, workload.label
+        self.loading.workload, self.label, self.scale = workload, workload.label, workload.scale
         self.needed_bytes = 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
         # those of the daily questions, at the shape that is asked for
-        for name, like in DISTRIBUTIONS.items():
-            if name != NORMAL and not (workload.dtype == "float16" and name in _HUGE):
-                self.kinds[name] = partial(_like, like, workload.scale)
+        unfit = (NORMAL, *(_HUGE if workload.dtype == "float16" else ()))
+        self.kinds |= {name: one for name, one in DISTRIBUTIONS.items() if name not in unfit}
 
     def choose(self, count: int) -> tuple[Array, ...]:
         """Query rows, other ones of each head."""

@@ -115,10 +115,6 @@ class Seat:
             found.correct = False
             self.sandbox.close()
 
-    def forget(self, visit: int) -> None:
-        """Leave out the turns of a visit."""
-        self.turns = [one for one in self.turns if one[0] // ROUNDS != visit]
-
     def latency(self, visits: Sequence[int]) -> Measurement | None:
         """The turns of these visits."""
         kept = [(number, seconds) for number, seconds in self.turns if number // ROUNDS in visits]

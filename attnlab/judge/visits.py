@@ -186,7 +186,7 @@ class Visits:
         if not caught and (calm or not again):
             return calm
         for seat in racing:
-            seat.forget(number)
+            seat.turns = [one for one in seat.turns if one[0] // ROUNDS != number]
         over = not any(one.racing for one in racing[1:])
         return over or self.visit(seats, number, rounds, caught and again)
 
