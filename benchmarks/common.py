@@ -17,7 +17,6 @@ from attnlab.environment import environment
 
 HOME = Path(__file__).parent
 REPOSITORY = HOME.parent
-ATTNLAB = [sys.executable, "-P", "-m", "attnlab"]
 #: what runs beside a race: nothing, a busy loop, copies of an array that no cache holds, or a busy loop that comes and
 #: goes, ten seconds at a time on average
 LOADS = {

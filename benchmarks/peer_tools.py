@@ -89,19 +89,6 @@ def torch_timer(seconds: float) -> Found:
     return {**found, "ratio": found["second"]["median"] / found["first"]["median"]}
 
 
-def perfplot_bench(seconds: float) -> Found:
-    """perfplot.bench over one n; it keeps the least time of each."""
-    import perfplot
-
-    first, second = calls()
-    kernels, quiet = [lambda _: first(), lambda _: second()], {"equality_check": None, "show_progress": False}
-    told = perfplot.bench(
-        setup=lambda n: n, kernels=kernels, n_range=[1], target_time_per_measurement=seconds / 2, **quiet
-    )
-    least = [float(times[0]) for times in told.timings_s]
-    return {"first": {"least": least[0]}, "second": {"least": least[1]}, "ratio": least[1] / least[0]}
-
-
 def pyperf_bench() -> None:
     """One side, in the form that pyperf's documentation shows; its options are those of the command line."""
     import pyperf
@@ -188,7 +175,6 @@ TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
     "pytest-benchmark": pytest_benchmark,
     "torch.utils.benchmark": partial(child, what="torch_timer"),
     "pyperf": pyperf,
-    "perfplot": partial(child, what="perfplot_bench"),
     "attnlab": attnlab,
 }
 

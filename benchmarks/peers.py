@@ -72,11 +72,6 @@ def significant(trial: Trial) -> int:
     return sign(1.0, trial["ratio"]) if trial["significant"] else 0
 
 
-def smaller(trial: Trial) -> int:
-    """the smaller time in the plot wins"""
-    return sign(1.0, trial["ratio"])
-
-
 def verdict(trial: Trial) -> int:
     """`attnlab compare` says faster or slower"""
     return {"faster": -1, "slower": 1}.get(trial["verdict"], 0)
@@ -87,7 +82,6 @@ RULES: dict[str, Callable[[Trial], int]] = {
     "pytest-benchmark": quartiles_apart,
     "torch.utils.benchmark": trimmed_medians,
     "pyperf": significant,
-    "perfplot": smaller,
     "attnlab": verdict,
 }
 
@@ -175,9 +169,8 @@ def main() -> None:
         if time.monotonic() < until and store.lacks(**key):
             store.add(**key, **measured(condition, pair, tool, seconds))
     truth = {pair.name: pair.truth for pair in PAIRS}
-    trials = pd.DataFrame(
-        [{"failed": None, "ratio": None, **one} for one in store.rows[1:] if one["pair"] in truth]
-    )
+    known = (one for one in store.rows[1:] if one["pair"] in truth and one["tool"] in TOOLS)
+    trials = pd.DataFrame([{"failed": None, "ratio": None, **one} for one in known])
     trials["truth"], trials["ratio"] = trials.pair.map(truth), trials.ratio.astype(float)
     trials["off"] = [math.expm1(abs(math.log(one.ratio / one.truth))) for one in trials.itertuples()]
     rules = (one.failed or RULES[one.tool](one._asdict()) for one in trials.itertuples())

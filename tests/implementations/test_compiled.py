@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from attnlab.backends.discovery import load
@@ -67,15 +66,3 @@ def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length:
     for _ in range(3):
         load(name).bind(workload)()
     assert compiled_so_far() == before
-
-
-@pytest.mark.thorough
-def test_more_kinds_of_calls_than_torch_compile_keeps_are_all_compiled() -> None:
-    """Eight are its limit, after which it would run the function as it is, and say nothing."""
-    before = compiled_so_far()
-    for at in range(10):
-        workload = SMALL.with_(scale=2.0 + at / 8)
-        found = load("torch_compile").bind(workload)()
-        expected = load("torch_eager").bind(workload)()
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert compiled_so_far() - before == 10

@@ -1,9 +1,13 @@
-"""The PyTorch backends: which kernel runs, that forcing leaves no trace, why one cannot, its memory."""
+"""The PyTorch backends: which kernel runs, that forcing leaves no trace, why one cannot; and PyTorch's own module."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
+from every import judged
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.backends.discovery import load
@@ -14,13 +18,8 @@ SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
 
 def state() -> list[bool]:
     """Which kernels the dispatcher may choose now."""
-    cuda = torch.backends.cuda
-    return [
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    ]
+    kernels = ("flash", "mem_efficient", "math", "cudnn")
+    return [getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in kernels]
 
 
 @pytest.mark.parametrize(
@@ -65,3 +64,53 @@ def test_a_kernel_declines_what_it_cannot_do(name: str, workload: Workload, reas
     """On the CPU, in words that need no knowledge of PyTorch."""
     said = load(name).declines(workload)
     assert said is None if reason is None else reason in str(said)
+
+
+# -- PyTorch's own module
+
+
+SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)
+
+
+@pytest.fixture(autouse=True)
+def set_back() -> Iterator[None]:
+    """The fast path is a switch of PyTorch's own, for the whole process."""
+    yield
+    torch.backends.mha.set_fastpath_enabled(True)
+
+
+def attested(workload: Workload, fastpath: str = "on") -> str:
+    """What ran."""
+    backend = load("torch_mha", settings={"fastpath": fastpath})
+    return backend.open("cpu").attest(backend.bind(workload))
+
+
+def test_the_fast_path_is_attested_where_it_ran() -> None:
+    """Self-attention with an even number of heads; another memory and the setting do without."""
+    assert attested(SELF) == "_native_multi_head_attention"
+    assert "_native" not in attested(SELF.with_(keys=12))
+    assert "_native" not in attested(
+        SELF.with_(heads=1, head_dim=None, kv_heads=None, value_dim=None, scale=None)
+    )
+    assert "_scaled_dot_product" in attested(SELF, fastpath="off")
+
+
+@pytest.mark.parametrize("fastpath", ["on", "off"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"causal": "top_left"},
+        {"mask": "prefix(4)"},
+        {"window": (2, 1)},
+        {"key_lengths": (13, 3), "keys": 13},
+        {"bias": "alibi", "keys": 13},
+    ],
+    ids=str,
+)
+def test_it_is_right_with_every_mask_that_it_takes(asked: dict[str, Any], fastpath: str) -> None:
+    """True hides in the module and shows everywhere else."""
+    backend, workload = load("torch_mha", settings={"fastpath": fastpath}), SELF.with_(**asked)
+    assert backend.declines(workload) is None
+    found = judged(backend, workload)
+    assert found.passed, found.reason

@@ -83,20 +83,6 @@ def test_a_few_keys_are_frozen_to_and_not_one() -> None:
     assert cold.largest_weight == pytest.approx(0.71, abs=0.005)
 
 
-@pytest.mark.parametrize(("per_log_n", "share"), [(2.5, 1 - 2.5 / 3.05), (12.0, 0.0)])
-def test_components_of_plus_and_minus_one_freeze_at_another_dimension(per_log_n: float, share: float) -> None:
-    """At d_k = ln n/(tanh 1 − ln cosh 1) = 3.05 ln n, where H/ln n has fallen to 0; 2^60 keys, counted by score."""
-    assert 1 / (math.tanh(1) - math.log(math.cosh(1))) == pytest.approx(3.05, abs=0.001)
-    n = 2**60
-    d = round(per_log_n * math.log(n))
-    scores = 2.0 * np.arange(d + 1) - d
-    expected = [n * math.comb(d, place) / 2**d for place in range(d + 1)]
-    keys = np.random.default_rng(2).poisson(expected, size=(50, d + 1))
-    log_z = logsumexp(scores, b=keys, axis=1)
-    energy = (keys * np.exp(scores - log_z[:, None]) * scores).sum(axis=1)
-    assert float(np.mean(log_z - energy)) / math.log(n) == pytest.approx(share, abs=0.06)
-
-
 # -- identities, thresholds and scales
 
 

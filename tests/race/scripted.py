@@ -25,6 +25,15 @@ REAL = Limits(
     visits=2, most_visits=2, rounds=2, turn_seconds=1e-3, warm_seconds=1e-3, workload_seconds=300, call_seconds=300,
     deadline_seconds=300, start_seconds=300,
 )  # fmt: skip
+#: how a file of a right backend begins
+RIGHT = """
+import numpy as np
+def right(query, key, value, *, causal, scale):
+    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+LIBRARY = "numpy"
+"""
 
 
 class Clock:

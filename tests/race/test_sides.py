@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripted import REAL
+from scripted import REAL, RIGHT
 from typed import status
 
 from attnlab.backends.contender import require_two, setting_of
@@ -22,17 +22,12 @@ from attnlab.race.compare import Comparison, compare
 from attnlab.workload.workload import Workload
 
 SMALL = Workload(heads=1, queries=8, keys=8, head_dim=4)
-KERNEL = """
-import numpy as np
-def right(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-LIBRARY, FACTOR = "numpy", 1
+KERNEL = f"""{RIGHT}
+FACTOR = 1
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) * FACTOR
 """
-WRONG = KERNEL.replace('FACTOR = "numpy", 1', 'FACTOR = "numpy", 2')
+WRONG = KERNEL.replace("FACTOR = 1", "FACTOR = 2")
 ACTION = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text())
 
 Commit = Callable[[str, str], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripted import REAL, SMALL
+from scripted import REAL, RIGHT, SMALL
 
 from attnlab.backends.contender import parse_all
 from attnlab.race.conductor import Conductor
@@ -15,14 +15,6 @@ from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-RIGHT = """
-import numpy as np
-def right(query, key, value, *, causal, scale):
-    scores = query @ key.swapaxes(-1, -2) * query.dtype.type(scale)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-LIBRARY = "numpy"
-"""
 HONEST = (
     RIGHT
     + """
@@ -91,11 +83,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
         "fine",
         "numpy_blocked",
     ]
-    names += [
-        "numpy_vectorized[deterministic=1]",
-        "numpy_vectorized[pages=huge]",
-        "numpy_vectorized[threads=1]",
-    ]
+    names += [f"numpy_vectorized[{one}]" for one in ("deterministic=1", "pages=huge", "threads=1")]
     with Conductor(parse_all(names), folders=[folder], limits=REAL) as conductor:
         found = conductor.race(SMALL)
         assert not {one.name() for one in psutil.Process().children(recursive=True)} - {"python", "python3"}

@@ -47,19 +47,10 @@ def whats(found: Line) -> list[str]:
     return [one.what for one in found.reasons]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "found"),
-    [
-        (0.8, Kinds.PASSED),
-        (1.0, Kinds.PASSED),
-        (1.02, Kinds.PASSED),
-        (1.05, Kinds.REGRESSION),
-        (1.5, Kinds.REGRESSION),
-    ],
-)
-def test_a_slow_down_beyond_the_margin_fails_and_nothing_else(ratio: float, found: Kinds) -> None:
+@pytest.mark.parametrize("ratio", [0.8, 1.0, 1.02, 1.05, 1.5])
+def test_a_slow_down_beyond_the_margin_fails_and_nothing_else(ratio: float) -> None:
     """And what passes says how large a slow-down it excludes."""
-    one = line(told("b", ratio))
+    one, found = line(told("b", ratio)), Kinds.PASSED if ratio < 1.03 else Kinds.REGRESSION
     assert one.found is found and one.ratio == pytest.approx(ratio)
     whole = Gate("x", "y", Margins(), (one,))
     if found is Kinds.PASSED:

@@ -19,7 +19,6 @@ from attnlab.stats.intervals import (
     EARLY_MARGIN,
     MARGIN,
     Kind,
-    Verdict,
     compare,
     verdicts_against,
 )
@@ -36,11 +35,6 @@ RACES = st.lists(
 def both(race: list[list[tuple[float, float]]]) -> list[Measurement]:
     """The latencies of the two that raced."""
     return [latency([[turn[side] for turn in visit] for visit in race]) for side in (0, 1)]
-
-
-def of_figures(figures: list[float]) -> Verdict:
-    """The verdict on visits of one round with these log ratios."""
-    return compare(latency([[1.0]] * len(figures)), latency([[math.exp(one)] for one in figures]))
 
 
 def test_the_interval_is_students_over_the_medians_of_the_visits() -> None:
@@ -120,7 +114,7 @@ def test_only_rounds_that_both_took_part_in_undisturbed_are_paired() -> None:
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders, (2, visits, rounds)
 Noise = Callable[[np.random.Generator, int, int], Array]
-SCATTER, TRIALS = 0.03, 250
+SCATTER, TRIALS = 0.03, 150
 
 
 def independent(generator: np.random.Generator, visits: int, rounds: int) -> Array:
