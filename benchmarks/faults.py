@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
@@ -26,7 +27,6 @@ sys.path.insert(0, str(REPOSITORY / "tests" / "correctness"))
 from black_box import asked
 from mutants import BY_MODULE, FAULTS
 from mutants.fault import DTYPES as FAULT_DTYPES
-from mutants.fault import Fault
 from mutants.rounding import RIGHT
 
 from attnlab.backends.discovery import backends, load
@@ -42,7 +42,7 @@ PAGE = REPOSITORY / "benchmarks" / "faults.md"
 Rows = list[dict[str, Any]]
 
 
-# -- measuring, a seed a process --------------------------------------------------------------------------------------
+# -- measuring, a seed and a number format in a process ----------------------------------------------------------------
 
 
 def backend_asked(name: str) -> Ask:
@@ -60,37 +60,29 @@ def right_ones() -> dict[str, Callable[[], Ask]]:
     return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 
-def caught(seed: int, faults: Mapping[str, Fault]) -> Rows:
-    """Each fault in each dtype, and the question that caught it, or None."""
+def planted(seed: int, dtype: str) -> Rows:
+    """Each planted fault, and the question that caught it, or None."""
     found = []
-    for dtype in FAULT_DTYPES:
-        for name, fault in faults.items():
-            wrong = examine(asked(fault.attention), dtype, seed=seed, kinds=(fault.direction,)).fault
-            # "float32, NAME (condition): …"
-            question = wrong.partition(", ")[2].partition(" (")[0] if wrong else None
-            row = {"seed": seed, "name": name, "direction": fault.direction, "dtype": dtype}
-            found.append({**row, "question": question})
-    say(f"seed {seed}: {len(faults)} faults")
+    for name, fault in FAULTS.items() if dtype in FAULT_DTYPES else ():
+        wrong = examine(asked(fault.attention), dtype, seed=seed, kinds=(fault.direction,)).fault
+        # "float32, NAME (condition): …"
+        question = wrong.partition(", ")[2].partition(" (")[0] if wrong else None
+        found.append({"seed": seed, "name": name, "dtype": dtype, "question": question})
+    say(f"seed {seed}, {dtype}: {len(found)} faults")
     return found
 
 
-def planted_at(seed: int) -> Rows:
-    """All planted faults."""
-    return caught(seed, FAULTS)
-
-
-def alarms_at(seed: int) -> Rows:
-    """What was found on right ones, by name and dtype."""
+def alarms(seed: int, dtype: str) -> Rows:
+    """What was found on right ones, by name."""
     found = []
-    for dtype in DTYPES:
-        for name, make in right_ones().items():
-            timed = {"clock": time.perf_counter} if name.startswith("`") else {}
-            one = examine(make(), dtype, seed=seed, **timed)
-            if one.asked or one.fault:
-                found.append({"seed": seed, "name": name, "dtype": dtype, "result": one})
-            if one.fault:
-                say(f"ALARM {name} {dtype} seed {seed}: {one.fault}")
-    say(f"seed {seed}: right ones")
+    for name, make in right_ones().items():
+        timed = {"clock": time.perf_counter} if name.startswith("`") else {}
+        one = examine(make(), dtype, seed=seed, **timed)
+        if one.asked or one.fault:
+            found.append({"seed": seed, "name": name, "dtype": dtype, "result": one})
+        if one.fault:
+            say(f"ALARM {name} {dtype} seed {seed}: {one.fault}")
+    say(f"seed {seed}, {dtype}: right ones")
     return found
 
 
@@ -166,11 +158,13 @@ def main() -> None:
     chosen = parser.parse_args()
     parts: dict[str, Iterable[str]] = {"below sight": [excuses()]}
     with ProcessPoolExecutor(chosen.jobs, mp_context=get_context("spawn")) as pool:
-        for name, told, at, first, seeds in (
-            ("faults", faults_told, planted_at, 0, chosen.fault_seeds),
-            ("right", alarms_told, alarms_at, _FIRST_RIGHT, chosen.right_seeds),
+        for name, told, at, first, count in (
+            ("faults", faults_told, planted, 0, chosen.fault_seeds),
+            ("right", alarms_told, alarms, _FIRST_RIGHT, chosen.right_seeds),
         ):
-            if seeds:
-                rows = [row for some in pool.map(at, range(first, first + seeds)) for row in some]
+            seeds = range(first, first + count)
+            asked_for = list(product(seeds, DTYPES))
+            if asked_for:
+                rows = [row for some in pool.map(at, *zip(*asked_for, strict=True)) for row in some]
                 parts[name] = [*told(pd.DataFrame(rows))]
             chosen.out.write_text(filled(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
