@@ -29,6 +29,7 @@ settings.load_profile("attnlab")
 _REPORTS = {"docs", "report"}
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several processes one gets a file, and one all reports. What takes longest begins first."""
     for item in items:
