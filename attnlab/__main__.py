@@ -41,8 +41,8 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
         return int(end.exit_code), ""
     except SystemExit as end:  # rich exits where the reader of the pipe has ended
         raise (end.__context__ if isinstance(end.__context__, BrokenPipeError) else end) from None
-    except (click.Abort, KeyboardInterrupt):
-        return 130, "interrupted"
+    except (click.Abort, KeyboardInterrupt) as end:
+        return 130, ": ".join(("interrupted", *map(str, end.args)))
     except click.UsageError as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "attnlab"
         option = getattr(mistake, "option_name", "")

@@ -11,7 +11,7 @@ import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -72,11 +72,12 @@ class Fastest:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
         self._run, self._factor, self._compiled = run, factor, compiled
-        self._measured: dict[Workload, dict[_Sizes, list[Result]]] = {}
+        self._measured: dict[Workload, dict[_Sizes, dict[Workload, list[Result]]]] = {}
         for result in run.results:
             if result.latency is not None:
                 alike = self._measured.setdefault(_kind_of(result.workload), {})
-                alike.setdefault(_sizes_of(result.workload), []).append(result)
+                same = alike.setdefault(_sizes_of(result.workload), {})
+                same.setdefault(result.workload, []).append(result)
         if not self._measured:
             holds = f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention"
             raise ValueError(f"{holds}; measure forward or training, with torch_sdpa among the backends")
@@ -162,7 +163,10 @@ class Fastest:
         return Choice(OWN, why, workload, distance, None, left_out), None
 
     def _nearest(self, call: Workload) -> tuple[list[Result], float]:
-        """The results of the nearest measured workload, and its distance. Raises ValueError if it is too far."""
+        """The results of the nearest measured workload, and its distance. Raises ValueError if it is too far.
+
+        Of several workloads of the nearest sizes it is the one with the most fields as in the call.
+        """
 
         def apart(other: _Sizes) -> list[float]:
             pairs = zip(_sizes_of(call), other, strict=True)
@@ -173,12 +177,13 @@ class Fastest:
             raise ValueError(f"nothing of the kind of {call.label} was measured")
         nearest = min(measured, key=apart)
         distance = apart(nearest)[0]
+        workload = min(measured[nearest], key=lambda one: len(asdict(one).items() - asdict(call).items()))
         if distance > self._factor:
-            label, far = measured[nearest][0].workload.label, f"differ by a factor of up to {distance:.3g}"
+            label, far = workload.label, f"differ by a factor of up to {distance:.3g}"
             raise ValueError(
                 f"its sizes {far} from the nearest measured workload, {label}, and {self._factor:g} is allowed"
             )
-        return measured[nearest], distance
+        return measured[nearest][workload], distance
 
     def _able(self, result: Result, call: Workload) -> Backend | str:
         """The backend of a contender that may answer the call, or why it may not."""

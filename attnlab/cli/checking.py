@@ -23,6 +23,7 @@ from attnlab.environment import environment
 from attnlab.report import fill, print_markdown, support_text
 from attnlab.report.numerics import STORE, write_numerics
 from attnlab.runs.store import claim
+from attnlab.system import terminable
 from attnlab.text import read_text
 
 
@@ -119,27 +120,34 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         print_markdown(fill("experiments.md.j2", experiments=known))
         return 0
     if claims:
-        return _claims(names, as_json, **how)
+        if out is not None:
+            raise ValueError("--claims prints the ledger and writes no files; leave out --out")
+        return _claims(names, as_json, quiet, **how)
     chosen = lab.chosen_experiments(names or ("all",))
     lab.check_request(**how)
     place = claim(out, Path("reports/numerics"), STORE)
-    found = []
-    with progress(quiet=quiet) as shown:
-        for done, name in enumerate(chosen):
-            shown.stage(name.replace("_", " "), done=done, total=len(chosen))
-            found.append(lab.run_experiment(name, **how))
-        judged = [] if names else lab.judge(findings=found, **how)
-    page = write_numerics(found, place, environment=environment(), command=options.typed(), claims=judged)
-    if as_json:
-        click.echo(json.dumps(msgspec.to_builtins(found)))
-    else:
-        print_markdown(fill("findings.md.j2", findings=found, page=page))
+    judged = list[lab.Claim]()
+
+    def begins(name: str) -> None:
+        shown.stage(name.replace("_", " "), done=chosen.index(name), total=len(chosen))
+
+    try:
+        with progress(quiet=quiet) as shown, terminable():
+            lab.run_chapter(place, chosen, begins, **how)
+            judged = [] if names else lab.judge(findings=lab.read_chapter(place), **how)
+    finally:  # after Ctrl-C too: what is measured is on disk, and the page covers it
+        found = lab.read_chapter(place)
+        page = write_numerics(found, place, environment=environment(), command=options.typed(), claims=judged)
+        if as_json:
+            click.echo(json.dumps(msgspec.to_builtins(found)))
+        else:
+            print_markdown(fill("findings.md.j2", findings=found, page=page))
     return 0 if all(one.passed for one in found) else 1
 
 
-def _claims(ids: tuple[str, ...], as_json: bool, **how: Any) -> int:
+def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Measure these claims, or all, and print the ledger."""
-    with progress(quiet=as_json) as shown:
+    with progress(quiet=as_json or quiet) as shown:
         found = lab.judge(
             ids, on_event=lambda name, done, total: shown.stage(name, done=done, total=total), **how
         )

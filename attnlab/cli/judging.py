@@ -76,16 +76,20 @@ def judge(
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
     shown = progress(quiet=quiet or jsonl == "-")
-    with _lines(jsonl) as write, shown as bar, terminable(), Judge(reference, workload, **how) as one:
-        bar.detail(f"judging against {reference}")
-        for record in _watched(one, paths, watch, _known(jsonl)):
-            write(record)
-            records.append(record)
-            bar.detail(f"{record.name}: {record.status}")
-            if watch is not None and jsonl != "-":
-                print_markdown(fill("judge.md.j2", records=[record], asked=one.asked, reference=reference))
-    if watch is None and jsonl != "-":
-        print_markdown(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
+    try:
+        with _lines(jsonl) as write, shown as bar, terminable(), Judge(reference, workload, **how) as one:
+            bar.detail(f"judging against {reference}")
+            for record in _watched(one, paths, watch, _known(jsonl)):
+                write(record)
+                records.append(record)
+                bar.detail(f"{record.name}: {record.status}")
+                if watch is not None and jsonl != "-":
+                    print_markdown(
+                        fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
+                    )
+    finally:  # after Ctrl-C too
+        if records and watch is None and jsonl != "-":
+            print_markdown(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
     return int(any(record.status == "refused" for record in records))
 
 

@@ -24,6 +24,7 @@ from attnlab.race.compare import compare as race
 from attnlab.race.sittings import Record
 from attnlab.report import (
     PAGE,
+    REPORT,
     bmf,
     comparison_text,
     differences,
@@ -53,7 +54,7 @@ from attnlab.workload.result import Outcome
 @options.preset
 @click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, as 3/16.")
 @click.option("--shards", type=options.COUNT, help="Measure the plan in so many parts, each a run in --out.")
-@click.option("--cluster", type=click.Choice(["slurm", "local"]), default="local", help="Runs the shards.")
+@click.option("--cluster", type=click.Choice(["slurm", "local"]), help="Runs the shards (default: local).")
 @click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="Option for Slurm, as partition=cpu.")
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
@@ -76,7 +77,7 @@ def run(
     quiet: bool,
     shard: str | None,
     shards: int | None,
-    cluster: str,
+    cluster: str | None,
     slurm: tuple[str, ...],
     **given: Any,
 ) -> int:
@@ -87,29 +88,27 @@ def run(
     """
     if list_presets:
         return _list_presets(given["preset"])
+    spread = (shard, shards, cluster, slurm)
+    if resume and any(one not in (None, ()) for one in (out, *spread, *given.values())):
+        raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
+    unused = (cluster, slurm) if shards is None else (shard, slurm and cluster != "slurm")
+    if any(unused):
+        raise ValueError("--cluster goes with --shards, --slurm with --cluster slurm, --shard with neither")
     if resume is None:
         asked = plan_of(**given)
         if shards is not None:
-            return _carry_out_shards(asked, shards, out, cluster, slurm)
+            return _run_shards(asked, shards, out, cluster, slurm)
         if shard is not None:
             asked = asked.shard(shard)
-    elif out or shard or shards or any(one not in (None, ()) for one in given.values()):
-        raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
-    on_lap = partial(write, explore=False)
     with progress(quiet=quiet) as shown:
+        how: dict[str, Any] = {"progress": shown, "on_lap": partial(_report, shown)}
         if resume is None:
-            found = execute.run(asked, out, command=options.typed(), progress=shown, on_lap=on_lap)
+            found = execute.run(asked, out, command=options.typed(), **how)
         else:
-            found = execute.resume(resume, progress=shown, on_lap=on_lap)
-        if found.complete:
-            _add_chapter(found, shown)
-        shown.detail("writing the report")
-        with execute.accounted(found, "report"):
-            page = write(found)
-        found.save()
+            found = execute.resume(resume, **how)
     print_markdown(verdict_text(found))
     if not quiet:
-        click.echo(f"\nThe report: {page}")
+        click.echo(f"\nThe report: {found.folder / REPORT}")
     if not found.complete:
         again = f"attnlab run --resume {shlex.quote(str(found.folder))}"
         click.echo(f"Interrupted. The report covers what was measured. Continue with: {again}", err=True)
@@ -121,10 +120,10 @@ def run(
     return 0
 
 
-def _add_chapter(found: Run, shown: execute.Progress) -> None:
-    """Run the experiments of the plan through every backend that answered right; their findings go beside the results.
+def _report(shown: execute.Progress, found: Run, ended: bool) -> None:
+    """Write the report; at the end first run the plan's experiments, through every backend that answered right.
 
-    An interrupt leaves the run incomplete, and --resume goes on with the experiments that are missing.
+    An interrupt of the experiments leaves the run incomplete, and --resume goes on with those that are missing.
     """
     # nothing is predicted for those that compute in a lower precision, and most that race only by name compile
     right = [one for one in found.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
@@ -137,28 +136,30 @@ def _add_chapter(found: Run, shown: execute.Progress) -> None:
     how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
     how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
     try:
-        if names:
+        if names and ended and found.complete:
             with execute.accounted(found, "numerics"), terminable():
                 lab.run_chapter(found.folder, found.plan.experiments, **how)
     except KeyboardInterrupt:
         found.complete = False
+    shown.detail("writing the report")
+    with execute.accounted(found, "report"):
+        write(found, explore=ended)
 
 
-def _carry_out_shards(plan: Plan, shards: int, out: Path | None, cluster: str, slurm: Sequence[str]) -> int:
+def _run_shards(plan: Plan, shards: int, out: Path | None, cluster: str | None, slurm: Sequence[str]) -> int:
     """Start what is missing of the shards, see it through, and print what failed."""
     if out is None:
         raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
     if bad := [one for one in slurm if "=" not in one]:
         raise ValueError(f"--slurm must be KEY=VALUE, as partition=cpu, got {bad[0]!r}")
-    plan.shard(f"{shards}/{shards}")  # whether there are so many
     words = options.words_without("--shards", "--cluster", "--slurm", "--out")[1:]
-    jobs = list(execute.missing([one for one in words if one != "--quiet"], shards, out))
+    jobs = list(execute.missing(plan, [one for one in words if one != "--quiet"], shards, out))
     click.echo(f"{shards - len(jobs)} of {shards} shards are complete; {len(jobs)} to run", err=True)
     parameters = dict(one.split("=", 1) for one in slurm) if cluster == "slurm" else None
     if execute.carry_out(
         jobs, out, slurm=parameters, tell=lambda text: click.echo(f"attnlab: {text}", err=True)
     ):
-        click.echo("Repeat the command to run what is missing.", err=True)
+        click.echo(f"attnlab: {execute.AGAIN}", err=True)
         return 1
     click.echo(f"All shards are complete. To join them: attnlab collect {shlex.quote(str(out))}")
     return 0

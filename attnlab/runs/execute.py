@@ -31,12 +31,12 @@ from attnlab.text import one_line
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: what hears that every workload has been visited once more: it may write a report
-OnLap = Callable[[Run], object]
+#: what hears that every workload has been visited once more, or (True) that the run has ended: it may write a report
+OnLap = Callable[[Run, bool], object]
 #: seconds between two reports of a run that goes on
 _BETWEEN_REPORTS = 90.0
 DEFAULT_FOLDER = Path("reports/latest")
-#: whom the others are compared with where nobody is named; else it is the first that is
+#: the baseline where none is named, if it takes part; else the first contender is
 USUAL_BASELINE = "torch_eager"
 
 
@@ -59,14 +59,14 @@ def run(
     *,
     command: str = "",
     progress: Progress | None = None,
-    on_lap: OnLap = lambda run: None,
+    on_lap: OnLap = lambda *_: None,
 ) -> Run:
     """Measure `plan` into `folder` (by default ``reports/latest``) and return the run.
 
-    Results are on disk as soon as a visit is done. `on_lap` hears of each lap over the workloads but the last. An
-    interrupt (Ctrl-C, SIGTERM) ends the measuring, not the call: the run comes back with `complete` False, and `resume`
-    goes on with it. The run of ours that stands in the default folder is moved aside, under its starting time; any
-    other folder must be new or empty.
+    Results are on disk as soon as a visit is done. `on_lap` hears of each lap over the workloads but the last, and of
+    the end; another run can take the folder only when it has returned. An interrupt (Ctrl-C, SIGTERM) ends the
+    measuring, not the call: the run comes back with `complete` False, and `resume` goes on with it. The run of ours
+    that stands in the default folder is moved aside, under its starting time; any other folder must be new or empty.
 
     Raises ValueError for an unknown backend and for a folder that cannot be used or that another run writes to,
     NotStored where the disk is full.
@@ -89,7 +89,7 @@ def run(
     return record
 
 
-def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLap = lambda run: None) -> Run:
+def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLap = lambda *_: None) -> Run:
     """Go on with the run in `folder`, and return it: what was not visited yet comes first, then further laps.
 
     Raises ValueError where the conditions are not what they were (processor, cores, system, libraries, settings), and
@@ -100,9 +100,8 @@ def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLa
         record = read_run(folder)
         _, contenders = resolve(record.plan)
         unchanged(record.environment, environment())
-        progress = progress or Progress()
         record.complete = False
-        _carry_out(record, contenders, progress, on_lap)
+        _carry_out(record, contenders, progress or Progress(), on_lap)
     return record
 
 
@@ -111,6 +110,8 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
         with suppress(KeyboardInterrupt), terminable():
             _measure(record, contenders, progress, on_lap)
             record.complete = True
+        record.save()
+        on_lap(record, True)
         record.save()
     except NotStored as fault:
         total = len(record.plan.workloads)
@@ -220,8 +221,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         # of the first lap, and of some later ones
         if any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS:
             record.save()
-            with accounted(record, "report"):
-                on_lap(record)
+            on_lap(record, False)
             reported = time.monotonic()
         random.SystemRandom().shuffle(lap)
         for at, (workload, names) in enumerate(lap):
@@ -231,7 +231,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             done = sum(visits.values())
             total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
-            found = conductor.visit(workload, names, number=number, once=number == 0)
+            found = conductor.visit(workload, names, number=number, once=workload not in answers)
             told, known = record.environment, record.environment.get("contenders", {})
             unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
             record.environment = {**told, "contenders": {**known, **conductor.facts}}
@@ -251,20 +251,26 @@ def accounted(record: Run, activity: str) -> Iterator[None]:
 
 #: a job on a cluster ends after so long; the same command again goes on with it
 _MINUTES = 24 * 60
+AGAIN = "repeat the command to run what is missing"
 
 
-def missing(arguments: Sequence[str], shards: int, out: Path) -> Iterator[tuple[str, list[str]]]:
-    """The shards that are not complete: a name, and the arguments of ``attnlab`` that carry it out.
+def missing(plan: Plan, arguments: Sequence[str], shards: int, out: Path) -> Iterator[tuple[str, list[str]]]:
+    """The shards of `plan` that are not complete: a name, and the arguments of ``attnlab`` that carry it out.
 
-    arguments : those of ``attnlab run`` without shards, cluster and folder. Raises ValueError for a folder of a shard
-    that holds a run which cannot be read.
+    arguments : those of ``attnlab run`` without shards, cluster and folder. Raises ValueError for so many shards that
+    one is empty, and for a shard's folder with a run that cannot be read or that is of another plan.
     """
     for number in range(1, shards + 1):
+        part = plan.shard(f"{number}/{shards}")
         folder = out / f"shard-{number:0{len(str(shards))}d}"
         if not (folder / RUN_FILE).is_file():
             shard = ["--shard", f"{number}/{shards}", "--out", str(folder), "--quiet"]
             yield folder.name, ["run", *arguments, *shard]
-        elif not read_run(folder).complete:
+            continue
+        found = read_run(folder)
+        if found.plan != resolve(part)[0]:
+            raise ValueError(f"{folder} holds a run of another plan; give another folder with --out")
+        if not found.complete:
             yield folder.name, ["run", "--resume", str(folder)]
 
 
@@ -280,12 +286,21 @@ def carry_out(
 
     slurm : parameters for Slurm, as ``partition``: each job has a node for itself, and its output goes to ``jobs``
     below `out`. Without it one job runs after another here: two that measure on one machine would slow each other. An
-    interrupt cancels what has not ended. Raises Unavailable on Slurm without submitit or without Slurm.
+    interrupt (Ctrl-C; here also SIGTERM) cancels what has not ended; a job here first writes its report. Raises
+    Unavailable on Slurm without submitit or without Slurm.
     """
     failed = []
     if slurm is None:
         for name, words in jobs:
-            if subprocess.run([*program, *words], check=False).returncode:
+            # in a group of its own: a terminal sends Ctrl-C to this process alone, and the child hears of it once
+            with terminable(), subprocess.Popen([*program, *words], process_group=0) as child:
+                try:
+                    child.wait()
+                except KeyboardInterrupt:
+                    child.terminate()
+                    child.wait()
+                    raise KeyboardInterrupt(AGAIN) from None
+            if child.returncode:
                 failed.append(name)
                 tell(f"{name} failed")
         return failed
@@ -312,5 +327,5 @@ def carry_out(
     except KeyboardInterrupt:
         for job in started.values():
             job.cancel()
-        raise
+        raise KeyboardInterrupt(AGAIN) from None
     return failed

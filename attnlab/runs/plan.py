@@ -195,6 +195,10 @@ class Plan:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
         _require_few(len(self.workloads))
+        if self.origins and len(self.origins) != len(self.workloads):
+            raise ValueError(
+                f"origins must be {len(self.workloads)}, one a workload, got {len(self.origins)}"
+            )
         if self.contenders and self.contenders != (EVERYBODY,):
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import filelock
 import msgspec
@@ -68,6 +68,15 @@ class Record:
     complete: bool = False
     account: dict[str, float] = field(default_factory=dict)
     ceilings: list[Ceiling] = field(default_factory=list)
+
+
+class _Facts(TypedDict, total=False):
+    versions: dict[str, str]
+    pools: list[dict[str, Any]]
+
+
+class _Environment(TypedDict, total=False):
+    contenders: dict[str, _Facts]  # others read into it
 
 
 @dataclass(kw_only=True)
@@ -160,16 +169,20 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{file} is of format {stored}, not {FORMAT}: {reads} reads it")
     try:
         record = msgspec.convert(data, Record)
+        msgspec.convert(record.environment, _Environment)
     except (ValueError, TypeError) as fault:
         if isinstance(fault.__cause__, FieldError) and fault.__cause__.field in _NAMED:
             by = f"attnlab {data.get('environment', {}).get('attnlab', 'of another version')}"
             said = one_line(str(fault.__cause__), 200)
             raise ValueError(f"{file} was written by {by}, which reads it; here {said}") from None
         raise ValueError(f"{file} is damaged: {one_line(str(fault))}; restore it from a copy") from None
-    found, faults = list[Result](), list[str]()
+    found, faults, workloads = list[Result](), list[str](), {*record.plan.workloads}
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(Result.from_json(line.decode()))
+            one = Result.from_json(line.decode())
+            if one.workload not in workloads or one.contender not in record.contenders:
+                raise ValueError(f"the plan does not ask {one.contender} at {one.workload.label}")
+            found.append(one)
         except ValueError as fault:
             why = str(fault) if line.endswith(b"\n") else "it was cut off"
             faults.append(f"line {number}: {one_line(why, 200)}")
@@ -240,21 +253,25 @@ def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
     known. Raises ValueError for a folder that cannot be used.
     """
     place = default if folder is None else Path(folder)
-    if place.exists() and not place.is_dir():
-        raise ValueError(f"the output folder {place} is a file; give another with --out")
-    if place.is_dir() and any(place.iterdir()):
-        ours = (place / marker).is_file()
-        if folder is not None or not ours:
-            holds = "results" if ours else "something else than results of attnlab"
-            raise ValueError(f"the output folder {place} already holds {holds}; give a new one with --out")
-        with held(place):  # refuses where a run writes to it
-            stamp = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC).strftime("%Y-%m-%d-%H%M%S")
-            names = (place.with_name(f"{place.name}-{stamp}{f'-{n}' if n else ''}") for n in count())
-            place.rename(next(one for one in names if not one.exists()))
     try:
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"the output folder {place} is a file; give another with --out")
+        # a run that ended before it began leaves its lock alone
+        if place.is_dir() and any(one.name != LOCK for one in place.iterdir()):
+            ours = (place / marker).is_file()
+            if folder is not None or not ours:
+                holds = "results" if ours else "something else than results of attnlab"
+                raise ValueError(
+                    f"the output folder {place} already holds {holds}; give a new one with --out"
+                )
+            with held(place):  # refuses where a run writes to it
+                begun = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC)
+                aside = f"{place.name}-{begun:%Y-%m-%d-%H%M%S}"
+                names = (place.with_name(f"{aside}-{n}" if n else aside) for n in count())
+                place.rename(next(one for one in names if not one.exists()))
         place.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise ValueError(f"the output folder {place} cannot be made: {fault.strerror}") from None
+        raise ValueError(f"the output folder {place} cannot be used: {fault.strerror}") from None
     return place
 
 

@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from itertools import chain
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from attnlab.text import decode, finite, number_text, one_line, seconds_text
 from attnlab.workload.workload import Workload
@@ -340,8 +342,8 @@ class Ceiling:
 
     device: str
     dtype: str
-    matmul_flops: float
+    matmul_flops: Annotated[float, Meta(gt=0)]
     matmul_library: str
-    copy_bytes: float
+    copy_bytes: Annotated[float, Meta(gt=0)]
     copy_library: str
     remembered: str | None = None

@@ -39,6 +39,12 @@ MISTAKES = {
     "run --plan endless.toml": "endless.toml",
     "run --out full": "full",
     "run --resume later --quiet --seconds 1": "--resume",
+    # options that would do nothing
+    "run --resume later --cluster local": "--resume takes no other option",
+    "run --cluster local": "--cluster goes with --shards",
+    "run --shards 2 --out new --slurm partition=cpu": "--slurm with --cluster slurm",
+    "run --shard 1/2 --shards 2 --out new": "--shard with neither",
+    "numerics --claims boltzmann --out new": "leave out --out",
     f"show {'a' * 5000}": "File name too long",
     "collect missing": "holds a run",
 }

@@ -68,6 +68,20 @@ def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
         assert found.verdict is not None and found.verdict.low < 0.5 < found.verdict.high
 
 
+def test_each_workload_is_judged_alone(tmp_path: Path) -> None:
+    """Of those with the sizes of the call, the one with its batch and heads."""
+    costs = {"torch_eager": lambda one: 1e-5 if one.batch == 4 else 3e-5, "torch_sdpa": lambda one: 2e-5}
+    variants = ({"heads": 4, "kv_heads": 4}, {"batch": 4})
+    run = synthetic(
+        tmp_path, costs=costs, kernels={}, lengths=(16,), heads=(1,), noise=0.001, variants=variants
+    )
+    run.environment = {}
+    found, (query, key, value) = attnlab.fastest(run), tensors(heads=4)
+    assert found.explain(query, key, value).backend == "torch_sdpa"
+    batched = (one.transpose(0, 1).contiguous() for one in (query, key, value))
+    assert found.explain(*batched).backend == "torch_eager"
+
+
 CALLS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "causal": ({"causal": True}, {}, {"is_causal": True}),
     "grouped": ({"kv_heads": 1}, {"kv_heads": 1}, {"enable_gqa": True}),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typed import status
 from verdicts import VERDICTS
 
 from attnlab.backends.contender import in_this_process
@@ -119,6 +120,18 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
     (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
     with pytest.raises(ValueError, match="holds no findings: "):
         read_chapter(tmp_path)
+
+
+def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted_second(name: str, **how: object) -> Finding:
+        if name == "saturation":
+            raise KeyboardInterrupt
+        return Finding(experiment=name, title="First", question="Is it?", conclusion="It is.", rows=())
+
+    monkeypatch.setattr("attnlab.lab.experiments.run_experiment", interrupted_second)
+    assert status("numerics", "precision", "saturation", "--out", str(tmp_path / "out")) == 130
+    assert [one.title for one in read_chapter(tmp_path / "out")] == ["First"]
+    assert "It is." in (tmp_path / "out" / "numerics.md").read_text("utf-8")
 
 
 def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:

@@ -11,8 +11,10 @@ import psutil
 import pytest
 from small_runs import plan
 
-from attnlab.runs.execute import Progress, resume, run
-from attnlab.runs.store import RESULTS, RUN_FILE, read_run
+from attnlab.runs.execute import Progress, _visit, resume, run
+from attnlab.runs.store import RESULTS, RUN_FILE, Run, held, read_run
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 
 class After(Progress):
@@ -27,10 +29,24 @@ class After(Progress):
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
-    """A result that is there is kept, one whose line was damaged is measured again, and the plan is then complete."""
-    folder = tmp_path / "run"
-    first = run(plan(), folder, progress=After(1))
-    assert not first.complete and len(first.results) == 1 and read_run(folder).results == first.results
+    """A result that is there is kept, one whose line was damaged is measured again, and the plan is then complete.
+
+    The folder is held until what is written at the end is written.
+    """
+    folder, heard = tmp_path / "run", list[bool]()
+
+    def report(found: Run, ended: bool) -> None:
+        with pytest.raises(ValueError, match="another run is writing"), held(found.folder):
+            pass
+        heard.append(ended)
+
+    first = run(plan(), folder, progress=After(1), on_lap=report)
+    assert (
+        heard == [True]
+        and not first.complete
+        and len(first.results) == 1
+        and read_run(folder).results == first.results
+    )
     found = resume(folder)
     assert found.complete and found.results[0] == first.results[0] and read_run(folder) == found
     assert {one.workload for one in found.results} == set(found.plan.workloads)
@@ -45,6 +61,33 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="cpu was another and is "):
         resume(folder)
     assert len(read_run(folder).results) == 2
+
+
+class Sleeper:
+    """Stands for a conductor on a machine that is suspended in the first visit."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, object] = {}
+        self.visited: list[tuple[Workload, bool]] = []
+
+    def remember(self, results: object) -> None:
+        assert not results
+
+    def asked(self, results: object) -> list[str]:
+        return []
+
+    def visit(self, workload: Workload, names: object, *, number: int, once: bool) -> list[Result]:
+        self.visited.append((workload, once))
+        found = Result("numpy_vectorized", workload, Outcome.DECLINED, reason="no")
+        return [found] if len(self.visited) > 1 else []
+
+
+def test_a_visit_after_one_that_found_nothing_asks_the_instruments(tmp_path: Path) -> None:
+    names = ("numpy_vectorized",)
+    record = Run(folder=tmp_path, plan=plan(), environment={}, contenders=names, baseline=names[0])
+    sleeper = Sleeper()
+    _visit(record, sleeper, Progress(), lambda *_: None)  # type: ignore[arg-type]
+    assert [once for _, once in sleeper.visited] == [True] * 3 and not record.left()
 
 
 def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:

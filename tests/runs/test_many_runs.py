@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from small_runs import record
+from small_runs import plan, record
 
-from attnlab.runs.execute import carry_out, missing
+from attnlab.runs.execute import AGAIN, carry_out, missing, resolve
 from attnlab.runs.store import RUN_FILE, Run, collect, read_run
 
 #: stands for attnlab: copies a complete run to where it is told to, but not the second shard
@@ -21,10 +24,21 @@ shutil.copytree(sys.argv[1], sys.argv[sys.argv.index("--out") + 1])
 """
 
 
-def stored(folder: Path, *, complete: bool = True) -> Run:
+#: stands for attnlab: interrupts what started it, and writes what it has when it is ended
+INTERRUPTS = """
+import os, pathlib, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path(sys.argv[2]).touch()))
+os.kill(os.getppid(), int(sys.argv[1]))
+signal.pause()
+"""
+ASKED = replace(plan(), workloads=tuple(plan().workloads[0].with_(keys=keys) for keys in (8, 9, 10)))
+
+
+def stored(folder: Path, *, complete: bool = True, shard: str = "1/3") -> Run:
     """A small run of its own."""
     folder.mkdir(parents=True)
     run = record(folder)
+    run.plan = resolve(ASKED.shard(shard))[0]
     run.id, run.complete = folder.name, complete
     run.save()
     return run
@@ -34,16 +48,29 @@ def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_
     """On this machine; the first is there already."""
     whole, out = stored(tmp_path / "whole"), tmp_path / "out"
     stored(out / "shard-1")
-    jobs = list(missing(["--plan", "x.toml"], 3, out))
+    jobs = list(missing(ASKED, ["--plan", "x.toml"], 3, out))
     assert [name for name, _ in jobs] == ["shard-2", "shard-3"]
     assert jobs[0][1][:5] == ["run", "--plan", "x.toml", "--shard", "2/3"]
     said: list[str] = []
     fake = [sys.executable, "-c", FAKE, str(whole.folder)]
     assert carry_out(jobs, out, tell=said.append, program=fake) == ["shard-2"] and said == ["shard-2 failed"]
     assert read_run(out / "shard-3").results == whole.results
-    assert [name for name, _ in missing([], 3, out)] == ["shard-2"]
-    run = stored(out / "shard-2", complete=False)
-    assert list(missing([], 3, out)) == [("shard-2", ["run", "--resume", str(run.folder)])]
+    with pytest.raises(
+        ValueError, match="shard-3 holds a run of another plan"
+    ):  # it is a copy of another shard
+        list(missing(ASKED, [], 3, out))
+    shutil.rmtree(out / "shard-3")
+    run = stored(out / "shard-2", complete=False, shard="2/3")
+    jobs = list(missing(ASKED, [], 3, out))
+    assert jobs[0] == ("shard-2", ["run", "--resume", str(run.folder)]) and jobs[1][0] == "shard-3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_of_shards_lets_the_one_at_work_write_its_report(number: int, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", INTERRUPTS, str(int(number)), str(tmp_path / "report")]
+    with pytest.raises(KeyboardInterrupt, match=AGAIN):
+        carry_out([("shard-1", []), ("shard-2", [])], tmp_path, program=program)
+    assert (tmp_path / "report").exists()
 
 
 def test_all_runs_below_folders_become_one_table(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import resource
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from small_runs import record
 
 from attnlab.errors import NotStored
-from attnlab.runs.store import RESULTS, RUN_FILE, claim, held, read_run
-from attnlab.workload.result import Measurement, Outcome, Result
+from attnlab.runs.store import LOCK, RESULTS, RUN_FILE, claim, held, read_run
+from attnlab.workload.result import Ceiling, Measurement, Outcome, Result
+
+CEILING = asdict(Ceiling("cpu", "float32", 0.0, "numpy", 1e9, "numpy"))
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -29,13 +32,18 @@ def test_damaged_lines_are_skipped_by_number_and_every_other_is_read(tmp_path: P
     written = record(tmp_path)
     file = tmp_path / RESULTS
     good = file.read_bytes()
+    outside = good.splitlines(keepends=True)[1].replace(b'"keys": 8', b'"keys": 9')
     file.write_bytes(good + b"\xff\x00 garbage\n" + good.replace(b"2.0", b'"inf"', 1)[:-5])
+    with file.open("ab") as more:
+        more.write(b"\n" + outside + outside.replace(b"other", b"third"))
     found = read_run(tmp_path)
     assert found.results == written.results
-    assert [one.partition(":")[0] for one in found.torn[RESULTS]] == ["line 3", "line 4", "line 5"]
+    assert [one.partition(":")[0] for one in found.torn[RESULTS]] == [
+        f"line {number}" for number in range(3, 8)
+    ]
     found.append([Result("other", written.plan.workloads[1], Outcome.DECLINED, reason="no")])
     again = read_run(tmp_path)
-    assert len(again.results) == 3 and len(again.torn[RESULTS]) == 3
+    assert len(again.results) == 3 and len(again.torn[RESULTS]) == 5
 
 
 def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -49,6 +57,9 @@ def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -
         (json.dumps({**good, "format": 99}), "later version"),
         (json.dumps({"format": 2}), "damaged"),
         (json.dumps({**good, "plan": {**good["plan"], "workloads": []}}), "damaged"),
+        (json.dumps({**good, "plan": {**good["plan"], "origins": ["one"]}}), "origins must be 2"),
+        (json.dumps({**good, "environment": {"contenders": []}}), r"`array` - at `\$.contenders`"),
+        (json.dumps({**good, "ceilings": [CEILING]}), r"> 0.0 - at `\$.ceilings\[0\].matmul_flops`"),
         (json.dumps(good).replace('"mask": ""', '"mask": "tree(3)"', 1), "which reads it; .* no kind 'tree'"),
     ):
         (tmp_path / RUN_FILE).write_text(text)
@@ -72,22 +83,24 @@ def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    """And the lock that a killed one leaves behind is free."""
+    """And the lock that a killed one leaves behind is free, also where it left nothing else."""
     with held(tmp_path), pytest.raises(ValueError, match="another run is writing to"), held(tmp_path):
         pass
     with held(tmp_path):
         pass
+    (tmp_path / LOCK).touch()
+    assert claim(tmp_path, tmp_path / "latest", RUN_FILE) == tmp_path
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    """A file, another run, somebody's files, a folder within a file."""
+    """A file, another run, somebody's files, a folder within a file, a name that is too long."""
     file, full, other = (tmp_path / name for name in ("file", "full", "other"))
     file.touch()
     full.mkdir()
     (full / "notes").touch()
     other.mkdir()
     record(other)
-    for folder in (file, full, other, file / "within"):
+    for folder in (file, full, other, file / "within", tmp_path / ("x" * 300)):
         with pytest.raises(ValueError, match=f"the output folder {folder}"):
             claim(folder, tmp_path / "latest", RUN_FILE)
     assert [one.name for one in full.iterdir()] == ["notes"]
