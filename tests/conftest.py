@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,17 +24,9 @@ settings.register_profile(
 settings.load_profile("attnlab")
 
 
-#: folders that make reports: charts, figures and pages are loaded once, in one process
-_REPORTS = {"docs", "report"}
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in its own hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes one gets a file, and one all reports. What takes longest begins first."""
-    for item in items:
-        parts = item.path.relative_to(Path(__file__).parent).parts
-        item.add_marker(pytest.mark.xdist_group("reports" if _REPORTS & {*parts} else "/".join(parts)))
-    items.sort(key=lambda item: not {"test_judging.py", "test_types.py"} & {*item.path.parts})
+    """Files that take longest begin first, so that no process of several is left with one at the end."""
+    items.sort(key=lambda item: item.path.name not in ("test_judging.py", "test_types.py", "test_pages.py"))
 
 
 @pytest.fixture(autouse=True)
