@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,9 @@ _MOST_LETTERS = 2000
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
+    # as standard error does: the name of a folder need not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status, mistake = _ended(list(sys.argv[1:] if arguments is None else arguments))
         if mistake:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -251,6 +251,8 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
     return part
 
 
+#: opened before the race, so that a mistake is told then
+_APPENDED = click.File("a", encoding="utf-8", lazy=False)
 _margin = partial(click.option, callback=_percent, metavar="%")
 
 
@@ -272,10 +274,10 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @click.option("--allow-kernel-change", "kernel_may_change", is_flag=True, help="Another kernel is allowed.")
 @click.option("--seconds", type=options.AMOUNT, default=20.0, help="Time for one race.")
 @click.option("--visits", type=options.VISITS, metavar="N", default=50, help="Most visits to a workload.")
-@click.option("--summary", type=options.PATH, metavar="FILE", help="Append the verdict in Markdown.")
+@click.option("--summary", type=_APPENDED, metavar="FILE", help="Append the verdict in Markdown.")
 @options.as_json
 @options.quiet
-def gate(base: str, head: str, summary: Path | None, as_json: bool, quiet: bool, **given: Any) -> int:
+def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race two versions: did it become slower, bigger or wrong?
 
     A side is a commit, branch or tag of the git repository here; . is the working tree as it is. Or it is the path of
@@ -301,13 +303,16 @@ def gate(base: str, head: str, summary: Path | None, as_json: bool, quiet: bool,
     how: dict[str, Any] = {"folders": plan.folders, "margins": margins, "limits": limits}
     with progress(quiet=as_json or quiet) as shown:
         found = regression.gate(*sides, raced, plan.workloads, on_event=shown.detail, **how)
-    if summary:
-        with summary.open("a", encoding="utf-8") as file:
-            file.write(fill("gate.md.j2", found=found, quiet=False))
     if as_json:
         click.echo(msgspec.json.encode(found.to_json()))  # which writes null for nan
     else:
         print_markdown(fill("gate.md.j2", found=found, quiet=quiet))
+    if summary:
+        try:
+            summary.write(fill("gate.md.j2", found=found, quiet=False))
+            summary.flush()
+        except OSError as fault:  # the exit status is the verdict's all the same
+            click.echo(f"attnlab: {summary.name} cannot be written: {fault.strerror}", err=True)
     return regression.STATUS[found.found]
 
 

@@ -90,7 +90,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
         if explore:
             texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():
-            (place / name).write_text(text, encoding="utf-8")
+            (place / name).write_text(text, encoding="utf-8", errors="replace")  # names of folders may be odd
     except OSError as fault:
         raise NotStored(
             f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "

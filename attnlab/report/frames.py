@@ -5,7 +5,6 @@ Numbers are in base units (s, B, FLOP/s); a speedup above 1 means faster. What i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from attnlab.runs.store import Run
 from attnlab.stats.analysis import Analysis, Cell, find_crossovers, slope_of
 from attnlab.stats.intervals import Verdict
 from attnlab.stats.ranking import Sure, is_second_entry
+from attnlab.text import finite
 from attnlab.workload.result import Outcome, Result
 
 if TYPE_CHECKING:
@@ -268,6 +268,10 @@ _WINNER = (
 _CONTENDER = (
     "contender", "measured", "asked", "setup_seconds", "threads", "kernels", "versions",
 )  # fmt: skip
+_DIFFERENCE = (
+    "workload", "contender", "changed", "outcome_was", "outcome", "seconds_was", "seconds", "kernel_was", "kernel",
+    "peak_was", "peak", "speedup", "was", "was_low", "was_high", "now", "now_low", "now_high",
+)  # fmt: skip
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
@@ -283,7 +287,7 @@ def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.Data
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """The rows as plain data for JSON: None for what is missing or infinite."""
-    return json.loads(frame.to_json(orient="records", double_precision=15))  # type: ignore[no-any-return]
+    return finite(frame.to_dict("records"), named=False)  # type: ignore[no-any-return]
 
 
 def _place(cell: Cell) -> dict[str, Any]:
@@ -449,4 +453,4 @@ def differences(found: Diff) -> pd.DataFrame:
         told["speedup"] = was.seconds / now.seconds if was.seconds and now.seconds else None
         before, after = was.against_baseline, now.against_baseline
         rows.append({**told, **speedup_of("was", before), **speedup_of("now", after)})
-    return _frame(rows, [*rows[0]] if rows else [])
+    return _frame(rows, _DIFFERENCE)

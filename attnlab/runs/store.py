@@ -323,8 +323,9 @@ def collect(
             told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
             told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
             rows = run.frame()
-            pairs = [name for name in ("window", "key_lengths") if name in rows]  # tuples have no column type
-            rows[pairs] = rows[pairs].map(lambda one: None if one is None else str(one))
+            # a column has one type: these hold tuples, or words and False
+            mixed = [name for name in ("window", "key_lengths", "causal") if name in rows]
+            rows[mixed] = rows[mixed].map(lambda one: None if one is None else str(one))
             frames.setdefault(run.id or str(run.folder.resolve()), pd.DataFrame(told, rows.index).join(rows))
     if not frames:
         raise ValueError("none of the folders holds a run that can be read")
@@ -332,5 +333,5 @@ def collect(
     try:
         every.to_parquet(out, index=False)
     except OSError as fault:
-        raise NotStored(f"{out} cannot be written: {fault.strerror}; name another file with -o") from None
+        raise NotStored(f"{out} cannot be written: {fault.strerror or fault}; name another with -o") from None
     return len(frames), len(every)

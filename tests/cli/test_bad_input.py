@@ -24,6 +24,7 @@ MISTAKES = {
     "numerics --claims boltzman": "did you mean boltzmann",
     "compare torch_sdpa": "two contenders",
     "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --visits 2": "at least 4",
+    "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
     # values of fields
     "run --lengths 0": "--lengths",
     "compare a b --kv-heads 3": "--kv-heads",

@@ -154,6 +154,9 @@ def test_plain_data_for_other_programs(made: Make) -> None:
     told = to_json(run)
     assert told["use"] == "b" and told["baseline"] == "a" and len(told["winners"]) == 8
     assert len(told["results"]) == 24 and told["results"][-1]["seconds"] is None
+    tiny = Accuracy(1.4901161193847656e-15, 4e-14, 1e-15, 64, 64, passed=True)
+    run.results = [replace(one, accuracy=tiny) for one in run.results]
+    assert {one["error"] for one in to_json(run)["results"]} == {tiny.relative_error}, "every digit"
     found = bmf(run)
     assert len(found) == 16
     for name, one in found.items():

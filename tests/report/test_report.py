@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,8 +183,9 @@ def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.Captur
 
 
 def test_a_stored_run_is_shown_as_data_and_reported(tmp_path, capsys) -> None:
-    """Showing writes nothing. The report here is of a run without results, which has no figures to draw."""
-    stored, out = tmp_path / "run", tmp_path / "other"
+    """Showing writes nothing. The report here is of a run without results, in a folder whose name is not UTF-8."""
+    stored = tmp_path / os.fsdecode(b"run\xff" if sys.platform == "linux" else b"run")
+    out = stored / "other"
     stored.mkdir()
     synthetic(stored, lengths=(64, 1024), heads=(4,))
     before = {file: file.read_bytes() for file in stored.iterdir()}
@@ -195,7 +198,8 @@ def test_a_stored_run_is_shown_as_data_and_reported(tmp_path, capsys) -> None:
     (stored / "results.jsonl").write_text("")
     (stored / "numerics.json").unlink()
     assert status("report", str(stored), "--out", str(out)) == 0
-    assert f"The report: {out / 'report.md'}" in capsys.readouterr().out
+    shown = str(out / "report.md").encode(errors="backslashreplace").decode()
+    assert f"The report: {shown}" in capsys.readouterr().out
     assert {one.name for one in out.iterdir()} == {"report.md", "details.md", "explore.html", "figures"}
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from process_sets import TINY, latency, measured
+from typed import status
 
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
@@ -120,6 +122,17 @@ def test_a_regression_is_what_two_races_agree_on() -> None:
     assert agreed(slow, same).found is Kinds.PASSED and agreed(slow, same).unconfirmed
     assert whats(agreed(slow, other)) == ["one race", "kernel"]
     assert agreed(unclear, slow).found is Kinds.NO_VERDICT and agreed(slow, unclear).found is Kinds.NO_VERDICT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
+def test_the_verdict_is_printed_though_it_cannot_be_appended(monkeypatch, capsys) -> None:
+    """The race was long; and exit status 1 would say that something regressed."""
+    found = Gate("main", "HEAD", Margins(), (line(told("b", 1.0)),))
+    monkeypatch.setattr(regression, "gate", lambda *sides, **how: found)
+    typed = "gate numpy==2.3 numpy==2.4 --backends numpy_blocked --summary /dev/full"
+    assert status(*typed.split()) == 0
+    shown = capsys.readouterr()
+    assert "No regression" in shown.out and "/dev/full cannot be written" in shown.err
 
 
 class Scripted:

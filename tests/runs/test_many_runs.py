@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from small_runs import plan, record
 
+from attnlab.errors import NotStored
 from attnlab.runs.execute import AGAIN, carry_out, missing, resolve
 from attnlab.runs.store import RUN_FILE, Run, collect, read_run
 
@@ -74,9 +75,13 @@ def test_an_interrupt_of_shards_lets_the_one_at_work_write_its_report(number: in
 
 
 def test_all_runs_below_folders_become_one_table(tmp_path: Path) -> None:
-    """Each once, and one that cannot be read is named."""
+    """Each once, and one that cannot be read is named. A column holds workloads with and without a causal mask."""
     pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'attnlab[collect]'")
-    stored(tmp_path / "a")
+    mixed = stored(tmp_path / "a")
+    causal = mixed.results[0].workload.with_(causal=True)
+    mixed.plan = replace(ASKED, workloads=(*ASKED.workloads, causal))
+    mixed.save()
+    mixed.append([replace(one, workload=causal) for one in mixed.results])
     stored(tmp_path / "deep" / "b")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / RUN_FILE).write_text("{")
@@ -84,9 +89,11 @@ def test_all_runs_below_folders_become_one_table(tmp_path: Path) -> None:
     folders = [tmp_path, tmp_path / "a"]
     runs, rows = collect(folders, tmp_path / "all.parquet", skipped=skipped.append)
     table = pd.read_parquet(tmp_path / "all.parquet")
-    assert (runs, rows) == (2, 4) and len(table) == 4
+    assert (runs, rows) == (2, 6) and len(table) == 6 and set(table["causal"]) == {"False", "top_left"}
     assert set(table["run"]) == {"a", "b"} and set(table["outcome"]) == {"measured", "declined"}
-    assert table["value"].dropna().tolist() == [2.0, 2.0] and set(table["keys"]) == {8}
+    assert table["value"].dropna().tolist() == [2.0] * 3 and set(table["keys"]) == {8}
     assert len(skipped) == 1 and "bad" in skipped[0]
     with pytest.raises(ValueError, match="none of the folders"):
         collect([tmp_path / "bad"], tmp_path / "none.parquet")
+    with pytest.raises(NotStored, match=r"x\.parquet cannot be written: .*non-existent"):
+        collect([tmp_path / "a"], tmp_path / "gone" / "x.parquet")
