@@ -164,6 +164,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "kinds": len({one["name"] for _, one in groups if one}),
         "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),
         "outcomes": set(results.outcome),
+        "without": list(frames.left_out[frames.left_out.contender != name].itertuples()),
         "memory": memory,
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),

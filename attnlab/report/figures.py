@@ -90,19 +90,20 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
         style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
-        ends.append((place, int(last.n.iloc[0]), last.iloc[0], last.iloc[-1]))
+        best, worst = last.iloc[0], last.iloc[-1]
+        name = "several contenders" if (last[kind.y] == best[kind.y]).sum() > 1 else best.contender
+        ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
     names, lengths = (
-        list(dict.fromkeys(found))
-        for found in zip(*((one[2].contender, one[1]) for one in ends), strict=True)
+        list(dict.fromkeys(found)) for found in zip(*((one[2], one[1]) for one in ends), strict=True)
     )
     at = f"n = {lengths[0]}" if len(lengths) == 1 else "the longest lengths"
     title = f"{kind.best} at {at}: {' or '.join(names[:2])}{' or others' if len(names) > 2 else ''}"
     figure.suptitle(title, fontsize=style.SIZE + 2, fontweight="bold")
     told = [f"{title}."]
-    for place, n, best, worst in ends:
-        values = f"{best.contender} {kind.written(best[kind.y])}"
-        if worst.contender != best.contender:
-            values = f"from {values} to {worst.contender} {kind.written(worst[kind.y])}"
+    for place, n, name, value, other, most in ends:
+        values = f"{name} {kind.written(value)}"
+        if most != value:
+            values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
     if len(far):
         told.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")

@@ -187,9 +187,10 @@ class Frames:
         It is the one that is the fastest, or hardly slower, at most workloads. Of several such it is the one that needs
         the least memory at the largest workload, and of those that need about as much the first that was named.
 
-        won, close, tied, behind, absent : at how many workloads it is decidedly the fastest, at most 5 % behind, not
-        told apart, decidedly slower than another, and without a time. lead : the least and the greatest speedup over
-        the runner-up where it won. open : where it is tied, and with whom. worst : where another leads by most.
+        ranked : all with a rank, at most `together` of them at one workload. alone : nowhere do two run different
+        kernels. won, close, tied, behind, absent : at how many workloads it is decidedly the fastest, at most 5 %
+        behind, not told apart, decidedly slower, and without a time. lead : the least and the greatest speedup over the
+        runner-up where it won. open : where it is tied. worst : where another leads by most.
         """
         results, winners = (
             one if group is None else one[one.group == group] for one in (self.results, self.winners)
@@ -221,6 +222,8 @@ class Frames:
             "name": name,
             "sizes": len(at),
             "alone": set(at.sure) == {Sure.ALONE},
+            "ranked": list(dict.fromkeys(ranked.contender)),
+            "together": ranked.workload.value_counts().max(),
             "known": bool({Sure.DECIDED, Sure.CLOSE, Sure.TIE}.intersection(at.sure)),
             "won": len(won),
             "close": len(close),
@@ -229,10 +232,7 @@ class Frames:
             "runners_up": list(dict.fromkeys(won.runner_up.dropna())),
             "close_to": close_to,
             "tied_with": tied_with,
-            "open": [
-                {"rivals": [one for one in row.first if one != name], "heads": row.heads, "n": row.n}
-                for row in tied.itertuples()
-            ],
+            "open": list(tied.itertuples()),
             "behind": len(behind),
             "worst": next(worst, None),
             "others": list(dict.fromkeys(behind.contender)),
