@@ -201,7 +201,7 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
             for at, ratio in enumerate(pool[rng.integers(len(pool))]):
                 one.turns.append((ROUNDS * visit + at, ratio))
                 other.turns.append((ROUNDS * visit + at, 1.0))
-        one.score(other, range(number), among, scatter)
+        one.score(other, range(number), among, scatter, set())
         return one.record.reward
 
     for _ in range(trials):  # the last few are scored on new visits

@@ -127,8 +127,8 @@ class Judge:
                     seat.score(self.reference, visits, among, self._scatter, self._disturbed)
                 yield seat
 
-        def slow() -> list[Seat]:
-            return [one for one in racing if not one.racing or self._ratio(one) > 1 / _SLOW]
+        def slow(seats: Sequence[Seat]) -> list[Seat]:
+            return [one for one in seats if not one.racing or self._ratio(one) > 1 / _SLOW]
 
         while waiting:
             batch = [self.seat(one) for one in waiting[:_SIDE_BY_SIDE]]
@@ -142,7 +142,7 @@ class Judge:
                     yield from leave([seat], 0, among)
             for seat in [one for one in batch if one.racing and not few]:
                 self.visit([seat], _SHORT)
-                yield from leave([one for one in slow() if one is seat], 0, among)
+                yield from leave(slow([seat]), 0, among)
         while len(racing) > FINALISTS:
             for start in range(0, len(racing), _IN_A_VISIT):
                 self.visit(racing[start : start + _IN_A_VISIT])
@@ -153,7 +153,7 @@ class Judge:
             if racing:
                 self.visit(racing)
             if self._number == first + 1:
-                yield from leave(slow(), first, max(finalists, self._among))
+                yield from leave(slow(racing), first, max(finalists, self._among))
         for seat in racing:
             seat.record.measured_again = True
         yield from leave(racing, first, max(finalists, self._among))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,10 +43,10 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     status : "judged"; "wrong" (an answer before the clock); "caught" (a timed answer, or a forbidden call); "failed"
     (crash, hang, memory); "refused" (no candidate). budget : the largest share of the error budget that an answer took.
     precision : where it rounds. speedup : over the reference, with the ends of its interval. verdict : "faster",
-    "slower", "equivalent" or "undecided". among : candidates that the interval allows for having chosen from.
-    measured_again : whether the interval rests on visits after the last selection. empty_seconds : of a call that
-    computes nothing, which is in all times. output : what the candidate printed, its own words, control characters
-    escaped.
+    "slower", "equivalent" or "undecided". disturbed : visits in which other programs used the cores; where these are
+    most, nothing is rewarded. among : candidates that the interval allows for having chosen from. measured_again :
+    whether the interval rests on visits after the last selection. empty_seconds : of a call that computes nothing,
+    which is in all times. output : what the candidate printed, its own words, control characters escaped.
     """
 
     name: str
@@ -133,12 +133,7 @@ class Seat:
         return compare(theirs, mine, comparisons=among, alpha=ALPHA, known=known)
 
     def score(
-        self,
-        reference: Seat,
-        visits: Sequence[int],
-        among: int,
-        scatter: Scatter,
-        noisy: Collection[int] = (),
+        self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter, noisy: set[int]
     ) -> None:
         """Put into its record what these visits tell of the speed, and the reward.
 
@@ -159,7 +154,7 @@ class Seat:
         if found.low > 0:
             record.low, record.high, record.verdict = 1 / found.high, 1 / found.low, str(found.kind)
             record.reward = max(LOWEST, math.log2(record.low))
-        record.disturbed = len({*mine.visits.values()} & {*noisy})
+        record.disturbed = len({*mine.visits.values()} & noisy)
         if 2 * record.disturbed > record.visits and record.reward > 0:
             record.reward = 0.0
             told = f"{record.disturbed} of {record.visits} visits"

@@ -27,7 +27,7 @@ def seat(rng: np.random.Generator, seconds: float) -> Seat:
 
 def rewarded(rng: np.random.Generator, seconds: float, among: int) -> Record:
     copy = seat(rng, seconds)
-    copy.score(seat(rng, 1.0), range(VISITS), among, Scatter())
+    copy.score(seat(rng, 1.0), range(VISITS), among, Scatter(), set())
     return copy.record
 
 
