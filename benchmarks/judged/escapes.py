@@ -31,7 +31,7 @@ def connects():
 
 def cuts_the_memory():
     """It cuts off or reopens the memory that it shares with the judge."""
-    for name in glob.glob("/proc/self/fd/*") + glob.glob("/proc/self/map_files/*"):
+    for name in glob.glob("/proc/self/fd/[03-9]*") + glob.glob("/proc/self/map_files/*"):  # 1 and 2: what it prints
         for cut in (lambda: os.ftruncate(int(name.rpartition("/")[2]), 0), lambda: os.truncate(name, 0)):
             with contextlib.suppress(OSError, ValueError):
                 cut()
