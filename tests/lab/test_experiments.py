@@ -25,8 +25,6 @@ from attnlab.report.numerics import draw, write_numerics
 
 #: experiments that are cheap at their real sizes
 WHOLE = ("formula", "precision", "thermodynamics")
-#: heads see no scale: they are independent whatever it is
-BLIND = ("heads",)
 
 
 @cache
@@ -47,10 +45,9 @@ def rows_of(name: str, backend: str, folder: Path) -> list[Row]:
 def test_a_right_backend_passes_and_a_wrong_one_fails(name: str, faulty: Path) -> None:
     right = rows_of(name, "torch_eager", faulty)
     assert all(row.passed for row in right), [row for row in right if not row.passed]
-    told = (
-        "it sees no scale that is wrong by a tenth: give it a row that does, or add its name to BLIND above"
-    )
-    assert name in BLIND or not all(row.passed for row in rows_of(name, "wrong_scale", faulty)), told
+    sees = not all(row.passed for row in rows_of(name, "wrong_scale", faulty))
+    said = "it sees no scale that is wrong by a tenth: give it a row that does, or declare sees_scale=False"
+    assert sees == load_experiment(name).sees_scale, said
 
 
 @cache

@@ -201,7 +201,8 @@ class Experiment:
 
     about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
     it is asked in. sentences : what was found, format strings; `numbers` fill them from the rows. A sentence without
-    its numbers is left out. lesson : what follows.
+    its numbers is left out. lesson : what follows. sees_scale : whether some row fails for a scale that is wrong by a
+    tenth, as most do.
     """
 
     about: str | None
@@ -212,6 +213,7 @@ class Experiment:
     lesson: str = ""
     charts: tuple[Chart, ...] = ()
     dtypes: tuple[str, ...] = ("float64",)
+    sees_scale: bool = True
 
     @property
     def texts(self) -> tuple[str, str]:

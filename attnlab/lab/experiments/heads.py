@@ -128,6 +128,7 @@ EXPERIMENT = Experiment(
     title="Heads: independence and cost",
     measure=measure,
     dtypes=("float64", "float32"),
+    sees_scale=False,  # heads are independent whatever it is
     sentences=(
         "Changing one head changes {changed:.0f} numbers of the others.",
         "16 heads of d_model/16 take {many:.2f} times the FLOPs of one full-width head.",
