@@ -100,6 +100,8 @@ def run(
             return _run_shards(asked, shards, out, cluster, slurm)
         if shard is not None:
             asked = asked.shard(shard)
+    import pandas  # noqa: F401 (not between two laps: where Ctrl-C cuts its import off, no report can be written)
+
     with progress(quiet=quiet) as shown:
         how: dict[str, Any] = {"progress": shown, "on_lap": partial(_report, shown)}
         if resume is None:
