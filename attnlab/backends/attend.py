@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from attnlab.backends.contender import in_this_process
 from attnlab.errors import Declined
 from attnlab.workload.inputs import Block, Inputs
+from attnlab.workload.number_formats import dtype_of
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
 
@@ -94,7 +95,7 @@ def block(
     """
     sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "value_dim": value_dim}
     around = Block.of(x, parameters, memory=memory, **sizes)
-    inputs = Inputs.of(*around.unknown(), **rest).with_(block=around)
+    inputs = Inputs.of(*around.unknown(), **{"dtype": dtype_of(x), **rest}).with_(block=around)
     return answer(name, inputs, device=device, folders=folders, projection=projection)[OUTPUT]
 
 

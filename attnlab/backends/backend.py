@@ -270,6 +270,11 @@ class Calling:
             call = BlockCall(library, block, dtype, self._core, projection)
             self.held.extend(call.held)
             return call
+        zeros = self.backend.zeros_empty_rows(self.workload.device)
+        if not zeros and self.inputs.mask.empty_rows(self.inputs.shape) is not None:
+            raise Declined(
+                Refusal("mask", "a query sees no key, and what its block answers then is not known")
+            )
         parameters = {name: library.from_numpy(array, dtype) for name, array in block.parameters.items()}
         options = given(self.inputs, self.backend.options, library, dtype, self.backend.mask_form)
         computed = self.backend.block(parameters, block.heads, **options)

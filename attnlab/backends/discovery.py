@@ -270,11 +270,11 @@ def options_of(name: str, function: Callable[..., Any], positional: int) -> froz
 def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
     """The file of every backend, by name."""
     homes = map(Path, importlib.import_module(_HOME).__path__)
-    found = {file.stem: file for home in homes for file in home.glob("[!_]*.py")}
+    found = {file.stem: file for home in homes for file in home.glob("[!_.]*.py")}
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ValueError(f"--implementations must name a folder that is there, got {folder}")
-        for file in sorted(one.resolve() for one in folder.glob("[!_]*.py")):
+        for file in sorted(one.resolve() for one in folder.glob("[!_.]*.py") if one.is_file()):
             if not re.fullmatch(r"[A-Za-z]\w*", file.stem):
                 raise ValueError(
                     f"{file}: a backend is called by its file's name, which must be letters, digits and _; "

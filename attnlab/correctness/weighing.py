@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from attnlab.correctness.error_budget import FULL, SCORES, ErrorBudget, classify
 from attnlab.correctness.expected import Expected, expect
+from attnlab.errors import Declined
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import Array, float_format, lower
 from attnlab.workload.result import Accuracy
@@ -288,9 +289,11 @@ def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str
         if nearer and weigh(expected, answer).passed:
             return f"it is right for a scale of {other:.3g}, where {inputs.scale:.3g} was asked for"
     for dtype, said in _FORMATS.items():
-        rounded = inputs.cast(dtype).with_(output_gradient=None)
-        finite = all(np.isfinite(one).all() for one in (rounded.query, rounded.key, rounded.value))
-        if lower(inputs.dtype, dtype) is None or not finite:
+        if lower(inputs.dtype, dtype) is None:
+            continue
+        try:
+            rounded = inputs.cast(dtype).with_(output_gradient=None)
+        except Declined:
             continue
         expected = expect(rounded, rows)[OUTPUT]
         against = weigh(expected, answer, directions=DIRECTED_SHARED, immaterial=IMMATERIAL_ANYWHERE)
@@ -342,6 +345,8 @@ def judge(
     is lower than the workload's, the truth is that for inputs rounded to it, with its budget. The output's gradient
     should be 0 except on these rows: then the gradients of key and value do not depend on the other rows. known : keeps
     the truth of these inputs and rows, by number format, for the next contender.
+
+    Raises Declined if that number format does not hold the inputs.
     """
     less, known = lower(workload.dtype, computes_in), {} if known is None else known
     cast = inputs if less is None else inputs.cast(less)

@@ -116,7 +116,10 @@ def astray(
     computes_in: str | None,
     generator: np.random.Generator,
 ) -> str | None:
-    """Why the answers of a turn do not belong to its `inputs`, by rows that are chosen now; None where they do."""
+    """Why the answers of a turn do not belong to its `inputs`, by rows that are chosen now; None where they do.
+
+    Raises Declined if the format that it computes in does not hold the inputs.
+    """
     rows = sorted({int(one) for one in generator.integers(workload.queries, size=_ROWS)})
     for name in workload.results:
         if name not in OF_QUERIES and not np.isfinite(answers[name]).all():

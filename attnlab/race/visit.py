@@ -187,6 +187,8 @@ class Visit:
             seat.ended = _OUTCOMES[fault.kind], str(fault), fault.tail
         except Ended as end:
             seat.ended = end.outcome, str(end), ""
+        except Declined as refused:
+            seat.ended = Outcome.DECLINED, str(refused), ""
         except OSError as fault:
             seat.ended = Outcome.CRASHED, f"the system refused it a process or memory: {fault}", ""
         if seat.ended is not None and seat.process is not None:

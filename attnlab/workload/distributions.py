@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike
 
 from attnlab.errors import FieldError, Unavailable
 from attnlab.workload.inputs import Inputs
-from attnlab.workload.number_formats import Array, floating
+from attnlab.workload.number_formats import DTYPES, Array, floating
 
 Three = tuple[Array, Array, Array]
 #: (query, key, value, scale, generator) -> (query, key, value)
@@ -61,7 +61,7 @@ def _offset(logits: ArrayLike, q: Array, k: Array, v: Array, scale: float) -> Th
     largest = np.abs(near).max()
     size = np.sqrt(largest / abs(scale)) if scale else 0.0
     q, k = q.copy(), k.copy()
-    q[..., 0], k[..., 0] = size, size * (np.sign(scale) or 1.0) * (near / largest)
+    q[..., 0], k[..., 0] = size, size * (np.sign(scale) or 1.0) * (near / (largest or 1.0))
     return q, k, v
 
 
@@ -88,7 +88,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 SUFFIX = ".safetensors"
 #: a path may have only characters that can be shown and typed as they are
 _TEXT = re.compile(
-    rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
+    rf"(?P<file>[\w ./~+,=:-]*[\w+-]{re.escape(SUFFIX)})(/(?P<layer>[\w.-]+))?(@(?P<digest>[0-9a-f]{{16}}))?"
 )
 
 
@@ -176,7 +176,15 @@ def _tensors(file: str, digest: str, *wanted: str) -> dict[str, Any]:
     try:
         with safe_open(file, "np") as opened:
             there = dict.fromkeys(opened.keys())
-            return there | {name: opened.get_tensor(name) for name in wanted if name in there}
+            for name in (one for one in wanted if one in there):
+                try:
+                    there[name] = opened.get_tensor(name)
+                except AttributeError:  # NumPy has no such numbers
+                    found = opened.get_slice(name).get_dtype()
+                    raise ValueError(
+                        f"{file} holds {name} in {found}; save it in one of {', '.join(DTYPES)}"
+                    ) from None
+            return there
     except SafetensorError as fault:
         raise ValueError(f"{file} is no safetensors file: {fault}") from None
 

@@ -156,7 +156,13 @@ def workloads(said: Mapping[str, Any], *, grid: bool = True) -> tuple[Workload, 
 def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     """The workload of one layer, changed by what is `said`. Raises FieldError for sizes beyond those of the file."""
     held = Workload.of_inputs(one.inputs())
-    kv_heads = max(1, said.get("heads", held.heads) * held.kv_heads // held.heads)
+    heads, group = said.get("heads", held.heads), held.heads // held.kv_heads
+    kv_heads = said.get("kv_heads", max(1, heads // group))
+    if heads != group * kv_heads and (kv_heads > 1 or heads > group):
+        shared = f"of {one.text}, whose key heads serve {group} heads each"
+        raise FieldError(
+            "heads", f"must be at most {group} or {group} for each key head {shared}, got {heads}"
+        )
     found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
         asked, most = getattr(found, name), getattr(held, name)

@@ -5,6 +5,7 @@ They are drawn from the workload's seed and distribution, or read from a file (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,8 +30,9 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     """`workload` with its arrays: query, key and value, and bias, sinks and the output's gradient if it has them.
 
     Each array has a random stream of its own: more keys leave the queries as they were. A block has x, memory and
-    parameters in place of query, key and value. The bias is one standard normal array for all batch elements. Sinks and
-    the output's gradient are standard normal.
+    parameters in place of query, key and value. The bias is one standard normal array for all batch elements. The
+    output's gradient is standard normal, and so are sinks, around the logarithm of the number of keys that a query
+    sees on average.
 
     rows : the query rows on which the output's gradient is not 0, all by default. A race judges answers on some rows
     first: then the gradients of key and value depend on no other row.
@@ -50,6 +52,10 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     if w.bias == "normal":  # as large as a score matrix: float32 takes half the memory of float64
         wide = np.float64 if w.dtype == "float64" else np.float32
         bias = _drawn(w, _BIAS, (1, w.heads, w.queries, w.keys), wide=wide)
+    sinks = None
+    if w.sinks:  # as large as ln Z, so that a sink has much of the weight at any length
+        seen = max(1, w.pairs / math.prod(w.shape[:3]))
+        sinks = round_to(math.log(seen) + _drawn(w, _SINKS, (w.heads,), rounded=False), w.dtype)
     upstream = _drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None
     if upstream is not None and rows is not None:
         upstream[:, :, np.delete(np.arange(w.queries), rows)] = 0
@@ -60,7 +66,7 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
         mask=w.masked,
         bias=bias,
         softcap=w.softcap,
-        sinks=_drawn(w, _SINKS, (w.heads,)) if w.sinks else None,
+        sinks=sinks,
         output_gradient=upstream,
         block=block,
     )

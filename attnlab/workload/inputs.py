@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from attnlab.errors import FieldError
+from attnlab.errors import Declined, FieldError
 from attnlab.workload.mask_kinds import Given, Place, Shape, broadcastable
 from attnlab.workload.masks import EVERYTHING, Mask, masked_by
-from attnlab.workload.number_formats import floating, round_to
+from attnlab.workload.number_formats import dtype_of, floating, round_to
 
 _INPUTS = ("query", "key", "value")
 _FURTHER = ("bias", "sinks", "output_gradient")
@@ -121,13 +121,12 @@ class Inputs:
 
         Raises ValueError, in one line, for whatever does not fit.
         """
-        given = dict(zip(_INPUTS, map(np.asarray, (query, key, value)), strict=True))
-        if all(array.dtype.name == "bfloat16" for array in given.values()):
-            dtype = dtype or "bfloat16"
+        given = dict(zip(_INPUTS, (query, key, value), strict=True))
         q, k, v = (floating(name, array, finite=False) for name, array in given.items())
-        shape = _shape_of(q, k, v)
+        types = [dtype_of(array) for array in given.values()]
+        shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
-        added, hidden = _checked_bias(bias, shape)
+        added, hidden = _checked_bias(bias, shape, dtype)
         if hidden is not None:
             masked = masked & Mask((Given(hidden),))
         masked.check(shape)
@@ -135,7 +134,7 @@ class Inputs:
             query=q,
             key=k,
             value=v,
-            dtype=dtype or str(q.dtype),
+            dtype=dtype,
             scale=checked_number("scale", scale, 1 / math.sqrt(q.shape[-1])),
             mask=masked,
             bias=added,
@@ -175,9 +174,11 @@ class Inputs:
         return replace(self, **changes)
 
     def cast(self, dtype: str) -> Inputs:
-        """The same question in another number format, its arrays rounded to that."""
+        """The same question in another number format, its arrays rounded to that. Raises Declined if they overflow."""
         given = {name: getattr(self, name) for name in (*_INPUTS, *_FURTHER)}
         arrays = {name: round_to(one, dtype) for name, one in given.items() if isinstance(one, np.ndarray)}
+        if not all(np.isfinite(one).all() for name, one in arrays.items() if np.isfinite(given[name]).all()):
+            raise Declined(f"its {dtype} cannot hold the inputs")
         return self.with_(dtype=dtype, **arrays)
 
     def without_sinks(self) -> Inputs:
@@ -381,14 +382,13 @@ def checked_number(name: str, value: Any, default: float | None = None, *, above
     return float(value)
 
 
-def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Shape:
-    """The shape of the score matrix. Raises ValueError if the arrays do not fit each other."""
+def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types: Sequence[str]) -> Shape:
+    """The shape of the score matrix. Raises ValueError if the arrays, given in these formats, do not fit each other."""
     for name, array in zip(_INPUTS, (query, key, value), strict=True):
         if array.ndim != 4 or 0 in array.shape:
             wanted = "must be a non-empty array of shape (batch, heads, length, dim)"
             raise FieldError(name, f"{wanted}, got {array.shape}")
     (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
-    types = [str(array.dtype) for array in (query, key, value)]
     found = f"got {query.shape}, {key.shape}, {value.shape}"
     alike = batch == k_batch and key.shape[:2] == value.shape[:2]
     for fits, must in (
@@ -403,7 +403,9 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any]) -> Sh
     return Shape(batch, heads, queries, keys)
 
 
-def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
+def _checked_bias(
+    bias: ArrayLike | Alibi | None, shape: Shape, dtype: str
+) -> tuple[Any, NDArray[np.bool_] | None]:
     """The bias with 0 in place of -inf, and an array that is False at these places (None without -inf)."""
     if bias is None:
         return None, None
@@ -418,6 +420,10 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
     hidden = np.isneginf(added)
     if not np.isfinite(added[~hidden]).all():
         raise ValueError("bias must be finite, or -inf where a pair is masked, got a NaN or +inf")
+    beyond = added[~hidden & ~np.isfinite(round_to(added, dtype))]
+    if beyond.size:
+        held = f"must hold numbers of {dtype}, or -inf to hide a key"
+        raise FieldError("bias", f"{held}, got {beyond[0]:g}, which {dtype} cannot hold")
     return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
 
 

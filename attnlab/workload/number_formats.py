@@ -100,6 +100,12 @@ def round_to(array: NDArray[Any], dtype: str) -> NDArray[Any]:
         return cast.astype(FORMATS[dtype], copy=False).astype(cast.dtype, copy=False)
 
 
+def dtype_of(array: Any) -> str:
+    """The number format of an array or a tensor of any library by its name, also "bfloat16"."""
+    found = array.dtype if hasattr(array, "dtype") else np.asarray(array).dtype
+    return str(found).rpartition(".")[2]
+
+
 def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
     """The numbers of an array, or of a tensor on any device; bfloat16 in float32, which holds it exactly.
 

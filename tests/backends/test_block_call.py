@@ -10,8 +10,10 @@ import pytest
 import attnlab
 from attnlab.backends.discovery import load
 from attnlab.correctness.error_budget import error_budget
+from attnlab.errors import Declined
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Inputs
+from attnlab.workload.number_formats import FORMATS, round_to
 from attnlab.workload.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=5, keys=5, d_model=24, dtype="float64")
@@ -111,3 +113,19 @@ def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str
     with pytest.raises(ValueError, match=message) as refusal:
         attnlab.block("numpy_vectorized", **arguments)
     assert "\n" not in str(refusal.value)
+
+
+def test_bfloat16_is_computed_in_bfloat16() -> None:
+    """As `attend` does, without a dtype."""
+    pytest.importorskip("torch")
+    x = np.linspace(-1, 1, X.size).reshape(X.shape).astype(FORMATS["bfloat16"])
+    found = attnlab.block("torch_sdpa", x, state(**{"out_proj.bias": np.full(8, 0.3)}), heads=2)
+    assert np.array_equal(found, np.full(X.shape, round_to(np.array(0.3), "bfloat16")))
+
+
+def test_a_callers_mask_with_an_empty_row_is_declined() -> None:
+    """The workload does not know it, and the module would answer NaN."""
+    pytest.importorskip("torch")
+    mask = np.arange(3)[:, None] != np.full(3, 2)
+    with pytest.raises(Declined, match="a query sees no key"):
+        attnlab.block("torch_mha", X, state(), heads=2, mask=mask)

@@ -24,10 +24,12 @@ def write(folder: Path, source: str = "", name: str = "mine") -> Path:
 
 
 def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
-    """Beside those that come with attnlab, sorted; files that begin with _ and other files are not."""
+    """Beside those that come with attnlab, sorted; files that begin with _ or a dot, and others, are not."""
     write(tmp_path)
     write(tmp_path, name="_private")
     (tmp_path / "notes.txt").touch()
+    (tmp_path / ".#mine.py").symlink_to("user@host.1234:99")  # as Emacs does while it edits
+    (tmp_path / "a-folder.py").mkdir()
     assert backends([tmp_path]) == sorted([*backends(), "mine"])
     assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
 

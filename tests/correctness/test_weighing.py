@@ -15,6 +15,7 @@ from attnlab.correctness import weighing
 from attnlab.correctness.check import examine
 from attnlab.correctness.expected import expect
 from attnlab.correctness.weighing import weigh
+from attnlab.errors import Declined
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, round_to
@@ -130,4 +131,6 @@ def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: st
     found = examine(
         lambda question: {OUTPUT: computed(question.inputs, dtype)}, "float32", kinds=("forward",)
     )
+    with pytest.raises(Declined, match=f"its {dtype} cannot hold the inputs"):
+        weighing.judge(RACED, posed.with_(query=np.full_like(posed.query, 3.4028e38)), ROWS, answers, dtype)
     assert found.asked == 1 and f"computing {words}" in str(found.fault)

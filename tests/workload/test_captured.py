@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -66,7 +67,9 @@ def test_the_inputs_are_those_that_were_saved(tmp_path: Path, dtype: str) -> Non
 
 
 def test_of_several_layers_one_is_named(tmp_path: Path) -> None:
-    file = _file(tmp_path, layer10=_inputs(1), layer2=_inputs(2))
+    dotted = "model.layers.0.self_attn"
+    file = _file(tmp_path, layer10=_inputs(1), layer2=_inputs(2), **{dotted: _inputs(3)})
+    assert _one(f"{file}/{dotted}").distribution.startswith(f"{file}/{dotted}@")
     (found,) = workloads({"distribution": f"{file}/layer2", "dtypes": ("bfloat16",)})
     assert (found.distribution.partition("/layer2@")[0], found.dtype) == (file, "bfloat16")
     with pytest.raises(ValueError, match=r"holds several layers; name one of .*/layer10, .*/layer2"):
@@ -79,6 +82,10 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
 @pytest.mark.parametrize(
     ("held", "told"),
     [
+        (
+            {name: one.astype(ml_dtypes.float8_e4m3fn) for name, one in GOOD.items()},
+            "holds query in F8_E4M3; save it in one of float16",
+        ),
         ({"weight": np.ones((2, 2), np.float32)}, "holds no inputs: it needs tensors query, key and value"),
         ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, "must have the same head_dim"),
         ({**GOOD, "key": np.ones((3, 4), np.float32)}, "key must be a non-empty array of shape"),
@@ -98,6 +105,15 @@ def test_a_file_that_is_no_input_is_told_in_one_line(tmp_path: Path, held: Any, 
     with pytest.raises((ValueError, Declined), match=told) as fault:
         inputs_of(_one(str(file), dtype="float16"))
     assert "\n" not in str(fault.value)
+
+
+def test_heads_are_those_of_whole_groups(tmp_path: Path) -> None:
+    """With other groups a head would read another key head than in the file."""
+    file = _file(tmp_path, a=_inputs())
+    assert [_one(file, heads=heads).kv_heads for heads in (1, 2, 4)] == [1, 1, 2]
+    for asked in ({"heads": 3}, {"heads": 2, "kv_heads": 2}):
+        with pytest.raises(ValueError, match=r"heads must be at most 2 or 2 for each key head"):
+            _one(file, **asked)
 
 
 def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:

@@ -54,6 +54,17 @@ def test_all_weights_but_one_are_subnormal_in_float32(dtype: str, scale: float |
     assert found[..., 1:].min() >= -103 and found[..., 1:].max() <= -90
 
 
+def test_a_single_key_has_the_logit_zero() -> None:
+    assert (logits(WORKLOAD.with_(keys=1, distribution="subnormal")) == 0).all()
+
+
+def test_sinks_are_as_large_as_ln_z() -> None:
+    """One that is left out then shows at any length, and in a window."""
+    for asked, seen in (({}, 2**16), ({"mask": "window(127,0,bottom_right)"}, 128)):
+        found = inputs_of(Workload(heads=100, queries=1, keys=2**16, head_dim=1, sinks=True, **asked)).sinks
+        assert found is not None and abs(found.mean() - np.log(seen)) < 0.5
+
+
 def test_a_row_finds_its_largest_logit_twice() -> None:
     """Bit for bit, also with an odd number of keys."""
     found = logits(WORKLOAD.with_(distribution="duplicated_maxima", keys=129))[..., :128]

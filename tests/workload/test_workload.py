@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attnlab.errors import Declined
+from attnlab.errors import Declined, FieldError
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack, unpack
 from attnlab.workload.mask_kinds import Part
-from attnlab.workload.number_formats import ITEM_BYTES
+from attnlab.workload.number_formats import FORMATS, ITEM_BYTES
 from attnlab.workload.workload import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT, Workload
 
 workloads = strategies.workloads()
@@ -193,6 +193,7 @@ ARRAY = np.zeros((2, 3, 5, 8), np.float32)
         (ARRAY, ARRAY[:1], ARRAY[:1], "agree in batch"),
         (ARRAY, ARRAY[:, :2], ARRAY[:, :2], "key's heads must divide the query's"),
         (ARRAY, ARRAY.astype(np.float64), ARRAY, "share one dtype"),
+        (ARRAY.astype(FORMATS["bfloat16"]), ARRAY, ARRAY, "share one dtype, got bfloat16, float32, float32"),
         (ARRAY[:, :, :0], ARRAY, ARRAY, "query must be a non-empty array"),
         (*[ARRAY.astype(np.int32)] * 3, "must hold floating-point numbers, got int32"),
     ],
@@ -201,6 +202,15 @@ def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: A
     """By the first thing that does not fit."""
     with pytest.raises(ValueError, match=message):
         Inputs.of(query, key, value)
+
+
+@pytest.mark.parametrize("number", [-1e9, 70000.0])
+def test_a_bias_that_the_format_cannot_hold_is_refused(number: float) -> None:
+    """It would become infinite. The lowest number of the format is taken."""
+    half = ARRAY.astype(np.float16)
+    with pytest.raises(FieldError, match=r"bias must hold numbers of float16, or -inf to hide a key, got"):
+        Inputs.of(half, half, half, bias=np.full((5, 5), number, np.float32))
+    assert Inputs.of(half, half, half, bias=np.full((5, 5), -65504.0)).mask.text == ""
 
 
 def test_a_kind_of_mask_may_have_no_fields() -> None:
