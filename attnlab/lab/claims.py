@@ -90,17 +90,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     def verdict(self) -> ClaimVerdict:
         """What follows from the checks.
 
-        Not measurable: the claim was put to no test, or a control failed. Confirmed: it meets every test. Else its
-        failure counts only where the right statement meets its own tests, as an experiment that contradicts both has
-        decided nothing; then the claim is conditional where it meets all tests within its condition, else refuted.
+        Not measurable: the claim was put to no test, or a control or the right statement failed, as an experiment that
+        contradicts what is right has decided nothing. Else confirmed: it meets every test. Conditional: it meets all
+        tests within its condition. Else refuted.
         """
         failed = {role for role, row in self.checks if not row.passed}
-        if not any(role is Role.CLAIM for role, _ in self.checks) or Role.CONTROL in failed:
+        if not any(role is Role.CLAIM for role, _ in self.checks) or failed & {Role.CONTROL, Role.RIGHT}:
             return ClaimVerdict.NOT_MEASURABLE
         if not failed & {Role.CLAIM, Role.BEYOND}:
             return ClaimVerdict.CONFIRMED
-        if Role.RIGHT in failed:
-            return ClaimVerdict.NOT_MEASURABLE
         return ClaimVerdict.REFUTED if Role.CLAIM in failed else ClaimVerdict.CONDITIONAL
 
     @property

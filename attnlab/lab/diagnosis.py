@@ -1,7 +1,8 @@
 """What attention does in a model: how far each head's logits are spread, and what its softmax makes of them.
 
 The model is called once. PyTorch lets a mode see every function of its own that is called: the logits are read from
-``scaled_dot_product_attention`` and from ``softmax``, whoever calls them. A kernel of the model's own is not seen.
+``scaled_dot_product_attention``, and from each ``softmax`` whose weights a matrix product takes first, whoever calls
+them. A kernel of the model's own is not seen.
 
 Of each head, with logits s_j over the n keys that a query sees and weights p = softmax(s): β² is the mean over rows of
 the variance of s within a row, H = −Σ p ln p, and ‖J‖_F the norm of the softmax's Jacobian. As many independent normal
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +33,27 @@ if TYPE_CHECKING:
 FROZEN = 0.5
 #: a row passes on no gradient if the norm of the softmax's Jacobian is below this, as in the experiments
 LOST = 1e-3
-#: an added number this far below 0, in parts of the format's least, hides its pair
-_HIDDEN = 0.25
+#: pairs are hidden by a number below all logits: this far at least, and no logit lies between
+_GAP = 1000.0
+#: functions of PyTorch whose first matrix may be weights, and those that leave weights what they are
+_PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}
+_SAME = {
+    *(
+        "dropout",
+        "to",
+        "type_as",
+        "type",
+        "float",
+        "half",
+        "bfloat16",
+        "double",
+        "contiguous",
+        "clone",
+        "detach",
+    ),
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem"),
+    *("masked_fill", "nan_to_num", "mul", "div", "sub"),
+}
 #: heads named in the figure, and standard deviations of its curve in units of β_c
 _NAMED, _CURVE = 6, (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
 
@@ -119,71 +140,54 @@ def diagnose(module: Any, inputs: Any) -> Diagnosis:
 
     if not isinstance(module, torch.nn.Module):
         raise ValueError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    name, calls = type(module).__name__, list[_Call]()
+    name, keys, heads = type(module).__name__, list[int](), list[Head]()
+
+    def note(caller: str, logits: Any) -> None:
+        # leading axes beyond (heads, queries, keys) are the batch
+        whole = logits.reshape(-1, *(1, *logits.shape)[-3:]).detach().double().numpy()
+        heads.extend(_heads(len(keys), caller, whole))
+        keys.append(whole.shape[-1])
+
     try:
-        with _watching(module, calls):
+        with _watching(module, note):
             if isinstance(inputs, Mapping):
                 module(**inputs)
             else:
                 module(*(inputs if isinstance(inputs, tuple) else (inputs,)))
+    except _NotFinite:
+        raise
     except Exception as fault:  # the model is other people's code
         reason = " ".join(str(fault).split())[:200]
         raise ValueError(
             f"{name} cannot be called on these inputs: {type(fault).__name__}: {reason}"
         ) from None
-    if not calls:
+    if not keys:
         raise ValueError(
             f"{name} calls no attention: neither torch.nn.functional.scaled_dot_product_attention nor softmax of "
-            "scores (heads, queries, keys); a kernel of its own is not seen"
+            "scores (heads, queries, keys) before a matrix product; a kernel of its own is not seen"
         )
-    heads = [head for number, call in enumerate(calls) for head in _heads(number, call)]
     if not heads:
         raise ValueError(
             "every query sees one key or none: the softmax has nothing to choose; give longer inputs"
         )
-    return Diagnosis(name, max(call.logits.shape[-1] for call in calls), tuple(heads))
+    return Diagnosis(name, max(keys), tuple(heads))
 
 
-@dataclass(frozen=True, eq=False)
-class _Call:
-    """The logits of one call, (batch, heads, queries, keys) in float64, −∞ where a pair is hidden."""
-
-    module: str
-    logits: NDArray[np.float64]
+class _NotFinite(ValueError):
+    """Logits of a call are NaN or +∞."""
 
 
 @contextmanager
-def _watching(module: Any, calls: list[_Call]) -> Iterator[None]:
-    """Notes the logits of every attention that `module` computes meanwhile."""
+def _watching(module: Any, note: Callable[[str, Any], None]) -> Iterator[None]:
+    """Calls `note` with the caller's path and the logits of every attention that `module` computes meanwhile."""
     import torch
     from torch.nn import functional
-    from torch.overrides import TorchFunctionMode
 
-    path: list[str] = []
+    path = [""]
+    mode, fused, written_out = _readers(path, note)
     sdpa, softmax = functional.scaled_dot_product_attention, functional.softmax
-    softmaxes = {softmax, torch.softmax, torch.Tensor.softmax}
-
-    def noting(logits_of: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, whose logits are noted and within which no other function is."""
-
-        def call(*args: Any, **rest: Any) -> Any:
-            with torch._C.DisableTorchFunction():
-                logits = logits_of(*args, **rest)
-                if logits is not None:
-                    calls.append(_Call(path[-1] if path else "", logits.detach().double().numpy()))
-                return function(*args, **rest)
-
-        return call
-
-    class Mode(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is sdpa:
-                func = noting(_scores, sdpa)
-            elif func in softmaxes:
-                func = noting(_given_scores, func)
-            return func(*args, **(kwargs or {}))
-
-    training, fast = module.training, torch.backends.mha.get_fastpath_enabled()
+    training = {one: one.training for one in module.modules()}
+    fast = torch.backends.mha.get_fastpath_enabled()
 
     def leave(*_: Any) -> None:
         path.pop()
@@ -195,17 +199,76 @@ def _watching(module: Any, calls: list[_Call]) -> Iterator[None]:
     try:
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
         # what PyTorch's own functions call is seen by no mode: they find the noting function in its place
-        functional.scaled_dot_product_attention = noting(_scores, sdpa)
-        functional.softmax = noting(_given_scores, softmax)
+        functional.scaled_dot_product_attention, functional.softmax = fused, partial(written_out, softmax)
         module.eval()
-        with torch.no_grad(), Mode():
+        with torch.no_grad(), mode:
             yield
     finally:
         functional.scaled_dot_product_attention, functional.softmax = sdpa, softmax
         torch.backends.mha.set_fastpath_enabled(fast)
         for hook in hooks:
             hook.remove()
-        module.train(training)
+        for one, before in training.items():
+            one.training = before
+
+
+def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ...]:
+    """A mode that sees calls of PyTorch's functions, and what it calls for fused and for written-out attention.
+
+    path : of the modules that are being called. note : is called as in `_watching`.
+    """
+    import torch
+    from torch.nn import functional
+    from torch.overrides import TorchFunctionMode
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    sdpa, block = functional.scaled_dot_product_attention, functional.multi_head_attention_forward
+    softmaxes = {functional.softmax, torch.softmax, torch.Tensor.softmax}
+    unused: Any = (
+        WeakTensorKeyDictionary()
+    )  # weights that no product has taken yet: the caller and the scores
+    blocks = [0]  # heads of the block that is being called
+
+    def fused(*args: Any, **rest: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            found = sdpa(*args, **rest)
+            note(path[-1], _scores(*args, **rest))
+        return found
+
+    def written_out(
+        function: Callable[..., Any], input: Any, dim: Any = None, *args: Any, **rest: Any
+    ) -> Any:
+        with torch._C.DisableTorchFunction():
+            found = function(input, dim, *args, **rest)
+            if blocks[-1]:  # PyTorch's own function hides its product
+                note(path[-1], input.unflatten(0, (-1, blocks[-1])))
+            elif input.ndim > 2 and dim in (-1, input.ndim - 1):
+                unused[found] = [(path[-1], input)]
+        return found
+
+    class Mode(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if func is sdpa:
+                return fused(*args, **kwargs)
+            if func in softmaxes:
+                return written_out(func, *args, **kwargs)
+            blocks.append((kwargs.get("num_heads") or args[4]) if func is block else 0)
+            try:
+                found = func(*args, **kwargs)
+            finally:
+                blocks.pop()
+            name = getattr(func, "__name__", "").strip("_")
+            first = [*args, *kwargs.values(), None, None][name in ("einsum", "baddbmm")]
+            weights = unused.get(first) if isinstance(first, torch.Tensor) else None
+            if weights is not None and name in _PRODUCTS:
+                while weights:
+                    note(*weights.pop())
+            elif weights is not None and name in _SAME and isinstance(found, torch.Tensor):
+                unused[found] = weights
+            return found
+
+    return Mode(), fused, written_out
 
 
 def _scores(
@@ -215,42 +278,37 @@ def _scores(
     attn_mask: Any = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
-    **rest: Any,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Any:
-    """The logits that ``scaled_dot_product_attention`` makes of its arguments, (batch, heads, queries, keys)."""
+    """The logits that ``scaled_dot_product_attention`` makes of its arguments, (..., queries, keys) in float64."""
     import torch
 
-    query, key = (one.unsqueeze(0) if one.ndim == 3 else one for one in (query.double(), key.double()))
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    logits = query @ key.mT * (rest.get("scale") or query.shape[-1] ** -0.5)
+    query, key = query.double(), key.double()
+    if enable_gqa:
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], dim=-3)
+    logits = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(logits.shape[-2:], dtype=torch.bool).tril()
     if attn_mask is None:
         return logits
     if attn_mask.dtype == torch.bool:
         return logits.masked_fill(~attn_mask, -math.inf)
-    hidden = attn_mask <= _HIDDEN * torch.finfo(attn_mask.dtype).min
-    return (logits + attn_mask.double()).masked_fill(hidden, -math.inf)
+    return logits + attn_mask.double()
 
 
-def _given_scores(scores: Any, dim: Any = None, *_: Any, **rest: Any) -> Any:
-    """Scores that a softmax is given, (batch, heads, queries, keys); None for what is no attention's.
+def _heads(number: int, caller: str, logits: NDArray[np.float64]) -> Iterator[Head]:
+    """Every head of one call whose queries see two keys or more, averaged over the batch.
 
-    Of three dimensions the first counts as heads.
+    logits : (batch, heads, queries, keys). Raises _NotFinite.
     """
-    import torch
-
-    if scores.ndim not in (3, 4) or dim not in (-1, scores.ndim - 1):
-        return None
-    whole = scores.double() if scores.ndim == 4 else scores.double().unsqueeze(0)
-    # what is added to hide a pair swallows its score
-    return whole.masked_fill(whole <= _HIDDEN * torch.finfo(scores.dtype).min, -math.inf)
-
-
-def _heads(number: int, call: _Call) -> Iterator[Head]:
-    """Every head of one call whose queries see two keys or more, averaged over the batch."""
-    for head in range(call.logits.shape[1]):
-        s = call.logits[:, head].reshape(-1, call.logits.shape[-1])
+    if np.isnan(logits).any() or np.isposinf(logits).any():
+        raise _NotFinite(
+            f"call {number}, of {caller or 'the module itself'}, has logits that are NaN or +inf: "
+            "give it weights and inputs whose logits are numbers"
+        )
+    for head in range(logits.shape[1]):
+        s = _without_hidden(logits[:, head].reshape(-1, logits.shape[-1]))
         seen = np.isfinite(s)
         s, seen = s[seen.sum(axis=-1) > 1], seen[seen.sum(axis=-1) > 1]
         if not len(s):
@@ -267,7 +325,7 @@ def _heads(number: int, call: _Call) -> Iterator[Head]:
         yield Head(
             call=number,
             head=head,
-            module=call.module,
+            module=caller,
             beta=math.sqrt(variance.mean()),
             critical=math.sqrt((2 * np.log(n)).mean()),
             entropy=float((entropy / np.log(n)).mean()),
@@ -278,6 +336,21 @@ def _heads(number: int, call: _Call) -> Iterator[Head]:
             log_sum=float((top + np.log(total)).mean()),
             largest_logit=float(top.max()),
         )
+
+
+def _without_hidden(s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Logits of one head, (rows, keys), with −∞ wherever a mask of any kind hides a pair.
+
+    A mask sets or adds a number such as −1e4 or the format's least. Such pairs lie below a gap, measured from the
+    largest logit of each row, over all rows. A row with nothing but hidden pairs lies as low as they do.
+    """
+    top = s.max(axis=-1, keepdims=True)
+    below = np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0.0), 0.0)
+    if below.max(initial=0.0) <= _GAP:
+        return s
+    far = np.sort(below, axis=None)
+    (gaps,) = np.nonzero(np.diff(far) > _GAP)
+    return np.where(s <= s[below > far[gaps[0]]].max(), -math.inf, s) if len(gaps) else s
 
 
 def read_model(

@@ -40,7 +40,8 @@ def test_the_verdict_turns_with_the_figures(claim: Claim) -> None:
     if Role.RIGHT in roles or any(
         test.expected is not None for test in claim.tests if test.role is Role.CLAIM
     ):
-        assert claim.judged(found(claim, claim=False, right=False)).verdict is NOT_MEASURABLE
+        for holds in (False, True):
+            assert claim.judged(found(claim, claim=holds, right=False)).verdict is NOT_MEASURABLE
     empty = Finding(experiment=claim.experiment, title="", question="", conclusion="", rows=())
     assert claim.judged(empty).verdict is NOT_MEASURABLE
 

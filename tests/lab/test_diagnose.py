@@ -23,21 +23,28 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz")
 
 
 class Plain(nn.Module):
-    """Two layers of two heads, causal; fused, or written out as many models do; queries are `gain` times as long."""
+    """Two layers of two heads, causal; fused, or written out as many models do; queries are `gain` times as long.
 
-    def __init__(self, gain: float = 1.0, eager: bool = False) -> None:
+    hiding : what a hidden pair's score becomes where attention is written out, or what is added to it by a mask.
+    """
+
+    def __init__(self, gain: float = 1.0, eager: bool = False, hiding: float | None = None) -> None:
         super().__init__()
-        self.gain, self.eager = gain, eager
+        self.gain, self.eager, self.hiding = gain, eager, hiding
         self.layers = nn.ModuleList(nn.Linear(16, 48) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             q, k, v = (one.unflatten(-1, (2, 8)).transpose(1, 2) for one in layer(x).chunk(3, dim=-1))
             q = q * self.gain
+            hidden = ~torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
             if self.eager:
-                hidden = ~torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-                scores = (q @ k.mT / math.sqrt(8)).masked_fill(hidden, torch.finfo(x.dtype).min)
-                o = functional.softmax(scores, dim=-1) @ v
+                least = torch.finfo(x.dtype).min if self.hiding is None else self.hiding
+                scores = (q @ k.mT / math.sqrt(8)).masked_fill(hidden, least)
+                o = functional.dropout(torch.softmax(input=scores, dim=-1), 0.1, self.training) @ v
+            elif self.hiding is not None:
+                mask = torch.zeros(hidden.shape).masked_fill(hidden, self.hiding)
+                o = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             else:
                 o = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = x + o.transpose(1, 2).flatten(-2)
@@ -91,12 +98,56 @@ def test_the_encoder_of_pytorch_is_seen_without_its_fast_path() -> None:
     assert [one.module for one in found.heads] == [f"layers.{at // 4}.self_attn" for at in range(8)]
 
 
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("hiding", [-math.inf, -1e9, -1e4, torch.finfo(torch.float16).min])
+def test_a_hidden_pair_is_none_whatever_number_hides_it(hiding: float, eager: bool) -> None:
+    plain, masked = attnlab.diagnose(*_made()), attnlab.diagnose(*_made(eager=eager, hiding=hiding))
+    assert [one.beta for one in masked.heads] == pytest.approx([one.beta for one in plain.heads], rel=1e-3)
+    assert [one.critical for one in masked.heads] == [one.critical for one in plain.heads]
+
+
+class Calls(nn.Module):
+    """Whatever `function` does with one tensor."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function, self.frozen = function, nn.Dropout().eval()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+def test_heads_of_every_shape_and_no_other_softmax() -> None:
+    """An output layer's softmax, or a router's, is no attention."""
+    block, x = nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(3, 7, 16)
+    assert len(attnlab.diagnose(block, (x, x, x)).heads) == 4
+
+    def attends(*shape: int, **rest: Any) -> attnlab.Diagnosis:
+        given = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+        return attnlab.diagnose(
+            Calls(lambda x: functional.scaled_dot_product_attention(x, x, x, **rest)), given
+        )
+
+    assert [len(attends(*shape).heads) for shape in ((32, 16), (2, 5, 8), (2, 3, 4, 5, 8))] == [1, 2, 4]
+    assert attends(32, 16, scale=0.0).heads[0].beta == 0
+
+    def language_model(x: Tensor) -> Tensor:
+        return functional.softmax(x @ torch.einsum("bij,bjd->bid", x.mT.softmax(-1), x).mT, dim=-1)
+
+    model = Calls(language_model).train()
+    model.frozen.eval()
+    assert {one.call for one in attnlab.diagnose(model, torch.randn(2, 5, 8)).heads} == {0}
+    assert model.training and not model.frozen.training
+
+
 @pytest.mark.parametrize(
     ("model", "inputs", "told"),
     [
         (nn.Linear(4, 4), torch.ones(1, 4), "Linear calls no attention"),
         (Plain(), torch.ones(1, 3), "Plain cannot be called on these inputs: "),
         (Plain(), torch.ones(1, 1, 16), "every query sees one key"),
+        (Calls(lambda x: x.softmax(-1)), torch.ones(1, 2, 3), "Calls calls no attention"),
+        (Plain(), torch.full((1, 3, 16), math.nan), "call 0, of the module itself, has logits that are NaN"),
         ("a folder", torch.ones(1), "must be a torch.nn.Module"),
     ],
 )
