@@ -6,13 +6,22 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in two batched matrix produ
 scores between them (three where causal), each a kernel of its own that reads and writes memory. Memory: two
 arrays of the size of the score matrix beside the output, O(n_q·n_k).
 
-Scores and weights are rounded to the inputs' dtype: in float16 a score beyond 65504 makes its row NaN.
+Scores and weights are rounded to the inputs' dtype: in float16 a score beyond 65504 makes its row NaN. A soft cap
+beyond its range is declined: s/c would be rounded to 0.
 """
 
 from attnlab.libraries.torch_attention import attend, attend_with_log_sum
+from attnlab.workload.number_formats import float_format
+from attnlab.workload.workload import Workload
 
 __all__ = ["attend", "attend_with_log_sum"]
 
 LIBRARY = "torch"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 2.1, "outputs": 1.1}
+
+
+def declines(workload: Workload) -> tuple[str, str] | None:
+    """A soft cap that the format does not hold."""
+    beyond = workload.softcap is not None and workload.softcap > float_format(workload.dtype).largest
+    return ("softcap", f"{workload.dtype} holds no cap of {workload.softcap:g}") if beyond else None

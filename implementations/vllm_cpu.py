@@ -16,9 +16,12 @@ thread, O(n).
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from attnlab.backends.keywords import told
 from attnlab.libraries.torch_attention import tensor_of
 from attnlab.libraries.torch_library import Vllm, instructions
 from attnlab.workload.workload import Workload
@@ -29,6 +32,7 @@ LIBRARY = "vllm"
 MEMORY = {"scores": 0, "outputs": 2.1}
 
 _PAGE = 128
+_MASKS = ("causal_bottom_right", "window_bottom_right", "key_lengths")
 #: head dimensions that vLLM compiles its attention for: another would end the process
 _DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
@@ -40,7 +44,7 @@ class Cache:
     keys of each element, int32. starts : where each element's queries begin among all, and their end, int32.
     """
 
-    def __init__(self, workload: Workload, key: Tensor, value: Tensor) -> None:
+    def __init__(self, workload: Workload, key: Tensor, value: Tensor, lengths: Any) -> None:
         batch, heads, n_k, dim = key.shape
         pages = -(-n_k // _PAGE)
         self.isa = _isa(workload)
@@ -49,7 +53,7 @@ class Cache:
             torch.zeros((batch * pages, heads, _PAGE, dim), dtype=key.dtype) for _ in range(2)
         )
         self.table = torch.arange(batch * pages, dtype=torch.int32).reshape(batch, pages)
-        self.lengths = torch.tensor(workload.key_lengths or (n_k,) * batch, dtype=torch.int32)
+        self.lengths = torch.tensor(lengths or (n_k,) * batch, dtype=torch.int32)
         self.starts = torch.arange(batch + 1, dtype=torch.int32) * workload.queries
         slots = torch.arange(batch)[:, None] * pages * _PAGE + torch.arange(n_k)
         tokens = (one.transpose(1, 2).reshape(batch * n_k, heads, dim).contiguous() for one in (key, value))
@@ -81,26 +85,20 @@ class Cache:
 def declines(workload: Workload) -> tuple[str, str] | None:
     """What would end the process or be answered otherwise."""
     if workload.value_dim != workload.head_dim:
-        return (
-            "value_dim",
-            f"vLLM's attention needs value_dim = head_dim, got {workload.value_dim} and {workload.head_dim}",
-        )
+        got = f"got {workload.value_dim} and {workload.head_dim}"
+        return "value_dim", f"vLLM's attention needs value_dim = head_dim, {got}"
     if workload.head_dim not in _DIMS:
-        return (
-            "head_dim",
-            f"vLLM's attention is compiled for head_dim {', '.join(map(str, _DIMS))}, not for {workload.head_dim}",
-        )
-    causal, _ = _diagonal(bool(workload.causal), workload.window)
-    if workload.window is not None and not causal:
+        dims = ", ".join(map(str, _DIMS))
+        return "head_dim", f"vLLM's attention is compiled for head_dim {dims}, not for {workload.head_dim}"
+    shown = told(workload, _MASKS) or {}
+    causal, _ = _diagonal(shown)
+    if "window_bottom_right" in shown and not causal:
         return "window", "vLLM's windows end at the query's own place, and this one looks ahead"
-    if causal and workload.key_lengths is not None:
+    if causal and "key_lengths" in shown:
         return "key_lengths", "vLLM aligns a causal mask with the keys that a batch element has, not with all"
     if causal and workload.queries > workload.keys:
-        return (
-            "queries",
-            "vLLM takes the queries for the last of the keys, "
-            f"got {workload.queries} queries and {workload.keys} keys",
-        )
+        got = f"got {workload.queries} queries and {workload.keys} keys"
+        return "queries", f"vLLM takes the queries for the last of the keys, {got}"
     if workload.bias == "alibi" and not causal:
         return "bias", "vLLM's ALiBi raises the scores of later keys: it needs a causal mask"
     return None
@@ -108,8 +106,9 @@ def declines(workload: Workload) -> tuple[str, str] | None:
 
 def prepare(workload: Workload, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Cache, None]:
     """The queries as tokens, and the filled cache, values included, with the plan of this call."""
-    cache = Cache(workload, key, value)
-    cache.plan(*_diagonal(bool(workload.causal), workload.window))
+    shown = told(workload, _MASKS) or {}
+    cache = Cache(workload, key, value, shown.get("key_lengths"))
+    cache.plan(*_diagonal(shown))
     return query.transpose(1, 2).flatten(0, 1).contiguous(), cache, None
 
 
@@ -131,7 +130,9 @@ def attend(
 
     query (batch · n_q, heads, d), key as prepared; key_lengths are in it already. Returns (batch, heads, n_q, d).
     """
-    causal, window = _diagonal(causal_bottom_right, window_bottom_right)
+    causal, window = _diagonal(
+        {"causal_bottom_right": causal_bottom_right, "window_bottom_right": window_bottom_right}
+    )
     output = torch.empty_like(query)
     _OPERATORS.cpu_attention_with_kv_cache(
         query,
@@ -153,10 +154,10 @@ def attend(
     return output.view(len(key.lengths), -1, *output.shape[1:]).transpose(1, 2)
 
 
-def _diagonal(causal: bool, window: tuple[int, int] | None) -> tuple[bool, int]:
+def _diagonal(shown: dict[str, Any]) -> tuple[bool, int]:
     """(causal, window) as vLLM has them: a window of w is a query's own key and the w - 1 before it, -1 is none."""
-    left, right = window or (-1, -1)
-    return causal or right == 0, -1 if left < 0 else left + 1
+    left, right = shown.get("window_bottom_right") or (-1, -1)
+    return shown.get("causal_bottom_right", False) or right == 0, -1 if left < 0 else left + 1
 
 
 def _isa(workload: Workload) -> str:

@@ -290,6 +290,8 @@ class RoundedRows:
     inner, stored : the errors of scores from the arithmetic, and from storing them. exponent_error : the largest
     predicted rms error of a score, weighted over a row. The others are (…, rows, 1):
     lost_weight_variance : λ²/3, λ = Σ_j p_j [p_j < u_i]: the weights that a chain of additions may lose as a whole.
+    drift : the variance of Σp in (c u_i)² if n terms below the largest are equal to within u_i, like keys of one score
+    below a sink: all round alike, so errors c u_i S add up linearly over sums S, to c u_i n(1 − M/2), M = Σp of the n.
     absorbed : ln l, the most that can be lost if m has few bits, so that float32 holds it; else infinite. (If m itself
     is rounded and s_j − ln Z is not, because a fused multiply-add computes it from products, m adds its own error.)
     logarithm_variance : that of all weights of a row from ln Z in one number: min{(u_i ln Z)²/3, absorbed²} +
@@ -304,6 +306,12 @@ class RoundedRows:
         self.exponent_error = math.sqrt(errors.sum(axis=-1).max())
         small = np.where(rows.weights < roundings.inner_roundoff, rows.weights, 0.0)
         self.lost_weight_variance = small.sum(axis=-1, keepdims=True) ** 2 / 3
+        p, u = rows.weights, roundings.inner_roundoff
+        rising = (p > u) & (p < p.max(axis=-1, keepdims=True))
+        highest = np.max(p, axis=-1, keepdims=True, where=rising, initial=0.0)
+        alike = highest - np.min(p, axis=-1, keepdims=True, where=rising, initial=1.0) <= u
+        count = alike * rising.sum(axis=-1, keepdims=True)
+        self.drift = (count * (1 - count * highest / 2)) ** 2
         self.log_sum = np.log(np.where(rows.partition > 0, rows.partition, 1.0))
         self.log_partition = rows.top + self.log_sum
         with np.errstate(over="ignore"):
@@ -388,7 +396,7 @@ def add_output(found: ErrorBudget, block: RoundedRows) -> None:
     values, of_squares, sums = (np.append(x, np.ones_like(x[..., :1]), axis=-1) for x in (v, v2, o))
     products, partial = block.over_keys(values, squares @ of_squares, sums)
     # the sum of weights and values, that of the exponentials, and the division by it
-    summed_up = 1 + np.maximum(rows.seen / 3, partial[..., -1:])
+    summed_up = 1 + np.maximum(np.maximum(rows.seen / 3, block.drift), partial[..., -1:])
     accumulated = roundings.inner_variance * (products[..., :-1] + summed_up * o2)
 
     def moved(variance: Array) -> Array:
@@ -415,6 +423,7 @@ def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows
     squares, peak = p * p, np.where(none, 1.0, p.max(axis=-1, keepdims=True))
     summed = squares.sum(axis=-1, keepdims=True)
     chained, _ = block.over_keys(np.ones((*rows.v.shape[:-1], 1)), summed, np.ones(1))
+    chained = np.maximum(chained, block.drift)
     of_weights = rounding_variance(p / peak, roundings.form) * peak**2
     errors = (squares * one.scores for one in (block.stored, block.inner))
     of_stored, of_inner = (one.sum(axis=-1, keepdims=True) for one in errors)

@@ -176,15 +176,9 @@ def _tensors(file: str, digest: str, *wanted: str) -> dict[str, Any]:
     try:
         with safe_open(file, "np") as opened:
             there = dict.fromkeys(opened.keys())
-            for name in (one for one in wanted if one in there):
-                try:
-                    there[name] = opened.get_tensor(name)
-                except AttributeError:  # NumPy has no such numbers
-                    found = opened.get_slice(name).get_dtype()
-                    raise ValueError(
-                        f"{file} holds {name} in {found}; save it in one of {', '.join(DTYPES)}"
-                    ) from None
-            return there
+            return there | {name: opened.get_tensor(name) for name in wanted if name in there}
+    except AttributeError as fault:  # "module 'numpy' has no attribute 'float8_e4m3fn'"
+        raise ValueError(f"{file} holds {fault.name}; save it in one of {', '.join(DTYPES)}") from None
     except SafetensorError as fault:
         raise ValueError(f"{file} is no safetensors file: {fault}") from None
 

@@ -159,10 +159,7 @@ def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     heads, group = said.get("heads", held.heads), held.heads // held.kv_heads
     kv_heads = said.get("kv_heads", max(1, heads // group))
     if heads != group * kv_heads and (kv_heads > 1 or heads > group):
-        shared = f"of {one.text}, whose key heads serve {group} heads each"
-        raise FieldError(
-            "heads", f"must be at most {group} or {group} for each key head {shared}, got {heads}"
-        )
+        raise FieldError("heads", f"must be at most {group} or {group} for each key head, got {heads}")
     found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
         asked, most = getattr(found, name), getattr(held, name)

@@ -126,7 +126,10 @@ class Inputs:
         types = [dtype_of(array) for array in given.values()]
         shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
-        added, hidden = _checked_bias(bias, shape, dtype)
+        added, hidden = _checked_bias(bias, shape)
+        if isinstance(added, np.ndarray) and not np.isfinite(round_to(added, dtype)).all():
+            wrong = f"must hold numbers of {dtype}, or -inf to hide a key, got ±{np.abs(added).max():g}"
+            raise FieldError("bias", wrong)
         if hidden is not None:
             masked = masked & Mask((Given(hidden),))
         masked.check(shape)
@@ -403,9 +406,7 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types
     return Shape(batch, heads, queries, keys)
 
 
-def _checked_bias(
-    bias: ArrayLike | Alibi | None, shape: Shape, dtype: str
-) -> tuple[Any, NDArray[np.bool_] | None]:
+def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
     """The bias with 0 in place of -inf, and an array that is False at these places (None without -inf)."""
     if bias is None:
         return None, None
@@ -420,10 +421,6 @@ def _checked_bias(
     hidden = np.isneginf(added)
     if not np.isfinite(added[~hidden]).all():
         raise ValueError("bias must be finite, or -inf where a pair is masked, got a NaN or +inf")
-    beyond = added[~hidden & ~np.isfinite(round_to(added, dtype))]
-    if beyond.size:
-        held = f"must hold numbers of {dtype}, or -inf to hide a key"
-        raise FieldError("bias", f"{held}, got {beyond[0]:g}, which {dtype} cannot hold")
     return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
 
 

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from attnlab.backends.discovery import load
 from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.expected import expect
 from attnlab.correctness.questions import Question
+from attnlab.correctness.weighing import judge
+from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.masks import EVERYTHING
 from attnlab.workload.number_formats import DTYPES, round_to
-from attnlab.workload.workload import LOG_SUM, OUTPUT
+from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
 
 Array = NDArray[np.float64]
 #: another ln Z, of the right one and the inputs
@@ -64,3 +67,14 @@ def test_a_wrong_ln_z_is_told(fault: str) -> None:
     dtype = DTYPES[list(FAULTS).index(fault) % len(DTYPES)]
     found = examine(asked(FAULTS[fault]), dtype, kinds=(LOG_SUM,))
     assert found.passed is False and (found.fault or "").startswith("ln Z in ")
+
+
+def test_equal_terms_below_a_sink_may_round_alike() -> None:
+    """A chain adds their errors up linearly. Ordinary rows have the budgets that they had."""
+    workload = Workload(heads=6, queries=1, keys=500, head_dim=2, dtype="float64", scale=0.0, sinks=True)
+    workload = workload.with_(direction="forward_with_log_sum")
+    inputs, backend = inputs_of(workload).with_(sinks=np.linspace(0.5, 2, 6)), load("naive_loop")
+    answers = backend.named(workload, backend.bind(workload, inputs)())
+    found = judge(workload, inputs, [0], answers, None)
+    assert found.passed, found.reason
+    assert not judge(workload, inputs, [0], {**answers, LOG_SUM: answers[LOG_SUM] * (1 + 1e-13)}, None).passed

@@ -58,6 +58,7 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
         ("torch_sdpa_flash", SMALL.with_(causal=True, keys=9), None),
         ("torch_sdpa_math", SMALL.with_(value_dim=8), None),
         ("torch_sdpa", SMALL.with_(value_dim=8), None),
+        ("torch_eager", SMALL.with_(dtype="float16", softcap=1e8), "float16 holds no cap of 1e+08"),
     ],
 )
 def test_a_kernel_declines_what_it_cannot_do(name: str, workload: Workload, reason: str | None) -> None:

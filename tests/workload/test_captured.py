@@ -84,7 +84,7 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
     [
         (
             {name: one.astype(ml_dtypes.float8_e4m3fn) for name, one in GOOD.items()},
-            "holds query in F8_E4M3; save it in one of float16",
+            "holds float8_e4m3fn; save it in one of float16",
         ),
         ({"weight": np.ones((2, 2), np.float32)}, "holds no inputs: it needs tensors query, key and value"),
         ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, "must have the same head_dim"),
