@@ -241,7 +241,11 @@ class Process:
             raise Failed("crashed", "its process has ended before")
         deadline = None if seconds is None else time.monotonic() + seconds
         with contextlib.suppress(Closed):  # the wait for the answer says how it ended
-            self.channel.send([op, arguments], deadline)
+            try:
+                self.channel.send([op, arguments], deadline)
+            except Late:  # half a request is in the channel
+                self.end()
+                raise
         return functools.partial(self.wait, op, deadline, answer)
 
     def wait(self, op: str, deadline: float | None, answer: Any) -> Any:

@@ -59,7 +59,7 @@ def without_home(text: str) -> str:
     if os.sep not in text:
         return text
     home = str(Path.home()).rstrip("/\\")
-    return re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
+    return re.sub(rf"(?<![\w.~-]){re.escape(home)}(?![\w.-])", "~", text) if len(home) > 1 else text
 
 
 def number_text(value: float, digits: int = 3) -> str:

@@ -108,8 +108,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, **how: Any) -> int:
     """Run numerical experiments and write their page.
 
-    The experiments NAME; by default all, with the claims ledger. Exits with 1 if a measurement misses its prediction. A
-    claim that is refuted is no failure.
+    The experiments NAME; by default all, with the claims ledger. Exits with 1 if a measurement misses its prediction
+    or nothing was measured. A claim that is refuted is no failure.
     """
     listing, claims = how.pop("listing"), how.pop("claims")
     if listing and claims:
@@ -142,6 +142,10 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
             click.echo(json.dumps(msgspec.to_builtins(found)))
         else:
             print_markdown(fill("findings.md.j2", findings=found, page=page))
+    if found and not any(one.rows for one in found):
+        why = "; ".join(f"{name}: {reason}" for name, reason in found[0].missing.items())
+        click.echo(f"attnlab: nothing was measured: {why or 'every backend asked is too slow'}", err=True)
+        return 1
     return 0 if all(one.passed for one in found) else 1
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from attnlab.figure_style import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
 from attnlab.lab.theory import critical_beta, jacobian_norm_squared, random_energy
 from attnlab.libraries.library import required
+from attnlab.text import one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,20 +39,8 @@ _GAP = 1000.0
 #: functions of PyTorch whose first matrix may be weights, and those that leave weights what they are
 _PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}
 _SAME = {
-    *(
-        "dropout",
-        "to",
-        "type_as",
-        "type",
-        "float",
-        "half",
-        "bfloat16",
-        "double",
-        "contiguous",
-        "clone",
-        "detach",
-    ),
-    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem"),
+    *("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "double", "contiguous", "clone"),
+    *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem", "detach"),
     *("masked_fill", "nan_to_num", "mul", "div", "sub"),
 }
 #: heads named in the figure, and standard deviations of its curve in units of β_c
@@ -133,8 +122,8 @@ def diagnose(module: Any, inputs: Any) -> Diagnosis:
     module : a torch module on the CPU; it is called in evaluation mode and left as it was. inputs : what it is called
     with: keywords, a tuple of arguments, or one tensor.
 
-    Raises ValueError for a module that cannot be called, calls no attention that PyTorch sees, or whose queries see one
-    key each.
+    Raises ValueError for a module that cannot be called, calls no attention that PyTorch sees, has logits that are NaN
+    or +inf, or whose queries see one key each.
     """
     import torch
 
@@ -157,19 +146,15 @@ def diagnose(module: Any, inputs: Any) -> Diagnosis:
     except _NotFinite:
         raise
     except Exception as fault:  # the model is other people's code
-        reason = " ".join(str(fault).split())[:200]
-        raise ValueError(
-            f"{name} cannot be called on these inputs: {type(fault).__name__}: {reason}"
-        ) from None
+        reason = one_line(f"{type(fault).__name__}: {fault}", 200)
+        raise ValueError(f"{name} cannot be called on these inputs: {reason}") from None
     if not keys:
         raise ValueError(
             f"{name} calls no attention: neither torch.nn.functional.scaled_dot_product_attention nor softmax of "
             "scores (heads, queries, keys) before a matrix product; a kernel of its own is not seen"
         )
     if not heads:
-        raise ValueError(
-            "every query sees one key or none: the softmax has nothing to choose; give longer inputs"
-        )
+        raise ValueError("every query sees one key or none: nothing is chosen; give longer inputs")
     return Diagnosis(name, max(keys), tuple(heads))
 
 
@@ -185,31 +170,26 @@ def _watching(module: Any, note: Callable[[str, Any], None]) -> Iterator[None]:
 
     path = [""]
     mode, fused, written_out = _readers(path, note)
-    sdpa, softmax = functional.scaled_dot_product_attention, functional.softmax
-    training = {one: one.training for one in module.modules()}
-    fast = torch.backends.mha.get_fastpath_enabled()
 
     def leave(*_: Any) -> None:
         path.pop()
 
-    hooks = []
-    for name, one in module.named_modules():
-        hooks.append(one.register_forward_pre_hook(lambda *_, name=name: path.append(name)))
-        hooks.append(one.register_forward_hook(leave))
-    try:
+    with ExitStack() as restoring:
+        for name, one in module.named_modules():
+            restoring.callback(setattr, one, "training", one.training)
+            entering = one.register_forward_pre_hook(lambda *_, name=name: path.append(name))
+            restoring.callback(entering.remove)
+            restoring.callback(one.register_forward_hook(leave).remove)
+        restoring.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
         # what PyTorch's own functions call is seen by no mode: they find the noting function in its place
-        functional.scaled_dot_product_attention, functional.softmax = fused, partial(written_out, softmax)
+        ours = {"scaled_dot_product_attention": fused, "softmax": partial(written_out, functional.softmax)}
+        for name, function in ours.items():
+            restoring.callback(setattr, functional, name, getattr(functional, name))
+            setattr(functional, name, function)
         module.eval()
         with torch.no_grad(), mode:
             yield
-    finally:
-        functional.scaled_dot_product_attention, functional.softmax = sdpa, softmax
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for hook in hooks:
-            hook.remove()
-        for one, before in training.items():
-            one.training = before
 
 
 def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ...]:
@@ -223,11 +203,9 @@ def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ..
     from torch.utils.weak import WeakTensorKeyDictionary
 
     sdpa, block = functional.scaled_dot_product_attention, functional.multi_head_attention_forward
-    softmaxes = {functional.softmax, torch.softmax, torch.Tensor.softmax}
-    unused: Any = (
-        WeakTensorKeyDictionary()
-    )  # weights that no product has taken yet: the caller and the scores
-    blocks = [0]  # heads of the block that is being called
+    # weights that no product has taken yet: the caller and the scores
+    unused: Any = WeakTensorKeyDictionary()
+    heads = [0]  # of the block that is being called
 
     def fused(*args: Any, **rest: Any) -> Any:
         with torch._C.DisableTorchFunction():
@@ -235,13 +213,11 @@ def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ..
             note(path[-1], _scores(*args, **rest))
         return found
 
-    def written_out(
-        function: Callable[..., Any], input: Any, dim: Any = None, *args: Any, **rest: Any
-    ) -> Any:
+    def written_out(function: Any, input: Any, dim: Any = None, *args: Any, **rest: Any) -> Any:
         with torch._C.DisableTorchFunction():
             found = function(input, dim, *args, **rest)
-            if blocks[-1]:  # PyTorch's own function hides its product
-                note(path[-1], input.unflatten(0, (-1, blocks[-1])))
+            if heads[0]:  # PyTorch's own function hides its product
+                note(path[-1], input.unflatten(0, (-1, heads[0])))
             elif input.ndim > 2 and dim in (-1, input.ndim - 1):
                 unused[found] = [(path[-1], input)]
         return found
@@ -251,14 +227,12 @@ def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ..
             kwargs = kwargs or {}
             if func is sdpa:
                 return fused(*args, **kwargs)
-            if func in softmaxes:
-                return written_out(func, *args, **kwargs)
-            blocks.append((kwargs.get("num_heads") or args[4]) if func is block else 0)
-            try:
-                found = func(*args, **kwargs)
-            finally:
-                blocks.pop()
             name = getattr(func, "__name__", "").strip("_")
+            if name == "softmax":
+                return written_out(func, *args, **kwargs)
+            heads[0] = (kwargs.get("num_heads") or args[4]) if func is block else 0
+            found = func(*args, **kwargs)
+            heads[0] = 0
             first = [*args, *kwargs.values(), None, None][name in ("einsum", "baddbmm")]
             weights = unused.get(first) if isinstance(first, torch.Tensor) else None
             if weights is not None and name in _PRODUCTS:
@@ -302,11 +276,9 @@ def _heads(number: int, caller: str, logits: NDArray[np.float64]) -> Iterator[He
 
     logits : (batch, heads, queries, keys). Raises _NotFinite.
     """
-    if np.isnan(logits).any() or np.isposinf(logits).any():
-        raise _NotFinite(
-            f"call {number}, of {caller or 'the module itself'}, has logits that are NaN or +inf: "
-            "give it weights and inputs whose logits are numbers"
-        )
+    if not (logits < math.inf).all():
+        wrong = "has logits that are NaN or +inf; give it weights and inputs that keep them finite"
+        raise _NotFinite(f"call {number}, of {caller or 'the module itself'}, {wrong}")
     for head in range(logits.shape[1]):
         s = _without_hidden(logits[:, head].reshape(-1, logits.shape[-1]))
         seen = np.isfinite(s)
@@ -314,9 +286,7 @@ def _heads(number: int, caller: str, logits: NDArray[np.float64]) -> Iterator[He
         if not len(s):
             continue
         n = seen.sum(axis=-1)
-        finite = np.where(seen, s, 0.0)
-        mean = finite.sum(axis=-1) / n
-        variance = np.where(seen, (finite - mean[:, None]) ** 2, 0.0).sum(axis=-1) / n
+        variance = s.var(axis=-1, where=seen)
         top = s.max(axis=-1)
         p = np.exp(s - top[:, None])
         total = p.sum(axis=-1)
@@ -384,9 +354,8 @@ def read_model(
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(untrained)
-                model = transformers.AutoModel.from_config(
-                    transformers.AutoConfig.from_pretrained(str(folder), **plain)
-                )
+                config = transformers.AutoConfig.from_pretrained(str(folder), **plain)
+                model = transformers.AutoModel.from_config(config)
     except Exception as fault:  # whatever its files made a library raise
         reason = " ".join(str(fault).split())[:200]
         raise ValueError(f"{folder} cannot be loaded: {type(fault).__name__}: {reason}") from None

@@ -113,10 +113,21 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
     for _ in range(2):
         found = run_chapter(tmp_path, ["precision"], backends=["numpy_blocked"], on_event=told.append)
     assert told == ["precision"] and read_chapter(tmp_path) == found and found[0].passed
+    missing = ["torch_sdpa_cudnn"]
+    for how in ({"backends": missing}, {"backends": missing, "seed": 1}, {"backends": missing, "seed": 1}):
+        other = run_chapter(tmp_path, ["precision"], on_event=told.append, **how)
+    assert len(told) == 3 and len(other) == 1 and (other[0].facts["seed"], other[0].asked) == (1, (*missing,))
     assert "nan" not in found[0].conclusion, "a sentence about PyTorch, which was not measured"
-    (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
-    with pytest.raises(ValueError, match="holds no findings: "):
-        read_chapter(tmp_path)
+    for damaged in ('[{"experiment": 3}]', "[{"):
+        (tmp_path / "numerics.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"numerics\.json holds no findings: "):
+            read_chapter(tmp_path)
+
+
+def test_nothing_measured_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["numerics", "formula", "--backends", "torch_sdpa_cudnn", "--out", str(tmp_path / "out")]
+    assert status(*words) == 1
+    assert "nothing was measured: torch_sdpa_cudnn: " in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,3 +61,8 @@ def test_a_process_that_hangs_or_sends_garbage_is_ended() -> None:
     with pytest.raises(Failed, match="a message that is none"):
         other.ask("garble", seconds=60)
     assert not other.alive
+    third = Process(f"{_HOME}:counting", interpreter=_HERE)
+    third.stop()
+    with pytest.raises(Failed, match="no answer in time"):
+        third.ask("add", seconds=0.1, number=np.zeros(2**22))
+    assert not third.alive

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.text import MOST, one_line
+from attnlab.text import MOST, one_line, without_home
 
 
 @given(st.text(max_size=2000))
@@ -38,3 +38,9 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
 def test_what_a_terminal_would_act_on_goes(text: str, shown: str) -> None:
     """Colours, titles, links, bells, a turned direction of writing."""
     assert one_line(text) == shown
+
+
+def test_the_home_folder_is_hidden_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/root")
+    text = "/root/x, file:///root, /mnt/root/x and /rooted"
+    assert without_home(text) == "~/x, file://~, /mnt/root/x and /rooted"

@@ -130,7 +130,8 @@ class Row(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What one experiment found. `conclusion` is its sentence with the measured values.
 
-    facts : seed, backends, seconds. missing : why a backend took no part, by its name.
+    facts : seed, backends, seconds. missing : why a backend took no part, by its name. asked : all backends that were
+    to take part.
     """
 
     experiment: str
@@ -140,6 +141,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     facts: dict[str, str | int | float] = {}
     missing: dict[str, str] = {}
+    asked: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -313,11 +315,12 @@ def run_experiment(
     check_request(backends, seed, folders)
     rows: list[Row] = []
     missing: dict[str, str] = {}
+    wanted = tuple(unasked(folders) if backends is None else backends)
     begun, asked, slow = time.perf_counter(), dict[str, None](), dict[str, bool]()
     with one_thread():
         for dtype in experiment.dtypes:
             opened: list[tuple[str, Backend, Attend]] = []
-            for one in unasked(folders) if backends is None else backends:
+            for one in wanted:
                 try:
                     backend = in_this_process(one, folders)
                     attend = black_box(backend, dtype=dtype)
@@ -345,6 +348,7 @@ def run_experiment(
         rows=tuple(rows),
         facts={"seed": seed, "backends": names, "seconds": seconds},
         missing=missing,
+        asked=wanted,
     )
 
 
@@ -446,17 +450,20 @@ def run_chapter(
 ) -> list[Finding]:
     """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
 
-    Returns all findings of the file. `on_event` is told the name of each experiment as it begins. how : backends, seed
+    A finding of another seed or other backends is replaced. Returns all findings of the file. `on_event` is told
+    the name of each experiment as it begins. how : backends, seed
     and folders, as for `run_experiment`. Raises ValueError as that does, before anything has run, and OSError where the
     folder cannot be written to.
     """
     wanted = chosen_experiments(names)
     check_request(**how)
-    found = read_chapter(folder)
+    found, backends = read_chapter(folder), how.get("backends")
+    asked = {*(unasked(how.get("folders", ())) if backends is None else backends)}
     for name in wanted:
-        if all(one.experiment != name for one in found):
+        old = [one for one in found if one.experiment == name]
+        if not any((one.facts.get("seed"), {*one.asked}) == (how.get("seed", 0), asked) for one in old):
             on_event(name)
-            found.append(run_experiment(name, **how))
+            found = [*(one for one in found if one not in old), run_experiment(name, **how)]
             new = folder / f"{CHAPTER_FILE}.new"
             new.write_text(json.dumps(msgspec.to_builtins(found)), encoding="utf-8")
             new.replace(folder / CHAPTER_FILE)
@@ -466,8 +473,8 @@ def run_chapter(
 def read_chapter(folder: Path) -> list[Finding]:
     """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
     file = folder / CHAPTER_FILE
-    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     try:
+        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         return msgspec.convert(found, list[Finding])
-    except msgspec.ValidationError as fault:
+    except (ValueError, msgspec.ValidationError) as fault:
         raise ValueError(f"{file} holds no findings: {fault}") from None
