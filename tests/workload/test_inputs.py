@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.input_generation import inputs_of
+from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import Workload
 
@@ -93,3 +95,8 @@ def test_bfloat16_is_rounded_as_torch_rounds_it(bits: np.ndarray) -> None:
     nan = np.isnan(values)
     assert np.array_equal(np.isnan(ours), nan)
     assert np.array_equal(ours.view(np.uint32)[~nan], theirs.view(np.uint32)[~nan])
+
+
+def test_tensors_of_bfloat16_that_require_gradients() -> None:
+    half, bias = torch.ones(1, 1, 2, 8, requires_grad=True).bfloat16(), torch.zeros(2, 2, requires_grad=True)
+    assert Inputs.of(half, half, half, bias=bias).dtype == "bfloat16"
