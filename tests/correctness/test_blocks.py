@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every import judged
 
 from attnlab.backends.discovery import load
 from attnlab.correctness import weighing
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import PROJECTIONS, Block, Inputs
-from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
 CASES: dict[str, Workload] = {
@@ -23,13 +23,6 @@ CASES: dict[str, Workload] = {
     "padded": Workload(batch=2, heads=4, queries=30, keys=30, d_model=96, key_lengths=(30, 7)),
     "one head": Workload(heads=1, queries=40, keys=40, d_model=32),
 }
-
-
-def judged(workload: Workload, backend: str, projection: str | None = None) -> Accuracy:
-    """A backend's block before the clock, as a race does it."""
-    one, rows = load(backend), weighing.sampled_rows(workload, np.random.default_rng())
-    answers = one.named(workload, one.bind(workload, projection=projection)())
-    return weighing.judge(workload, inputs_of(workload), rows, answers, None)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -42,7 +35,7 @@ def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, lea
     """Where the number format's own roundings dominate, the prediction is the measured error, within a factor of 2."""
     workload = CASES[case].with_(dtype=dtype)
     for projection in PROJECTIONS:
-        found = judged(workload, "torch_sdpa", projection)
+        found = judged(load("torch_sdpa"), workload, projection=projection)
         assert found.passed, f"{projection}: {found.reason}"
         assert found.ratio > least
 

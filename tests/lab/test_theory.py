@@ -74,26 +74,7 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
         assert abs(values.mean() - getattr(found, field)) < 5 * values.std() / math.sqrt(count), field
 
 
-def test_a_few_keys_are_frozen_to_and_not_one() -> None:
-    """The figures that the pages name, at n = 1024."""
-    flat, edge, cold = (theory.random_energy(1024, beta) for beta in (1.0, theory.critical_beta(1024), 8.0))
-    assert flat.entropy / math.log(1024) == pytest.approx(0.93, abs=0.005)
-    assert edge.largest_weight == pytest.approx(0.39, abs=0.005)
-    assert math.sqrt(edge.jacobian_norm_squared) == pytest.approx(0.28, abs=0.005)
-    assert cold.largest_weight == pytest.approx(0.71, abs=0.005)
-
-
 # -- identities, thresholds and scales
-
-
-@pytest.mark.parametrize(("dim", "share"), [(64, 0.025), (1400, 0.5)])
-def test_the_jacobian_of_so_many_unscaled_rows_is_next_to_nothing(dim: int, share: float) -> None:
-    """The share of rows over 1,024 keys with a norm below 1e-3, as article and ledger have it."""
-    rng, below = np.random.default_rng(8), 0
-    for _ in range(3):
-        p = softmax(np.sqrt(rng.chisquare(dim, (1000, 1))) * rng.standard_normal((1000, 1024)), axis=1)
-        below += int((theory.jacobian_norm_squared(p) < 1e-6).sum())
-    assert below / 3000 == pytest.approx(share, abs=4 * math.sqrt(share / 3000))
 
 
 @settings(max_examples=40)

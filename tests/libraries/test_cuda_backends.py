@@ -73,13 +73,6 @@ def test_all_that_it_does_not_decline_passes_the_gate(name, dtype, loaded, monke
         assert found.asked > 30
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_on_the_cpu_it_is_declined(name: str, loaded: Loaded) -> None:
-    backend, _ = loaded(name)
-    refusal = backend.declines(HALF.with_(device="cpu"))
-    assert refusal is not None and refusal.field == "device" and "CUDA only, not on cpu" in refusal.reason
-
-
 @pytest.mark.parametrize(
     ("name", "asked", "reason"),
     [

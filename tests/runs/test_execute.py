@@ -11,10 +11,8 @@ import psutil
 import pytest
 from small_runs import plan
 
-from attnlab.runs.execute import Progress, _visit, resume, run
+from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.store import RESULTS, RUN_FILE, Run, held, read_run
-from attnlab.workload.result import Outcome, Result
-from attnlab.workload.workload import Workload
 
 
 class After(Progress):
@@ -61,33 +59,6 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="cpu was another and is "):
         resume(folder)
     assert len(read_run(folder).results) == 2
-
-
-class Sleeper:
-    """Stands for a conductor on a machine that is suspended in the first visit."""
-
-    def __init__(self) -> None:
-        self.facts: dict[str, object] = {}
-        self.visited: list[tuple[Workload, bool]] = []
-
-    def remember(self, results: object) -> None:
-        assert not results
-
-    def asked(self, results: object) -> list[str]:
-        return []
-
-    def visit(self, workload: Workload, names: object, *, number: int, once: bool) -> list[Result]:
-        self.visited.append((workload, once))
-        found = Result("numpy_vectorized", workload, Outcome.DECLINED, reason="no")
-        return [found] if len(self.visited) > 1 else []
-
-
-def test_a_visit_after_one_that_found_nothing_asks_the_instruments(tmp_path: Path) -> None:
-    names = ("numpy_vectorized",)
-    record = Run(folder=tmp_path, plan=plan(), environment={}, contenders=names, baseline=names[0])
-    sleeper = Sleeper()
-    _visit(record, sleeper, Progress(), lambda *_: None)  # type: ignore[arg-type]
-    assert [once for _, once in sleeper.visited] == [True] * 3 and not record.left()
 
 
 def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:
