@@ -124,14 +124,8 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
         heights[at] = ceiling = min(heights[at], ceiling)
         ceiling -= gap
     for (x, y, name, colour), height in zip(order, heights, strict=True):
-        line = {
-            "arrowstyle": "-",
-            "color": colour,
-            "linewidth": 0.7,
-            "relpos": (0, 0.5),
-            "shrinkA": 0,
-            "shrinkB": 3,
-        }
+        line: dict[str, Any] = {"arrowstyle": "-", "color": colour, "linewidth": 0.7}
+        line |= {"relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 3}
         options: dict[str, Any] = {"textcoords": "axes fraction", "va": "center", "annotation_clip": False}
         options |= {"color": colour, "fontsize": SIZE - 2, "arrowprops": line, "parse_math": False}
         axes.annotate(name, (x[-1], y[-1]), (1.06, height), **options)

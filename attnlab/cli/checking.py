@@ -20,8 +20,9 @@ from attnlab.cli.progress import progress
 from attnlab.correctness.check import check as hold
 from attnlab.correctness.support import listed, support
 from attnlab.environment import environment
-from attnlab.report import fill, print_markdown, support_text
+from attnlab.report import support_text
 from attnlab.report.numerics import STORE, write_numerics
+from attnlab.report.render import fill, print_markdown
 from attnlab.runs.store import claim
 from attnlab.system import terminable
 from attnlab.text import read_text

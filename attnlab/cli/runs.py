@@ -22,18 +22,10 @@ from attnlab.cli.progress import progress
 from attnlab.race.admission import Limits
 from attnlab.race.compare import compare as race
 from attnlab.race.sittings import Record
-from attnlab.report import (
-    PAGE,
-    REPORT,
-    bmf,
-    comparison_text,
-    differences,
-    fill,
-    print_markdown,
-    to_json,
-    verdict_text,
-    write,
-)
+from attnlab.report import REPORT, bmf, comparison_text, to_json, verdict_text, write
+from attnlab.report.explore import PAGE
+from attnlab.report.frames import differences
+from attnlab.report.render import fill, print_markdown
 from attnlab.runs import diff as two
 from attnlab.runs import execute
 from attnlab.runs import gate as regression
@@ -129,11 +121,8 @@ def _report(shown: execute.Progress, found: Run, ended: bool) -> None:
     """
     # nothing is predicted for those that compute in a lower precision, and most that race only by name compile
     right = [one for one in found.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
-    names = [
-        name
-        for name in dict.fromkeys(one.backend for one in right)
-        if not on_request(name, found.plan.folders)
-    ]
+    raced = dict.fromkeys(one.backend for one in right)
+    names = [name for name in raced if not on_request(name, found.plan.folders)]
     total = len(found.plan.workloads)
     how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
     how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)

@@ -18,37 +18,13 @@ from attnlab.figure_style import save
 from attnlab.race.compare import Comparison
 from attnlab.report.explore import PAGE, page
 from attnlab.report.figures import draw
-from attnlab.report.frames import (
-    NOT_BELIEVED,
-    Frames,
-    comparison,
-    differences,
-    evenly,
-    grids,
-    mapping,
-    peaks,
-    records,
-)
-from attnlab.report.render import fill, print_markdown
+from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, evenly, grids, mapping, peaks, records
+from attnlab.report.render import fill
 from attnlab.runs.store import Run
 from attnlab.stats.intervals import speeds
 from attnlab.stats.ranking import Sure
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
-
-__all__ = [
-    "PAGE",
-    "Frames",
-    "answer",
-    "bmf",
-    "comparison_text",
-    "differences",
-    "fill",
-    "print_markdown",
-    "report_texts",
-    "to_json",
-]
-__all__ += ["support_text", "verdict_text", "write"]
 
 REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
 #: lengths in the table of all contenders
@@ -181,10 +157,8 @@ def warnings(frames: Frames) -> dict[str, Any]:
     """What a reader must know before believing anything; an entry is empty, 0 or None where there is nothing to say."""
     run, results, control = frames.run, frames.results, frames.control
     timed = [one.latency for one in run.results if one.latency]
-    disturbed, rounds = (
-        sum(len(one.disturbed_rounds) for one in timed),
-        sum(len(one.samples) for one in timed),
-    )
+    disturbed = sum(len(one.disturbed_rounds) for one in timed)
+    rounds = sum(len(one.samples) for one in timed)
     facts = [one.facts for one in timed]
     failed = control[control.differs]
     refused = results[results.outcome == NOT_BELIEVED]

@@ -291,12 +291,8 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _place(cell: Cell) -> dict[str, Any]:
-    return {
-        "group": cell.group,
-        "heads": cell.workload.heads,
-        "n": cell.workload.keys,
-        "workload": cell.workload.label,
-    }
+    one = cell.workload
+    return {"group": cell.group, "heads": one.heads, "n": one.keys, "workload": one.label}
 
 
 def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:

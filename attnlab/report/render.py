@@ -51,13 +51,8 @@ def _templates(*, html: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    texts: dict[str, Any] = {
-        "seconds": seconds_text,
-        "bytes": bytes_text,
-        "flops": flops_text,
-        "percent": percent,
-    }
-    texts |= {"number": number_text, "known": str}
+    texts: dict[str, Any] = {"seconds": seconds_text, "bytes": bytes_text, "flops": flops_text}
+    texts |= {"percent": percent, "number": number_text, "known": str}
     made.filters |= {name: _known(text) for name, text in texts.items()}
     made.filters |= {
         "flop": lambda count: flops_text(count).removesuffix("/s"),

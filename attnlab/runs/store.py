@@ -141,11 +141,8 @@ class Run(Record):
                 told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
                 if one is not None:
                     told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
-                    told |= {
-                        "least": min(one.samples),
-                        "greatest": max(one.samples),
-                        "samples": len(one.samples),
-                    }
+                    all_of = one.samples
+                    told |= {"least": min(all_of), "greatest": max(all_of), "samples": len(all_of)}
                 rows.append({**result.workload.to_dict(), **answer, "relative_error": error, **told})
         return pd.DataFrame(rows)
 

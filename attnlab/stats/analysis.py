@@ -80,13 +80,8 @@ def _tokens(asked: Mapping[Workload, str]) -> dict[str, int]:
 
 def _conditions(workload: Workload, tokens: int | None) -> tuple[Any, ...]:
     """The value of each of `_CONDITIONS`; None where it follows from others."""
-    derived = dict(
-        zip(
-            _FOLLOWING,
-            (workload.heads, workload.keys, workload.head_dim, 1 / math.sqrt(workload.head_dim)),
-            strict=True,
-        )
-    )
+    usual = workload.heads, workload.keys, workload.head_dim, 1 / math.sqrt(workload.head_dim)
+    derived = dict(zip(_FOLLOWING, usual, strict=True))
     if workload.d_model is not None:
         derived["head_dim"] = workload.d_model // workload.heads
     told = {name: getattr(workload, name) for name in _CONDITIONS}
@@ -364,10 +359,8 @@ def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> 
     if found[-1].kind is Kind.FASTER:  # the baseline's ratio to the contender rises
         found, baseline, contender = [one.turned for one in found], contender, baseline
     length = _zeros(lengths, [one.ratio for one in found])[-1]
-    low, high = (
-        _zeros(lengths, [one.high for one in found])[0],
-        _zeros(lengths, [one.low for one in found])[-1],
-    )
+    low = _zeros(lengths, [one.high for one in found])[0]
+    high = _zeros(lengths, [one.low for one in found])[-1]
     beside = max(at for at, n in enumerate(lengths[:-1]) if n <= length)
     doubt = (lengths[beside + 1] / lengths[beside]) ** _DOUBT
     low, high = max(min(low, length) / doubt, lengths[0]), min(max(high, length) * doubt, lengths[-1])

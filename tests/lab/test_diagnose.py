@@ -17,7 +17,7 @@ from torch.nn import functional
 from typed import status
 
 import attnlab
-from attnlab.report import fill
+from attnlab.report.render import fill
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz")
 

@@ -20,8 +20,9 @@ from typed import status
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
 from attnlab.race.compare import Comparison
-from attnlab.report import Frames, comparison_text, print_markdown, report_texts, verdict_text, write
-from attnlab.report.render import escaped
+from attnlab.report import comparison_text, report_texts, verdict_text, write
+from attnlab.report.frames import Frames
+from attnlab.report.render import escaped, print_markdown
 from attnlab.runs.store import Run, read_run
 from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Outcome, Result

@@ -8,7 +8,8 @@ from pathlib import Path
 from damage import damaged
 from synthetic import synthetic
 
-from attnlab.report import Frames, report_texts
+from attnlab.report import report_texts
+from attnlab.report.frames import Frames
 from attnlab.runs.store import RESULTS, RUN_FILE, read_run
 
 
