@@ -12,7 +12,7 @@ from attnlab.backends.discovery import load
 from attnlab.correctness.error_budget import error_budget
 from attnlab.errors import Declined
 from attnlab.workload.input_generation import inputs_of
-from attnlab.workload.inputs import PROJECTIONS, Inputs
+from attnlab.workload.inputs import PARAMETERS, PROJECTIONS, Inputs
 from attnlab.workload.number_formats import FORMATS, round_to
 from attnlab.workload.workload import Workload
 
@@ -83,12 +83,7 @@ X = np.zeros((1, 3, 8), np.float32)
 
 def state(**changed: Any) -> dict[str, Any]:
     """A state dict that fits X and two heads, but for what is changed."""
-    shapes = {
-        "in_proj_weight": (24, 8),
-        "in_proj_bias": (24,),
-        "out_proj.weight": (8, 8),
-        "out_proj.bias": (8,),
-    }
+    shapes = dict(zip(PARAMETERS, ((24, 8), (24,), (8, 8), (8,)), strict=True))
     found = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} | changed
     return {name: one for name, one in found.items() if one is not None}
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import pytest
 import strategies
-from click.shell_completion import ShellComplete
 from hypothesis import example, given, settings
 from typed import status
 
@@ -30,11 +29,6 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str, status_is: int = 0)
     shown = capsys.readouterr()
     assert shown.err == ""
     return shown.out
-
-
-def test_without_a_command_five_lines_say_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(capsys)
-    assert shown.count("\n") == 5 and "attnlab compare" in shown and "torch 2." in shown
 
 
 @pytest.mark.parametrize("name", HOMES)
@@ -99,9 +93,3 @@ def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[st
     row = next(line for line in shown.splitlines() if " n1x1024 " in line)
     # 2 · 32 heads · n pairs · (128 + 128); 32 · n scores; 2 · 8 · n · 128 numbers of key and value
     assert "16.8 MFLOP" in row and "128 KiB" in row and "8.03 MiB" in row
-
-
-def test_a_shell_completes_commands_and_options() -> None:
-    for words, wanted in ((["comp"], "compare"), (["run", "--list-p"], "--list-presets")):
-        found = ShellComplete(app, {}, "attnlab", "_X").get_completions(words[:-1], words[-1])
-        assert [one.value for one in found] == [wanted]

@@ -80,22 +80,14 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
 # -- what is refused
 
 X = np.zeros((1, 2, 3, 4))
-BAD: list[dict[str, Any]] = [
-    *({"query": one} for one in (X[0], X[..., :3], X[:, :, :0], X[:, :1])),
-    *({"value": np.full_like(X, one)} for one in (math.nan, math.inf)),
-    *({name: one} for name, one in (("dtype", "float8"), ("score_roundings", -1), ("scale", math.nan))),
-    *({"rows": rows} for rows in ([3], [], [0.5])),
-    *({"mask": mask} for mask in (np.ones((3, 3)), np.ones((2, 3), dtype=bool))),
-    {"causal": "middle"},
-]
+POSED = Inputs.of(X, X, X)
 
 
-@pytest.mark.parametrize("change", BAD)
-def test_bad_input_is_refused_in_one_line(change: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"score_roundings": -1}, *({"rows": rows} for rows in ([3], [], [0.5]))], ids=str
+)
+def test_bad_input_is_refused_in_one_line(asked: dict[str, Any]) -> None:
+    """What `Inputs` itself refuses is tested with the workload."""
     with pytest.raises(ValueError, match="must") as caught:
-        options = {name: change[name] for name in ("rows", "score_roundings") if name in change}
-        asked = {name: one for name, one in change.items() if name not in options}
-        theory.error_budget(
-            Inputs.of(**{"query": X, "key": X, "value": X, "dtype": "float32", **asked}), **options
-        )
+        theory.error_budget(POSED, **asked)
     assert "\n" not in str(caught.value)

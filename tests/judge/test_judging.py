@@ -213,11 +213,8 @@ def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
     }
     with Judge(str(reference), visits=1) as one:
         found = verdicts(one, folder, sources)
-    assert {name: it.status for name, it in found.items()} == {
-        "fused": "judged",
-        "half precision": "wrong",
-        "a function": "refused",
-    }
+    expected = {"fused": "judged", "half precision": "wrong", "a function": "refused"}
+    assert {name: it.status for name, it in found.items()} == expected
     assert found["fused"].workload["shapes"] == [[2, 32, 16]] and "ModelNew" in found["a function"].reason
 
 
@@ -259,10 +256,8 @@ def test_the_command_writes_a_line_for_each_file(tmp_path: Path, capsys: pytest.
     paths = [str(tmp_path / name) for name in files]
     assert status("judge", *paths, *words, "--jsonl", str(lines)) == 1
     found = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert {Path(one["name"]).name: one["status"] for one in found} == {
-        "zeros.py": "wrong",
-        "none.py": "refused",
-    }
+    expected = {"zeros.py": "wrong", "none.py": "refused"}
+    assert {Path(one["name"]).name: one["status"] for one in found} == expected
     assert not any(one["sandbox"] for one in found)
     shown = capsys.readouterr().out
     assert all(name in shown for name in files) and "Without a sandbox" in shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import msgspec
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
@@ -46,9 +45,3 @@ def test_a_faster_one_is_rewarded_below_its_true_speed() -> None:
 
 def test_a_slow_one_is_not_below_the_lowest_reward() -> None:
     assert rewarded(np.random.default_rng(3), 5.0, 3).reward == LOWEST
-
-
-def test_a_record_follows_its_schema() -> None:
-    record = msgspec.json.decode(msgspec.json.encode(rewarded(np.random.default_rng(4), 0.5, 3)))
-    described = msgspec.json.schema(Record)["$defs"]["Record"]
-    assert set(record) == set(described["properties"]) and {"name", "status"} <= set(described["required"])

@@ -21,7 +21,7 @@ from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run
 from attnlab.lab.claims import claims
 from attnlab.lab.experiments import Row, Subject, pick
 from attnlab.lab.observables import black_box
-from attnlab.report.numerics import draw, write_numerics
+from attnlab.report.numerics import draw
 
 #: experiments that are cheap at their real sizes
 WHOLE = ("formula", "precision", "thermodynamics")
@@ -88,24 +88,6 @@ def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Pa
     assert figure is not None
     assert "wrong_scale" in {text.get_text() for text in figure.axes[0].texts}
     assert save(figure, tmp_path / "one.png").stat().st_size > 1000
-
-
-def test_the_page_of_findings_that_passed_and_failed(faulty: Path, tmp_path: Path) -> None:
-    """The page names what failed; a finding of an unknown experiment is shown without theory."""
-    unknown = Finding(experiment="later", title="Later", question="Is it?", conclusion="It is.", rows=())
-    page = write_numerics(
-        [whole("formula", faulty), unknown], tmp_path, environment={"cpu": "a cpu"}, command="attnlab numerics",
-        claims=[one.judged(None) for one in claims().values()],
-    )  # fmt: skip
-    text = page.read_text("utf-8")
-    assert (
-        "\n| quantity | where |" in text
-        and "no such thing" in text
-        and "| **FAIL** |" in text
-        and "Later" in text
-        and "figures/finding-formula-0.png" in text
-    )
-    assert len(json.loads((tmp_path / "claims.json").read_text("utf-8"))) == len(claims())
 
 
 def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> None:

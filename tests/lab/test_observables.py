@@ -77,11 +77,8 @@ ROWS = np.ones((1, 1, 2, 3))
 @pytest.mark.parametrize(
     ("q", "k", "options", "message"),
     [
-        (ROWS, np.full((1, 1, 2, 3), np.inf), {}, "k must be finite"),
         (ROWS[0, 0], ROWS[0, 0], {}, r"shape \(batch, heads, length, dim\)"),
-        (ROWS, np.ones((1, 1, 2, 4)), {}, "same head_dim"),
         (np.ones((1, 1, 4, 3)), ROWS, {"causal": True}, "4 queries need as many keys, got 2"),
-        (ROWS, ROWS, {"scale": np.inf}, "scale must be a finite number"),
         (ROWS, ROWS, {"causal": "bottom_right"}, "must be True or False"),
         (1e6 * ROWS, ROWS, {"dtype": "float16"}, "q must be finite"),
         (ROWS, ROWS, {"backend": "numpy_vectorised"}, "numpy_vectorized"),

@@ -19,19 +19,16 @@ from attnlab.workload.workload import Workload
 @pytest.mark.parametrize(
     ("events", "shown"),
     [
-        ("aten::matmul, aten::bmm, aten::softmax, aten::_softmax, aten::bmm", "_softmax + bmm"),
         (
             "aten::scaled_dot_product_attention, aten::_scaled_dot_product_flash_attention, cudaLaunchKernel, "
             "void pytorch_flash::flash_fwd_kernel<traits>(params), flash_fwd_splitkv_kernel",
             "_scaled_dot_product_flash_attention + [flash_fwd_splitkv_kernel]",
         ),
         ("aten::scaled_dot_product_attention, aten::empty", "unknown: the profiler named no kernel"),
-        ("aten::bmm, ampere_sgemm_128x64_tn", "bmm + [ampere_sgemm_128x64_tn]"),
         (
             "aten::empty, flash_attn::_flash_attn_forward, void flash::flash_fwd_kernel<t>(p)",
             "flash_attn::_flash_attn_forward + [void flash::flash_fwd_kernel<t>(p)]",
         ),
-        ("void flashinfer::BatchPrefillKernel<t>(p)", "[void flashinfer::BatchPrefillKernel<t>(p)]"),
     ],
 )
 def test_the_kernel_is_told_from_the_profilers_names(events: str, shown: str) -> None:

@@ -78,19 +78,6 @@ def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_spe
     assert isinstance(other["relative_error"], float) and 0 < other["relative_error"] < 4e-6
 
 
-def test_a_second_session_adds_to_the_first(speed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ATTNLAB_CACHE", str(speed.path / "cache"))
-    chosen = ("--backends", "right,numpy_blocked", "--benchmark-json", "out.json")
-    found = []
-    for _ in range(2):
-        result = speed.runpytest_inprocess(*SMALL, *chosen)
-        told = json.loads((speed.path / "out.json").read_text())["benchmarks"]
-        found.append(next(one["extra_info"] for one in told if one["params"]["contender"] == "numpy_blocked"))
-    if all(one["ratio_low"] for one in found):  # a busy machine may leave no interval
-        assert [one["sittings"] for one in found] == [1, 2]
-        result.stdout.fnmatch_lines(["*numpy_blocked*by this session and 1 earlier*"])
-
-
 def test_without_a_clock_the_wrong_fail_too(speed: pytest.Pytester) -> None:
     chosen = ("--backends", "right,wrong,misshapen,raising,absent,numpy_blocked")
     result = speed.runpytest_inprocess(*SMALL, *chosen, "--benchmark-disable")

@@ -105,11 +105,8 @@ def synthetic(
             return Result(name, workload, Outcome.OVER_BUDGET, reason, accuracy)
         count = np.arange(len(drift))
         samples = seconds * drift * np.exp(generator.normal(0, noise, len(drift)))
-        noted = {
-            "round": count,
-            "visit": count * visits // len(drift),
-            "disturbed": (count == 3) & (rounds > 5),
-        }
+        noted = {"round": count, "visit": count * visits // len(drift)}
+        noted["disturbed"] = (count == 3) & (rounds > 5)
         columns = {name: tuple(map(float, column)) for name, column in noted.items()}
         latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
         peak = _MATRICES.get(backend, 0) * workload.score_bytes + 1.2 * workload.output_bytes + 20_000

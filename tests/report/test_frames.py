@@ -99,12 +99,6 @@ def test_groups_are_ranked_by_themselves(made: Make) -> None:
     assert [len(one.cells) for one in grids(frames.winners)] == [8, 8]
 
 
-def test_of_a_large_group_an_even_part_is_shown(made: Make) -> None:
-    lengths = tuple(range(64, 64 * 15, 64))
-    (grid,) = grids(Frames(made(costs=B_WINS, lengths=lengths, heads=(1,), rounds=10)).winners)
-    assert len(grid.lengths) == 10 and not grid.whole and (grid.lengths[0], grid.lengths[-1]) == (64, 896)
-
-
 def chosen(run: Run) -> dict[str, Any]:
     found = answer(Frames(run))["chosen"]
     assert found is not None

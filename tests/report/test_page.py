@@ -63,10 +63,8 @@ def test_charts_and_table_work_in_a_browser(hostile: Run, tmp_path: Path) -> Non
     file = tmp_path / "page.html"
     file.write_text(page(Frames(hostile), "verdict"), encoding="utf-8")
     with tool.sync_playwright() as playwright:
-        found = (
-            playwright.chromium.executable_path,
-            *map(shutil.which, ("chromium-headless-shell", "chromium")),
-        )
+        installed = map(shutil.which, ("chromium-headless-shell", "chromium"))
+        found = (playwright.chromium.executable_path, *installed)
         program = next((one for one in found if one and Path(one).exists()), None)
         if program is None:
             pytest.skip("there is no browser here: playwright install chromium, or apt install chromium")

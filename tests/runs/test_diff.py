@@ -88,13 +88,6 @@ def test_what_cannot_be_compared_is_refused(made: Made) -> None:
             diff(one, other)
 
 
-def test_two_runs_without_any_measurement_have_nothing_to_compare(made: Made, capsys) -> None:
-    one, other = (str(made(wrong=NAMES, seed=seed).folder) for seed in (1, 2))
-    assert status("diff", one, other) == 0
-    told = capsys.readouterr().out
-    assert "measured in either run" in told and "changed" not in told
-
-
 def test_the_command_prints_a_table_or_data(made: Made, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = str(made().folder), str(made(slower=1.3, seed=4).folder)
     assert status("diff", one, other) == 0 and "changed" in capsys.readouterr().out

@@ -25,11 +25,8 @@ from attnlab.stats.intervals import (
 from attnlab.workload.result import Measurement
 
 #: one contender's seconds and another's, by visit and round
-RACES = st.lists(
-    st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7),
-    min_size=2,
-    max_size=9,
-)
+VISIT = st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7)
+RACES = st.lists(VISIT, min_size=2, max_size=9)
 
 
 def both(race: list[list[tuple[float, float]]]) -> list[Measurement]:

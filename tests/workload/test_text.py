@@ -25,10 +25,7 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("plain: n_q < n_k", "plain: n_q < n_k"),
-        ("two\nlines\tand a tab", "two lines and a tab"),
         ("\x1b[31mred\x1b[0m", "red"),
-        ("\x1b]0;a title\x07after", "after"),
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("back\x08\x08 bell\x07", "back bell"),
         ("left \u202eright", "left right"),

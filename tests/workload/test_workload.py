@@ -204,6 +204,14 @@ def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: A
         Inputs.of(query, key, value)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"mask": np.ones((5, 5))}, {"mask": np.ones((2, 5), bool)}, {"causal": "middle"}], ids=str
+)
+def test_a_mask_that_is_none_is_refused(asked: dict[str, Any]) -> None:
+    with pytest.raises(FieldError, match="must"):
+        Inputs.of(ARRAY, ARRAY, ARRAY, **asked)
+
+
 @pytest.mark.parametrize("number", [-1e9, 70000.0])
 def test_a_bias_that_the_format_cannot_hold_is_refused(number: float) -> None:
     """It would become infinite. The lowest number of the format is taken."""

@@ -148,12 +148,8 @@ _STORED: dict[str, tuple[str, Exchanged]] = {
     "scores again": (BACKWARD, lambda low: {"again": after(scores_of, low)}),
 }
 #: what is cut off to the dtype and not rounded
-_CUT_OFF = {
-    "weights": "weights cut off",
-    "scores": "scores cut off",
-    "P": "P cut off in dv",
-    "T": "T cut off",
-}
+_CUT_OFF = {"weights": "weights cut off", "scores": "scores cut off"}
+_CUT_OFF |= {"P": "P cut off in dv", "T": "T cut off"}
 
 PRECISION = (
     *(
