@@ -140,7 +140,7 @@ def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> li
         room = np.array([max(style.STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
         x = np.array([float(row.where[chart.x]) for row in longest])
         y = np.array([row.predicted for row in longest])
-        if any(row.compared for row in rows):
+        if all(row.compared for row in longest):
             curved = len(x) > 2 and chart.log_x and not chart.log_y
             line, low, high = (
                 (style.smooth(list(x), one) if curved else (x, one)) for one in (y, y - room, y + room)

@@ -48,8 +48,8 @@ for d_k in (4, 16, 64, 256):
 #
 # Take n logits that are independent and normal with standard deviation β. Two things compete. A key far above the
 # others has an exponentially larger weight. But there are many more keys in the middle. For small β the many win,
-# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida
-# 1981), and a softmax is called **frozen** beyond β_c = √(2 ln n).
+# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model*
+# (Derrida 1981), and a softmax is **frozen** beyond β_c = √(2 ln n): a few keys hold the weight.
 
 # %%
 beta_c = attnlab.theory.critical_beta(N)
@@ -57,9 +57,9 @@ print(f"over n = {N} keys the softmax freezes around β = {beta_c:.2f}")
 print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 
 # %% [markdown]
-# Without the root β is about √d_k. Over 1024 keys, a softmax of more than 14 dimensions is then frozen. With the
-# root β is about 1 for every d_k. **So the root keeps a softmax over normal inputs from freezing.** Frozen means
-# that a few keys hold the weight. The largest weight averages .39 at β_c and .71 at β = 8.
+# Without the root β is about √d_k. Over 1024 keys, a softmax of 14 or more dimensions is then frozen. With the
+# root β is about 1 from some 16 dimensions on. **So the root keeps a softmax over normal inputs from freezing.** The
+# largest weight averages .39 at β_c and .71 at β = 8.
 #
 # ## 3. Seen through a fused kernel
 #

@@ -1,8 +1,8 @@
 """Do heads interact, and what do they cost?
 
-Each of H heads of dimension d_model/H projects the whole embedding and has a softmax of its own. It takes 1/H of the
-operations of a full-width head. Together they take 4 n² d_model operations for QKᵀ and PV, whatever H is, and H n²
-exponentials. They meet only in W_O: Concat(z) W_O = Σ_h z^h W_O^h, with W_O^h the rows of head h. The formula as it
+Each of h heads of dimension d_model/h projects the whole embedding and has a softmax of its own. It takes 1/h of the
+operations of a full-width head. Together they take 4 n² d_model operations for QKᵀ and PV, whatever h is, and h n²
+exponentials. They meet only in W_O: Concat(z) W_O = Σ_i z^i W_O^i, with W_O^i the rows of head i. The formula as it
 is written holds a table of n² scores for each head. A kernel that never holds it takes far less memory.
 """
 
@@ -78,7 +78,7 @@ def _structure(one: Subject) -> Iterator[Row]:
     parts = sum(together[:, h] @ w_o[h * HEAD_DIM : (h + 1) * HEAD_DIM] for h in range(HEADS))
     for quantity, off in (
         ("all heads at once − a loop over heads", np.concatenate(alone, axis=1) - together),
-        ("Concat(z) W_O − Σ_h z^h W_O^h", block - parts),
+        ("Concat(z) W_O − Σ_i z^i W_O^i", block - parts),
         ("Concat(z) I − Concat(z)", side_by_side @ np.eye(MODEL_DIM) - side_by_side),
     ):
         yield one.row(quantity, where, 0.0, np.abs(off).max(), slack=_ROUNDING)

@@ -116,12 +116,12 @@ EXPERIMENT = Experiment(
     measure=measure,
     dtypes=("float32", "float64"),
     sentences=(
-        "Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 and {many:.2f} at 256 without the "
-        "scale, and {scaled:.3f} at 256 with 1/√d_k.",
+        "Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 (predicted: 0.23) and {many:.2f} at 256 "
+        "(0.86) without the scale, and {scaled:.3f} at 256 (0.016) with 1/√d_k.",
         "The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 times it.",
         "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
-        "The largest logit of a head over 16 queries averages {logit:.0f} at d_k = 64 without the scale and "
-        "{scaled_logit:.1f} with it.",
+        "The largest logit of a head over 16 queries averages {logit:.1f} at d_k = 64 without the scale "
+        "(expected: 33.1) and {scaled_logit:.2f} with it (4.13).",
     ),
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
@@ -134,12 +134,13 @@ EXPERIMENT = Experiment(
         "logit": measured(OF_HEAD, scaling="unscaled", head_dim=64, keys=KEYS),
         "scaled_logit": measured(OF_HEAD, scaling="scaled", head_dim=64, keys=KEYS),
     },
-    lesson="For normal logits the standard deviation β of a row against β_c = √(2 ln n) decides. For components of "
-    "mean 0 and unit variance 1/√d_k keeps β near 1 at every d_k, below β_c (3.7 at n = 1024). Other logits may "
-    "differ: one that lies 9.1 above 1023 equal ones has a weight of .9, and β is only 0.29. A weight of .9 over n "
-    "keys needs a gap of ln 9(n − 1): 4.9 at n = 16, 9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within "
-    "2c of each other. So a weight of .9 is out of reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, "
-    "987,346 at c = 8. The largest logit of a head is what QK-Clip bounds during training (Kimi K2, 2507.20534).",
+    lesson="For independent normal logits the standard deviation β of a row against β_c = √(2 ln n) decides. For "
+    "components of mean 0 and unit variance 1/√d_k keeps β near 1 from d_k ≈ 16 on, below β_c (3.7 at n = 1024). "
+    "For other logits, as those with heavy tails, β alone does not decide: one that lies 9.1 above 1023 equal "
+    "ones has a weight of .9 at β = 0.28. A weight of .9 over n keys needs a gap of ln(9(n − 1)): 4.9 at n = 16, "
+    "9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within 2c of each other. So a weight of .9 is out of "
+    "reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at c = 8. The largest logit of a head is "
+    "what QK-Clip bounds during training (Kimi K2, 2507.20534).",
     charts=(
         Chart(
             title="Unscaled, few keys take the weight",
@@ -151,14 +152,14 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="The entropy of a row falls fastest just above T_c",
+            title="Per factor of temperature, entropy changes most just above T_c",
             x="temperature",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},
             marks={"T_c": 1.0},
         ),
         Chart(
-            title="At a fixed β the softmax disperses",
+            title="At β = 1 the softmax disperses",
             x="keys",
             y=ENTROPY,
             lines={rule: of(ENTROPY, rule=rule) for rule in RULES},

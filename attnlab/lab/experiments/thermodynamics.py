@@ -149,7 +149,7 @@ def long_sums(one: Subject) -> Iterator[Row]:
         sums = one.attend(q, k, np.ones_like(k), causal=False, scale=1.0).astype(np.float64)
         off, where = float(np.abs(sums - 1).max()), {"keys": _SUM_KEYS, "logits": logits}
         yield one.row(SUM, where, bound, off, relation="≤")
-        yield one.row("|Σp − 1| / √n·u in float32", where, None, off / (math.sqrt(_SUM_KEYS) * roundoff))
+        yield one.row("|Σp − 1| / (√n·u) in float32", where, None, off / (math.sqrt(_SUM_KEYS) * roundoff))
 
 
 def _curves(one: Subject) -> Iterator[Row]:

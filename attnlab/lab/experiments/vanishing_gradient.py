@@ -166,7 +166,7 @@ EXPERIMENT = Experiment(
     sentences=(
         "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
         "with it.",
-        "Of the unscaled rows {below:.1%} have a ‖J‖ below 1e-3, and {many:.0%} at d_k = 4096.",
+        "Of the unscaled rows {below:.1%} have a ‖J‖ below 1e-3 (predicted: 2.6%), and {many:.0%} at d_k = 4096 (67%).",
         "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
         "16,384.",
     ),

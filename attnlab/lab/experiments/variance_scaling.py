@@ -179,17 +179,17 @@ EXPERIMENT = Experiment(
     sentences=(
         "The variance of q·k grows as d_k to the power {unscaled:.3f} (predicted: 1).",
         "With 1/√d_k the power is {scaled:.3f} (0), with 1/d_k {mup:.3f} (−1).",
-        "Components of standard deviation 2 give {wide:.1f} d_k (predicted: 16 d_k).",
+        "At d_k = 256 components of standard deviation 2 give {wide:.2f} d_k (predicted: 16 d_k).",
         "At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
         "{xavier:.2f} with separate Xavier matrices.",
-        "Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.1f} unscaled and {deep_scaled:.1f} with "
+        "Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.0f} unscaled and {deep_scaled:.1f} with "
         "1/√d_k. Under a pre-norm it stays at {pre:.2f}.",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
         "scaled": measured(SLOPE, scaling="scaled"),
         "mup": measured(SLOPE, scaling="μP"),
-        "wide": measured(OF_FAMILY, family="normal, σ = 2"),
+        "wide": measured(OF_FAMILY, family="normal, σ = 2", head_dim=256),
         "fused": measured(START, scheme="nn.MultiheadAttention"),
         "xavier": measured(START, scheme="separate Xavier matrices"),
         "deep": measured(BY_LAYER, norm="none", scaling="unscaled", layer=LAYERS),
