@@ -48,8 +48,8 @@ for d_k in (4, 16, 64, 256):
 #
 # Take n logits that are independent and normal with standard deviation β. Two things compete. A key far above the
 # others has an exponentially larger weight. But there are many more keys in the middle. For small β the many win,
-# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model*
-# (Derrida 1981), and a softmax is **frozen** beyond β_c = √(2 ln n): a few keys hold the weight.
+# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida
+# 1981), and a softmax is **frozen** beyond β_c = √(2 ln n): a few keys hold the weight.
 
 # %%
 beta_c = attnlab.theory.critical_beta(N)
