@@ -33,7 +33,7 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
     """The exit status of a command, and the line to print about its end."""
     import click
 
-    from attnlab.cli import app
+    from attnlab.cli import REMOVED, app
     from attnlab.errors import Declined, NotStored, Unavailable
 
     if "_ATTNLAB_COMPLETE" in os.environ:  # a shell asks for completions
@@ -49,6 +49,10 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
         return 130, ": ".join(("interrupted", *map(str, end.args)))
     except click.UsageError as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "attnlab"
+        option = getattr(mistake, "option_name", "")
+        instead = REMOVED.get(f"{command.removeprefix('attnlab ')} {option}")
+        if instead:
+            return 2, f"{command} {option} is gone; {instead}"
         return 2, f"{mistake.format_message().rstrip('.')}; see {command} --help"
     except click.ClickException as mistake:
         return 2, mistake.format_message()

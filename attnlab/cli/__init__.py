@@ -29,7 +29,7 @@ GROUPS = {
     },
 }
 HOMES = {name: home for commands in GROUPS.values() for name, (home, _) in commands.items()}
-#: commands that are gone, kept for one release: what to do instead
+#: commands and options that are gone, kept for one release: what to do instead
 REMOVED = {
     "claims": "type: attnlab numerics --claims",
     "doctor": "attnlab show RUN and attnlab report RUN report damage",
@@ -40,6 +40,22 @@ REMOVED = {
     "selftest": "every run races its baseline twice (the A/A control): see its report",
     "sweep": "type: attnlab run --plan FILE --shards 16 --cluster slurm --out FOLDER",
     "tune": "race the settings: attnlab compare torch_eager 'torch_eager[threads=1]' 'torch_eager[pages=huge]'",
+    **dict.fromkeys(("compare --processes", "run --processes", "gate --processes"), "type: --visits N"),
+    "compare --threads": "type: attnlab compare A 'B[threads=2]'",
+    "compare --with": "type: attnlab compare A 'A[with=torch==2.12.0]'",
+    "compare --predict": "measure the length that you need: attnlab compare A B --length N",
+    **dict.fromkeys(("compare --splits", "run --splits"), "leave it out: keys are no longer cut into parts"),
+    **dict.fromkeys(
+        ("compare --rotary", "run --rotary", "gate --rotary"), "leave it out: a block has no positions"
+    ),
+    "collect --into": "type: attnlab collect RUN... -o results.parquet",
+    "diagnose --backends": "leave it out: attnlab compare A B --inputs FILE.safetensors has errors and times",
+    "diagnose --no-race": "leave it out: diagnose races nothing",
+    "diagnose --where": "profile the model with torch.profiler",
+    "diagnose --save-inputs": "save query, key and value with safetensors, and give the file as --inputs",
+    "report --page": "leave it out: the page is always written",
+    "report --format": "type: attnlab show RUN --json, or --format md",
+    "report --summary": "type: attnlab show RUN --format md",
 }
 #: libraries of the backends that come with attnlab, as their packages are called
 _LIBRARIES = ("torch", "numpy", "numba", "jax", "onnxruntime", "openvino", "keras", "mlx")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from typed import status
 
+from attnlab.cli import REMOVED
+
 #: what is typed, in a folder with the files of `folder`, and what the line names
 MISTAKES = {
     # commands and options
@@ -95,3 +97,11 @@ def test_a_slip_in_a_plan_file_is_one_line(text: str, capsys: pytest.CaptureFixt
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
     assert "plan.toml" in shown.err and SLIPS[text] in shown.err
+
+
+@pytest.mark.parametrize("gone", REMOVED)
+def test_what_is_gone_is_one_line_that_says_what_to_do(gone: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status(*gone.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1
+    assert f"attnlab {gone} is gone" in shown.err and REMOVED[gone] in shown.err

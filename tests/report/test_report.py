@@ -22,10 +22,12 @@ from attnlab.lab import CHAPTER_FILE
 from attnlab.race.compare import Comparison
 from attnlab.report import comparison_text, report_texts, verdict_text, write
 from attnlab.report.frames import Frames
-from attnlab.report.render import escaped, print_markdown
+from attnlab.report.render import escaped, fill, print_markdown
+from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
 from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import Workload
 
 Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
@@ -116,6 +118,12 @@ def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
     assert not re.search(r"\d× faster|\d (ms|µs|ns)\b", text)
 
 
+def test_a_fallback_is_told(made: Make) -> None:
+    run = made(contenders=PAIR, heads=(1,))
+    run.results = [replace(one, asked_kernel="_flash", kernel="_math") for one in run.results]
+    assert "`torch_sdpa` asked for `_flash`, but `_math` ran" in reported(run)
+
+
 def test_a_hostile_run_has_harmless_markdown(made: Make) -> None:
     """Nothing in names, reasons, environment or command begins a tag, a link, a cell or a second code block."""
     run = made(contenders=PAIR, heads=(1,), wrong=("torch_eager",))
@@ -150,6 +158,35 @@ def test_a_folder_that_cannot_be_written_to_is_one_line(made: Make, tmp_path: Pa
 @given(st.text(max_size=40))
 def test_no_text_begins_a_tag_a_span_a_link_a_cell_or_a_second_line(text: str) -> None:
     assert not re.search(r"<[A-Za-z/!?]|`|!\[|\]\(|\]:|\n|(?<!\\)\|", escaped(text))
+
+
+def test_what_cannot_run_here_is_one_sentence_and_a_shared_setting_no_warning(made: Make) -> None:
+    """One with settings of its own keeps its reason."""
+    run = made(contenders=PAIR, lengths=(64,), heads=(1,))
+    for name in ("jax_xla", "keras", "torch_sdpa[python=gone]"):
+        run.results.append(Result(name, run.plan.workloads[0], Outcome.UNAVAILABLE, f"no {name} here"))
+    run.environment = {**run.environment, "variables": {"OMP_NUM_THREADS": "1"}}
+    text = reported(run)
+    assert "2 backends cannot run here: `jax_xla`, `keras`." in text and "no jax_xla" not in text
+    assert "no torch_sdpa(python=gone) here" in text.replace("[", "(").replace("]", ")")
+    assert "Warning" not in text and "| variables | OMP_NUM_THREADS 1 |" in text
+
+
+@pytest.mark.parametrize("kind", [Kinds.REGRESSION, Kinds.NO_VERDICT])
+def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
+    """A row has size, speedup, interval and what was found; without a verdict the table comes first, and always."""
+    why = Reason("memory", 2**20, 2**22), Reason("unseen", head=2.5)
+    line = Line("mine", Workload(), kind, why, ratio=2.0, low=1.6, high=2.5)
+    found, unclear = Gate("main", "HEAD", Margins(), (line,), {}, 12.0), kind is Kinds.NO_VERDICT
+    text, brief = (checked(fill("gate.md.j2", found=found, quiet=quiet)) for quiet in (False, True))
+    row = "| 0.500 | 0.400 to 0.625 | peak memory 1.00 MiB → 4.00 MiB; a slowdown of up to 150 % could not"
+    said = (
+        "No verdict on `HEAD` against `main` in 1 of 1 race"
+        if unclear
+        else "`HEAD` is worse than `main` in 1 of 1"
+    )
+    assert row in text and (row in brief) == unclear and said in brief
+    assert (text.index(row) < text.index(said)) == unclear
 
 
 def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
