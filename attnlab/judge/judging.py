@@ -59,7 +59,7 @@ class Judge:
         trust: bool = False,
         limits: Limits | None = None,
         load_seconds: float = 60.0,
-        visits: int = 8,
+        visits: int = 6,
         on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._workload, self._among, self._forbid = workload, among or 1, tuple(forbid)

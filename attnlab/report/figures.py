@@ -83,6 +83,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         len(panels), width=_PANEL[0] * len(panels) + 2.2 * (len(panels) < 2), height=_PANEL[1]
     )
     styles, ends = style.styles(list(frames.contenders.contender)), []
+    other_names = {name for names in frames.winners.same_kernel for name in names}
     for one, rows in zip(axes, panels, strict=True):
         if kind is ROOFLINE:
             _roofs(one, frames, rows)
@@ -90,8 +91,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
         style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
-        best, worst = last.iloc[0], last.iloc[-1]
-        name = "several contenders" if (last[kind.y] == best[kind.y]).sum() > 1 else best.contender
+        ranked = last[~last.contender.isin(other_names)]  # another name of a kernel has no rank
+        best, worst = (ranked if len(ranked) else last).iloc[0], last.iloc[-1]
+        name = "several contenders" if (ranked[kind.y] == best[kind.y]).sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
     names, lengths = (
         list(dict.fromkeys(found)) for found in zip(*((one[2], one[1]) for one in ends), strict=True)

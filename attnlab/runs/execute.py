@@ -224,6 +224,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             on_lap(record, False)
             reported = time.monotonic()
         random.SystemRandom().shuffle(lap)
+        before = sum(visits.values())
         for at, (workload, names) in enumerate(lap):
             number, started = visits[workload], time.monotonic()
             if number >= limits.visits and started + took[workload] > until:
@@ -237,6 +238,8 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             record.environment = {**told, "contenders": {**known, **conductor.facts}}
             record.append(found)
             visits[workload], took[workload] = number + 1, time.monotonic() - started
+        if sum(visits.values()) == before:
+            return  # what is left has no results, and no time for another visit
 
 
 @contextmanager

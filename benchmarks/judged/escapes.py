@@ -123,7 +123,7 @@ def raises_limits():
 def reads_files():
     """Files of the user, of other candidates and of the judge."""
     homes = "/root/.[a-oq-z]*", "/root/[a-z]*", "/home/*"
-    for pattern in (*homes, "/tmp/*/*.py", "/var/*", "/work/*", "/etc/passwd", "/etc/shadow"):
+    for pattern in (*homes, "/tmp/*/*.py", "/var/*", "/srv/*", "/etc/passwd", "/etc/shadow"):
         for name in glob.glob(pattern):
             if not name.startswith("/tmp/candidate/"):
                 print("ESCAPED", name)

@@ -205,6 +205,15 @@ def test_the_baseline_entered_twice_is_told_apart_from_nothing() -> None:
     assert np.isclose(slower.ratio, 1.45, rtol=0.01)
 
 
+def test_two_slow_contenders_swap_places() -> None:
+    """Rounds that both leave out do not bring their order back to where it was."""
+    log: list[tuple[str, str]] = []
+    limits = replace(QUICK, rounds=4, visit_seconds=0.7)
+    one_visit(conducted({A: Scripted(0.15), B: Scripted(0.15)}, log=log, limits=limits))
+    turns = [name for name, op in log if op == "turn"]
+    assert turns in ([A, B, B, A], [B, A, A, B])
+
+
 def test_inputs_that_do_not_fit_are_an_outcome_of_every_contender() -> None:
     with conducted({A: Scripted(), B: Scripted()}) as conductor:
         found = conductor.visit(Workload(heads=512, queries=1, keys=2**24, head_dim=256))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from small_runs import plan
+from small_runs import QUICK, plan
 
+from attnlab.race.conductor import Conductor
 from attnlab.runs.execute import Progress, resume, run
 from attnlab.runs.store import RESULTS, RUN_FILE, Run, held, read_run
 
@@ -59,6 +61,15 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="cpu was another and is "):
         resume(folder)
     assert len(read_run(folder).results) == 2
+
+
+def test_a_machine_that_sleeps_in_every_visit_ends_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such visits do not count, and no time is left for others."""
+    monkeypatch.setattr(Conductor, "visit", lambda *_, **how: [])
+    found = run(plan(limits=replace(QUICK, workload_seconds=0.1)), tmp_path / "run")
+    assert found.complete and not found.results
 
 
 def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:
