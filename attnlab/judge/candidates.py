@@ -35,7 +35,7 @@ class Candidate:
     """What is judged, as plain data.
 
     name : what records call it. form : see above. entry : the name of its function or class. library : whose arrays it
-    takes.
+    takes. device : "cuda" where it can run there only.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Candidate:
     entry: str
     library: str
     source: str = ""
+    device: str = "cpu"
 
     @property
     def digest(self) -> str:
@@ -70,7 +71,8 @@ def read_candidate(path: Path | str) -> Candidate:
         line = getattr(fault, "lineno", None)
         where = f" (line {line})" if line else ""
         raise ValueError(f"{file}: expected Python, got {type(fault).__name__}{where}; correct it") from None
-    return Candidate(str(file), *_form(file, tree), source)
+    device = "cuda" if "triton" in _imported(tree.body) else "cpu"
+    return Candidate(str(file), *_form(file, tree), source, device)
 
 
 def known_candidate(name: str) -> Candidate:
@@ -83,9 +85,7 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     bound = bound_in(tree.body)
     functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
-    if "triton" in _imported(tree.body):
-        wrong = "expected a kernel for the CPU, got one for CUDA (triton): no device is judged"
-    elif "LIBRARY" in bound and "ModelNew" in classes:
+    if "LIBRARY" in bound and "ModelNew" in classes:
         wrong = f"{_FORMS}; got LIBRARY and ModelNew: keep one form"
     elif "LIBRARY" in bound:
         if bound["LIBRARY"] in libraries():
@@ -102,7 +102,8 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
         wrong = f"expected one public function of q, k and v, got {names}; call one of them attend"
     else:
         name = "attend" if "attend" in functions else functions[0]
-        return "function", name, "torch" if "torch" in _imported(ast.walk(tree)) else "numpy"
+        is_torch = "torch" in _imported(ast.walk(tree)) or "triton" in _imported(tree.body)
+        return "function", name, "torch" if is_torch else "numpy"
     raise ValueError(f"{file}: {wrong}")
 
 

@@ -10,24 +10,23 @@ ends that one from outside.
 from __future__ import annotations
 
 import importlib
-import mmap
 import os
 import resource
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.discovery import load, options_of
 from attnlab.errors import Misbehaved
 from attnlab.judge.candidates import Candidate
+from attnlab.judge.memory import DeviceMemory, HostMemory, Place
 from attnlab.libraries.library import is_there, libraries
 from attnlab.processes import refusal
 from attnlab.workload.inputs import Inputs, unpack
@@ -38,9 +37,6 @@ from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 ORDER_BYTES, REPLY_BYTES = 2**17, 2**16
 #: the candidate's file in the sandbox
 _FILE = Path("candidate") / "candidate.py"
-#: where an array lies in the shared memory: dtype, shape, and the byte at which it begins
-Place = tuple[str, tuple[int, ...], int]
-Array = NDArray[Any]
 
 
 class Limits(msgspec.Struct):
@@ -64,7 +60,7 @@ class Order(msgspec.Struct, omit_defaults=True):
 
     places : the inputs of some calls, stacked, and last their outputs; none for a call that computes nothing. Of a
     question, its arrays and its output. plain : what `unpack` takes. dtype : of a module's inputs. init : a module's
-    constructor arguments. seed : of its parameters.
+    constructor arguments. seed : of its parameters. device : where it computes, and where the arrays of calls lie.
     """
 
     op: Literal["load", "call", "ask", "profile", "describe"]
@@ -75,6 +71,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     dtype: str = ""
     init: list[Any] = []
     seed: int = 0
+    device: str = "cpu"
 
 
 class Reply(msgspec.Struct):
@@ -89,20 +86,20 @@ DONE = msgspec.msgpack.encode(Reply("done"))
 
 
 class Guest:
-    """The candidate in a process of its own, for one visit. Orders name its methods."""
+    """The candidate in a process of its own, for one visit. Orders name its methods.
 
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
-        self._views: dict[Place, Any] = {}
+    device : size and descriptor of the memory on the device.
+    """
 
-    def array(self, place: Place) -> Array:
-        """The array that lies there."""
-        dtype, shape, start = place
-        return np.frombuffer(self._memory, dtype, int(np.prod(shape)), start).reshape(shape)
+    def __init__(self, host: HostMemory, device: Sequence[int]) -> None:
+        self._host = self._memory = host
+        self._device, self._views = device, dict[Place, Any]()
 
     def load(self, order: Order) -> None:
         """Load the candidate and get its call ready."""
         one, workload, self._dtype = order.candidate, order.workload, order.dtype
+        if order.device == "cuda":
+            self._memory = DeviceMemory(*self._device)
         if one.form == "backend":
             self._written(one)
             self._backend = load(_FILE.stem, [_FILE.parent])
@@ -115,37 +112,41 @@ class Guest:
                 torch: Any = importlib.import_module("torch")
                 torch.set_grad_enabled(False)
                 torch.manual_seed(order.seed)
-                attend = attend(*order.init)
+                attend = attend(*order.init).to(order.device)
                 attend = attend.double() if order.dtype == "float64" else attend
             self._backend = Backend(one.entry, one.library, attend, options=options, own_reason=declines)
-        self._library = self._backend.open("cpu")
+        self._library = self._backend.open(order.device)
         if workload is None:
-            self._call: Callable[..., Array] = lambda *arrays: self._of_module(self._backend.attend(*arrays))
+            self._call: Callable[..., Any] = lambda *arrays: self._tensor(self._backend.attend(*arrays))
             return
         self._backend.require(workload)
         query, key, value = (np.broadcast_to(np.float32(0), workload.shape_of(one)) for one in GRADIENTS)
         asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
         inputs = Inputs(query, key, value, workload.dtype, workload.scale, **asked)
         attending = Calling(self._backend, workload, inputs, self._library).function()
-        self._call = lambda *arrays: self._backend.named(workload, attending(*arrays))[OUTPUT]
+        if order.device == "cuda":  # where the answer stays
+            self._call = lambda *arrays: self._tensor(attending(*arrays))
+        else:
+            self._call = lambda *arrays: self._backend.named(workload, attending(*arrays))[OUTPUT]
 
     def call(self, order: Order) -> None:
         """Answer all calls of the message."""
         if not order.places:
             return
         *inputs, outputs = order.places
-        for *arrays, output in zip(*map(self._taken, inputs), self.array(outputs), strict=True):
+        for *arrays, output in zip(*map(self._taken, inputs), self._memory.array(outputs), strict=True):
             if self._library.name not in ("torch", "numpy"):  # these compute where the numbers lie
                 arrays = [self._library.from_numpy(one, self._dtype) for one in arrays]
             self._put(output, self._call(*arrays))
+        self._memory.finish()
 
     def ask(self, order: Order) -> None:
         """Answer a question of another shape."""
         assert order.workload is not None
         *places, output = order.places
-        inputs = unpack(order.plain, [self.array(one).copy() for one in places])
+        inputs = unpack(order.plain, [self._host.array(one).copy() for one in places])
         found = self._backend.bind(order.workload, inputs)()
-        self._put(self.array(output), self._backend.named(order.workload, found)[OUTPUT])
+        self._put(self._host.array(output), self._backend.named(order.workload, found)[OUTPUT])
 
     def describe(self, order: Order) -> dict[str, Any]:
         """What KernelBench's functions of a reference say, computed without numbers."""
@@ -163,28 +164,30 @@ class Guest:
             return {}
         from attnlab.libraries.torch_library import recorded
 
-        with recorded("cpu") as record:
+        with recorded(self._library.device) as record:
             self.call(order)
         return {"ran": sorted({str(event.key) for event in record.key_averages()})[:500]}
 
     def _taken(self, place: Place) -> Any:
         """The arrays of all calls, for PyTorch as a tensor; made once, since that takes time."""
         if place not in self._views:
-            array = self.array(place)
+            array = self._memory.array(place)
             if self._library.name == "torch":
                 torch = self._library.module
-                self._views[place] = torch.from_numpy(array).view(getattr(torch, self._dtype))
+                tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+                self._views[place] = tensor.view(getattr(torch, self._dtype))
             else:
                 self._views[place] = array.view(FORMATS[self._dtype])
         return self._views[place]
 
-    def _of_module(self, found: Any) -> Array:
-        """As an array. Raises Misbehaved for what may compute when it is read, after the clock has stopped."""
+    def _tensor(self, found: Any) -> Any:
+        """The answer where it lies. Raises Misbehaved for what may compute when it is read, after the clock."""
         torch = self._library.module
         if type(found) is not torch.Tensor or found.dtype is not getattr(torch, self._dtype):
             raise Misbehaved(f"it returned a {type(found).__name__}, expected a Tensor of {self._dtype}")
-        array: Array = found.numpy()
-        return array
+        if found.device.type != self._library.device:
+            raise Misbehaved(f"it returned a Tensor on {found.device.type}, expected {self._library.device}")
+        return found if self._library.device == "cuda" else found.numpy()
 
     def _written(self, candidate: Candidate) -> None:
         _FILE.parent.mkdir(exist_ok=True)
@@ -195,7 +198,12 @@ class Guest:
         sys.path.insert(0, str(_FILE.parent.absolute()))
         return importlib.import_module(_FILE.stem)
 
-    def _put(self, target: Array, found: Array) -> None:
+    def _put(self, target: Any, found: Any) -> None:
+        if not isinstance(target, np.ndarray):
+            if found.shape != target.shape:
+                raise Misbehaved(f"it returned shape {tuple(found.shape)}, expected {tuple(target.shape)}")
+            target.copy_(found.view(target.dtype))
+            return
         if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact
             found = found.astype(FORMATS["bfloat16"])
         target[...] = np.ascontiguousarray(found).view(target.dtype)
@@ -209,9 +217,9 @@ def _told(fault: Exception) -> Reply:
     return msgspec.convert({"kind": kind, "text": text.encode("utf-8", "replace").decode()}, Reply)
 
 
-def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
+def _serve(channel: socket.socket, guest: Guest, data: bytes) -> None:
     """The process of one visit: do what is ordered, in order."""
-    guest, decoder = Guest(memory), msgspec.msgpack.Decoder(Order)
+    decoder = msgspec.msgpack.Decoder(Order)
     while data:
         order, reply = decoder.decode(data), DONE
         try:
@@ -226,10 +234,12 @@ def _serve(channel: socket.socket, memory: mmap.mmap, data: bytes) -> None:
 def main() -> None:
     """The first process: import the library, then fork a process for each visit.
 
-    Its arguments are the numbers of a socket and of the shared memory, the library, and the limits.
+    Its arguments are the numbers of a socket and of the shared memory, the library, the limits, and size and number of
+    the device's memory if it has any.
     """
     channel, shared = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    memory, limits = mmap.mmap(shared, 0), msgspec.json.decode(sys.argv[4], type=Limits)
+    guest = Guest(HostMemory(shared=shared), [*map(int, sys.argv[5:])])
+    limits = msgspec.json.decode(sys.argv[4], type=Limits)
     os.close(shared)
     for name, most in msgspec.structs.asdict(limits).items():
         kind = getattr(resource, f"RLIMIT_{name.upper()}")
@@ -242,7 +252,7 @@ def main() -> None:
     while data := channel.recv(ORDER_BYTES):
         if not (child := os.fork()):
             try:
-                _serve(channel, memory, data)
+                _serve(channel, guest, data)
             finally:
                 os._exit(1)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -92,9 +92,8 @@ class Judge:
         entered, racing = dict[str, tuple[Candidate, list[str]]](), list[Seat]()
         for path in dict.fromkeys(map(str, paths)):
             try:
-                one, forms = read_candidate(path), self._problem.forms
-                if one.form not in forms:
-                    raise ValueError(f"{path}: expected {' or '.join(forms)}, got {one.form}; judge it apart")
+                one = read_candidate(path)
+                self._problem.require(one)
             except ValueError as refused:
                 yield self._record(path, status="refused", reason=escaped(str(refused)))
                 continue
@@ -216,7 +215,8 @@ class Judge:
 
     def _box(self, library: str) -> Sandbox:
         limits = self._limits or Limits(data=max(Limits().data, self._problem.needed_bytes))
-        return Sandbox(library, self._visits.shared_bytes, limits=limits, trust=self._trust)
+        size, device = self._visits.shared_bytes, self._visits.device
+        return Sandbox(library, size, limits=limits, trust=self._trust, device=device)
 
     def _record(self, name: str, **known: Any) -> Record:
         told: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}

@@ -23,9 +23,11 @@ from attnlab.correctness.reference import blocks
 from attnlab.correctness.weighing import anywhere, relative_error, weigh
 from attnlab.errors import Unavailable
 from attnlab.judge.candidates import REFERENCE, Candidate
-from attnlab.judge.inside import Array, Limits, Order
+from attnlab.judge.inside import Limits, Order
+from attnlab.judge.memory import Array
 from attnlab.judge.record import CAUGHT, Record
 from attnlab.judge.sandbox import Sandbox
+from attnlab.libraries.library import open_library
 from attnlab.processes import Failed
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import Inputs
@@ -91,15 +93,36 @@ class _Asked:
     """
 
     def __init__(
-        self, dtype: str, shapes: Sequence[Sequence[int]], output: Sequence[int], told: dict[str, Any]
+        self,
+        dtype: str,
+        shapes: Sequence[Sequence[int]],
+        output: Sequence[int],
+        told: dict[str, Any],
+        device: str,
     ) -> None:
         self.dtype, self.shapes, self.output_shape, self.told = dtype, shapes, tuple(output), told
-        self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype)
+        self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype, device=device)
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
-        self.needed_bytes, self.kinds, self.scale = 0, dict(_KINDS), 1.0
+        # CUDA takes much of the host's memory for itself
+        self.needed_bytes = system.free_bytes() // 2 if device == "cuda" else 0
+        self.kinds, self.scale = dict(_KINDS), 1.0
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
+
+    def require(self, one: Candidate) -> None:
+        """Raises ValueError for a candidate that cannot be asked this."""
+        device = self.loading.device
+        if one.form not in self.forms:
+            raise ValueError(
+                f"{one.name}: expected {' or '.join(self.forms)}, got {one.form}; judge it apart"
+            )
+        if device == "cpu" and one.device != device:
+            raise ValueError(
+                f"{one.name}: expected a kernel for the CPU, got Triton; judge with --device cuda"
+            )
+        if device == "cuda" and one.library != "torch":
+            raise ValueError(f"{one.name}: on CUDA expected tensors of PyTorch, got {one.library}")
 
     def draw(self, kind: str, count: int) -> list[Array]:
         """Fresh inputs of so many calls, (count, *shape) each: no generator outlives a call, so that no answer tells
@@ -114,10 +137,11 @@ class Attention(_Asked):
 
     def __init__(self, workload: Workload) -> None:
         shapes = [workload.shape_of(one) for one in GRADIENTS]
-        super().__init__(workload.dtype, shapes, workload.shape_of(OUTPUT), workload.to_dict())
+        told, device = workload.to_dict(), workload.device
+        super().__init__(workload.dtype, shapes, workload.shape_of(OUTPUT), told, device)
         self.workload, self._visible = workload, workload.masked.array(workload.shape)
         self.loading.workload, self.label, self.scale = workload, workload.label, workload.scale
-        self.needed_bytes = 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
+        self.needed_bytes += 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
         # those of the daily questions, at the shape that is asked for
         unfit = (NORMAL, *(_HUGE if workload.dtype == "float16" else ()))
@@ -177,7 +201,8 @@ class Module(_Asked):
     """
 
     def __init__(self, reference: Candidate, told: Described, loading: Order, exact: Sandbox) -> None:
-        super().__init__("float32", told.shapes, told.output, msgspec.to_builtins(told))
+        plain = msgspec.to_builtins(told)
+        super().__init__("float32", told.shapes, told.output, plain, loading.device)
         self.loading, self.needed_bytes = loading, exact.limits.data
         self.forms, self.boxes, self._rng = ["ModelNew"], [exact], np.random.default_rng()
         self._digest, self._errors = reference.digest, dict[str, float]()
@@ -220,12 +245,17 @@ def pose(
 ) -> tuple[Problem, Candidate]:
     """What candidates are asked, and the candidate that they are held against.
 
-    A reference in KernelBench's form has its own shape. Raises ValueError where it is not attention, and for a workload
-    that is not judged.
+    A reference in KernelBench's form has its own shape; of a workload it takes the device alone. Raises ValueError
+    where it is not attention, and for a workload that is not judged; Unavailable for a device that is not there.
     """
+    device = workload.device if workload else "cpu"
+    open_library("torch" if device == "cuda" else "numpy", device)
     if reference.form != REFERENCE:
-        return Attention(judged(workload or Workload())), reference
-    expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention on the CPU"
+        asked = Attention(judged(workload or Workload()))
+        asked.require(reference)
+        return asked, reference
+    only_device = workload is None or (device == "cuda" and workload == Workload(device=device))
+    expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention"
     limits = Limits(data=max(Limits().data, system.free_bytes() // 2))
     box, against = Sandbox("torch", 2**31, limits=limits, trust=trust), replace(reference, form="ModelNew")
     loading = Order("load", dtype="float32", seed=secrets.randbits(31))
@@ -233,13 +263,13 @@ def pose(
     try:
         unnamed = replace(against, name="")
         told = msgspec.convert(box.ask(Order("describe", candidate=unnamed), seconds).plain, Described)
-        if workload is not None or set(told.dtypes) != {"float32"}:
+        if not only_device or set(told.dtypes) != {"float32"}:
             own = "has a shape of its own, in float32"
             raise ValueError(f"{reference.name} {own}; leave out options of another")
         loading = msgspec.structs.replace(loading, init=told.init)
         box.ask(msgspec.structs.replace(loading, dtype="float64", candidate=unnamed), seconds)
         box.stop()
-        posed = Module(against, told, loading, box)
+        posed = Module(against, told, msgspec.structs.replace(loading, device=device), box)
         return posed, against
     except (Failed, msgspec.ValidationError) as fault:
         raise ValueError(f"{expected}; {fault}") from None
@@ -251,7 +281,7 @@ def pose(
 def judged(workload: Workload) -> Workload:
     """The workload itself. Raises ValueError for one that is not judged."""
     plain = Workload(queries=workload.queries, keys=workload.keys)
-    for name in ("d_model", "device", "bias", "sinks", "storage", "direction", "distribution", "layout"):
+    for name in ("d_model", "bias", "sinks", "storage", "direction", "distribution", "layout"):
         if getattr(workload, name) != getattr(plain, name):
             found = f"{name} {getattr(plain, name)} alone, got {getattr(workload, name)}"
             raise ValueError(f"the judge takes {found}; attnlab compare takes the others")

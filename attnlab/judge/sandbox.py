@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import importlib
 import math
 import mmap
@@ -28,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.judge.inside import DONE, REPLY_BYTES, Array, Limits, Order, Place, Reply
+from attnlab.judge.inside import DONE, REPLY_BYTES, Limits, Order, Reply
+from attnlab.judge.memory import Array, DeviceMemory, HostMemory
 from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
@@ -54,6 +53,8 @@ _CALLS = {
     "x86_64": (0xC000003E, 72, (250, 248, 249, 244, 425, 298, 321, 323)),
     "aarch64": (0xC00000B7, 25, (219, 217, 218, 184, 425, 241, 280, 282)),
 }
+#: what finds the device and its compiler, handed on to a sandbox that has the device
+_OF_CUDA = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 #: of fcntl: leases, which hold up writers outside, and signals of one's choice from sockets, which wake what is stopped
 _COMMANDS = (1024, 10)
 
@@ -67,10 +68,10 @@ def _readable() -> list[str]:
     return [one for one in kept if not Path(one).is_relative_to("/usr")]
 
 
-def command(trust: bool = False, denied: int | None = None) -> list[str]:
+def command(trust: bool = False, denied: int | None = None, *, cuda: bool = False) -> list[str]:
     """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had.
 
-    denied : a file with the system calls that are forbidden.
+    denied : a file with the system calls that are forbidden. cuda : whether it has the device.
     """
     if trust:
         return []
@@ -86,9 +87,14 @@ def command(trust: bool = False, denied: int | None = None) -> list[str]:
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     for name in _HIDDEN:  # these are open to the owner, and a judge that is root owns them
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
+    if cuda:
+        for name in ("/sys/devices/system/node", "/sys/bus/pci", "/sys/devices"):
+            bwrap += ["--ro-bind-try", name, name]
+        for device in sorted(Path("/dev").glob("nvidia*")):
+            bwrap += ["--dev-bind", str(device), str(device)]
     bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"]
     bwrap += ["--seccomp", str(denied)] if denied is not None and _denied() else []
-    for name, value in _variables("/tmp").items():
+    for name, value in _variables("/tmp", cuda).items():
         bwrap += ["--setenv", name, value]
     return [*bwrap, "--chdir", "/tmp", "--"]
 
@@ -120,10 +126,11 @@ def refused() -> str:
     return "" if found.returncode == 0 else f"which says: {' '.join(found.stderr.split())[:200]}"
 
 
-def _variables(home: str) -> dict[str, str]:
+def _variables(home: str, cuda: bool) -> dict[str, str]:
     """The whole environment: what allocators are told elsewhere in attnlab, and where caches go."""
     named = {"HOME": home, "TMPDIR": home, "USER": "candidate", "LANG": "C.UTF-8"}
     named |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
+    named |= {name: os.environ[name] for name in _OF_CUDA if cuda and name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
     return {**Contender("judge", "judge").environment({}), **named, "PATH": path}
 
@@ -131,16 +138,21 @@ def _variables(home: str) -> dict[str, str]:
 class Sandbox:
     """One sandbox, which imports `library` from now on; `ready` waits for that.
 
-    size : bytes of the memory that it shares with the judge. Raises Unavailable where no sandbox can be had.
+    size : bytes of the memory that it shares with the judge. device : memory of the device that it may use too. Raises
+    Unavailable where no sandbox can be had.
     """
 
-    def __init__(self, library: str, size: int, *, limits: Limits | None = None, trust: bool = False) -> None:
+    def __init__(
+        self,
+        library: str,
+        size: int,
+        *,
+        limits: Limits | None = None,
+        trust: bool = False,
+        device: DeviceMemory | None = None,
+    ) -> None:
         self.limits, self.library, self.output = limits or Limits(), library, b""
-        shared = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
-        os.ftruncate(shared, size)
-        # without these a candidate could cut the memory off, and the judge would die reading it
-        fcntl.fcntl(shared, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        self._memory, self._used = mmap.mmap(shared, size), 0
+        self.memory = HostMemory(size)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         look = struct.pack("ll", 0, int(_LOOK_SECONDS * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
@@ -149,16 +161,22 @@ class Sandbox:
         os.write(denied, _denied())
         os.lseek(denied, 0, os.SEEK_SET)
         self._home = tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
-        variables = _variables(self._home) if self._home else {"PATH": os.environ.get("PATH", "/usr/bin")}
+        cuda, passed = device is not None, [theirs.fileno(), self.memory.number, denied]
+        variables = {"PATH": os.environ.get("PATH", "/usr/bin")}
+        variables = _variables(self._home, cuda) if self._home else variables
+        told = [str(theirs.fileno()), str(self.memory.number), library]
+        told.append(msgspec.json.encode(self.limits).decode())
+        if device is not None:
+            passed.append(device.number)
+            told += [str(device.size), str(device.number)]
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
-        how |= {"pass_fds": [theirs.fileno(), shared, denied], "env": variables, "cwd": self._home or "/"}
-        told = [str(theirs.fileno()), str(shared), library, msgspec.json.encode(self.limits).decode()]
-        words = [*command(trust, denied), sys.executable, "-Pm", "attnlab.judge.inside", *told]
+        how |= {"pass_fds": passed, "env": variables, "cwd": self._home or "/"}
+        words = [*command(trust, denied, cuda=cuda), sys.executable, "-Pm", "attnlab.judge.inside", *told]
         try:
             self._process = subprocess.Popen(words, start_new_session=True, **how)
         finally:
             theirs.close()
-            for number in (shared, denied):
+            for number in (self.memory.number, denied):
                 os.close(number)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
@@ -167,35 +185,20 @@ class Sandbox:
         self.spent, self.most_seconds = 0.0, math.inf
         self._held, self._before = 0, _unowned_bytes()
 
-    # -- memory
-
-    def clear(self) -> None:
-        """Forget what was laid into the shared memory."""
-        self._used = 0
-
-    def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Place]:
-        """An array there, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
-        start, count = self._used, int(np.prod(shape))
-        end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
-        if end > len(self._memory):
-            raise Failed("memory", f"its shared memory has {len(self._memory)} bytes, and {end} are needed")
-        np.frombuffer(self._memory, np.uint8, end - start, start)[...] = 0xFF
-        self._used = end
-        return np.frombuffer(self._memory, dtype, count, start).reshape(shape), (dtype, shape, start)
-
     # -- orders
 
     def answer(
         self, order: Order, arrays: Sequence[Array], dtype: str, shape: tuple[int, ...], seconds: float
     ) -> Array:
         """What it answers to the order on these arrays. Raises Failed."""
-        self.clear()
+        self.memory.clear()
         places = []
         for array in arrays:
-            view, place = self.lay(array.dtype.str, array.shape)
+            view, place = self.memory.lay(array.dtype.str, array.shape)
             view[...] = array
             places.append(place)
-        output, place = self.lay(dtype, shape)
+        output: Array
+        output, place = self.memory.lay(dtype, shape)
         self.ask(msgspec.structs.replace(order, places=[*places, place]), seconds)
         return output
 

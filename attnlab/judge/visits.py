@@ -30,7 +30,8 @@ from attnlab.correctness import weighing
 from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.judge.inside import Array, Order
+from attnlab.judge.inside import Order
+from attnlab.judge.memory import Array, DeviceMemory
 from attnlab.judge.problems import NORMAL, Problem
 from attnlab.judge.record import CAUGHT, ROUNDS, Seat
 from attnlab.processes import Failed
@@ -68,6 +69,8 @@ class Visits:
         self._call_bytes = problem.input_bytes + problem.output_bytes
         #: bytes of shared memory that a sandbox needs
         self.shared_bytes = 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
+        #: of a device, for the calls that are timed; all sandboxes share it, since one alone computes at a time
+        self.device = DeviceMemory(self.shared_bytes) if problem.loading.device == "cuda" else None
         self._seed, self._odd = secrets.randbits(31), [one for one in problem.kinds if one != NORMAL]
 
     def open(self, seat: Seat) -> None:
@@ -97,37 +100,43 @@ class Visits:
         nothing.
         """
         box, problem, form = seat.sandbox, self.problem, self.problem.form
-        code = f"<i{form.itemsize}"
-        box.clear()
+        code, memory = f"<i{form.itemsize}", self.device or box.memory
+        memory.clear()
+
+        def bits(array: Array) -> Any:
+            return memory.staged(np.ascontiguousarray(array.astype(form, copy=False)).view(code))
+
         drawn = list(self._pool.map(lambda kind: problem.draw(kind, at_once), kinds))
-        bits = [[np.ascontiguousarray(x.astype(form, copy=False)).view(code) for x in one] for one in drawn]
-        inputs = [box.lay(code, (at_once, *shape)) for shape in problem.shapes]
+        staged = [[bits(one) for one in call] for call in drawn]
+        inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
         # as many for any number of messages, which nobody can count then
         room = max(1, _MOST_BYTES // (at_once * problem.output_bytes))
         free = max(len(kinds), min(_MOST_MESSAGES + 1, room))
-        outputs = [box.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
+        outputs = [memory.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
         places = [place for _, place in inputs]
         seconds, chosen, taken = list[float](), list[tuple[Array, ...]](), list[Array]()
         made = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
         for other in problem.boxes:
             other.stop()
         box.go_on()
-        for order, arrays, (output, _) in zip(made, bits, outputs, strict=False):
+        memory.finish()
+        for order, arrays, (output, _) in zip(made, staged, outputs, strict=False):
             started = perf_counter()
             for (view, _), array in zip(inputs, arrays, strict=True):
                 view[...] = array
+            memory.finish()
             box.send(order)
             reply = box.receive(self.load_seconds)
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
-            taken.append(output.view(form)[chosen[-1]])
+            taken.append(memory.taken(output, chosen[-1]).view(form))
             seconds.append(perf_counter() - started)
             self._told = box.checked(reply).plain
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
-        held = secrets.randbelow(len(kinds)) if strict else -1
+        held, every = secrets.randbelow(len(kinds)) if strict else -1, np.arange(at_once)
         for number, kind in enumerate(kinds if op else ()):
-            whole, rows = outputs[number][0].view(form), taken[number]
+            whole, rows = memory.taken(outputs[number][0], [every]).view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
             for at in range(at_once):
@@ -161,26 +170,28 @@ class Visits:
         """
         random, waited, spent = np.random.default_rng(), 0.0, 0.0
         racing = [one for one in seats if one.racing]
-        for seat in racing:
-            seat.attempt(self.open, seat)
-            seat.attempt(self._warm, seat)
-        racing = [one for one in racing if one.racing]
         # the same for all, so that none has a larger part of the empty call in its time; no candidate can move it
         calls = math.ceil(_EMPTY_CALLS * self.empty_seconds / max(1e-6, seats[0].seconds))
         at_once = min(_MOST_AT_ONCE, max(1, calls))
-        odd, strict = random.integers(rounds, size=(2, len(racing)))
-        for place in range(rounds):
-            for at in random.permutation(len(racing)):
-                seat = racing[at]
-                if place == odd[at] and seat is not seats[0]:
-                    seat.attempt(self.turn, seat, [*random.permutation(self._odd)[:_ODD]])
-                before, started = seat.sandbox.waited, perf_counter()
-                seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
-                if seat is seats[0]:
-                    waited += seat.sandbox.waited - before
-                    spent += perf_counter() - started
-        for seat in racing:
-            seat.attempt(seat.sandbox.end_visit)
+        order = [racing[at] for at in random.permutation(len(racing))]
+        # a stopped process stops no kernel that it has sent to a device: there one ends before the next one begins
+        for group in [[one] for one in order] if self.device else [order]:
+            for seat in group:
+                seat.attempt(self.open, seat)
+                seat.attempt(self._warm, seat)
+            odd, strict = random.integers(rounds, size=(2, len(group)))
+            for place in range(rounds):
+                for at in random.permutation(len(group)):
+                    seat = group[at]
+                    if place == odd[at] and seat is not seats[0]:
+                        seat.attempt(self.turn, seat, [*random.permutation(self._odd)[:_ODD]])
+                    before, started = seat.sandbox.waited, perf_counter()
+                    seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
+                    if seat is seats[0]:
+                        waited += seat.sandbox.waited - before
+                        spent += perf_counter() - started
+            for seat in group:
+                seat.attempt(seat.sandbox.end_visit)
         calm = waited <= _WAITED * spent
         caught = any(one.record.status == "caught" for one in racing)
         if not caught and (calm or not again):
@@ -215,7 +226,7 @@ class Visits:
         kinds = [*np.random.default_rng().permutation([*self._odd, *[NORMAL] * _ODD])]
         for start in range(0, len(kinds), _ODD):
             self.turn(seat, kinds[start : start + _ODD])
-        self.turn(seat, [NORMAL], strict=True)
+        seat.seconds = self.turn(seat, [NORMAL] * 2, first=True, strict=True)
         workload, asked = self.problem.loading.workload, 0
         if workload is None:
             return asked
@@ -245,6 +256,7 @@ class Visits:
 
     def _answer(self, seat: Seat, workload: Workload, inputs: Inputs) -> Array:
         """Raises Declined, Misbehaved for what ends with the question, and Failed for what ends the candidate."""
+        workload = workload.with_(device=self.problem.loading.device)
         plain, arrays = pack(inputs)
         form, order = FORMATS[workload.dtype], Order("ask", workload=workload, plain=plain)
         shape = f"<i{form.itemsize}", workload.shape_of(OUTPUT)

@@ -16,6 +16,7 @@ from attnlab.judge import sandbox
 from attnlab.judge.inside import Limits
 from attnlab.judge.judging import Judge
 from attnlab.judge.record import Record
+from attnlab.libraries.library import open_library
 from attnlab.processes import Failed
 from attnlab.workload.workload import Workload
 
@@ -121,7 +122,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     looking = LOOKING.replace("SECRET FILE", str(secret)).replace("OUR NUMBER", str(os.getpid()))
     sources |= {"zeros again": FILES["zeros"][0], "looks around": looking + FILES["zeros"][0]}
     workload = Workload(heads=2, queries=64, keys=64, head_dim=16)
-    with Judge("numpy_vectorized", workload, limits=Limits(data=2**30, nproc=64), visits=2) as judge:
+    with Judge("numpy_vectorized", workload, limits=Limits(data=2**31, nproc=64), visits=2) as judge:
         found = verdicts(judge, folder, sources)
         assert len(psutil.Process().children()) <= OWN, "processes are left"
     return found
@@ -234,6 +235,30 @@ def test_a_reference_that_is_no_attention_is_told(
     with pytest.raises(ValueError, match=said) as fault, Judge(str(tmp_path / "reference.py"), workload):
         pass
     assert "\n" not in str(fault.value)
+
+
+def test_a_kernel_for_cuda_needs_the_device(tmp_path: Path) -> None:
+    """Where there is one, it is judged there; elsewhere one line says why not."""
+    eager = "def attend(q, k, v, *, scale): return (q @ k.mT * scale).softmax(-1) @ v\n"
+    late = "def attend(q, k, v, *, scale):\n    with torch.cuda.stream(torch.cuda.Stream()):\n        "
+    late += "torch.cuda._sleep(10**8)\n        return (q @ k.mT * scale).softmax(-1) @ v\n"
+    files = {"eager": "import torch\n" + eager, "late": "import torch\n" + late, "numpy": HONEST}
+    files |= {"triton": "import torch\nimport triton\n" + eager}
+    asked = Workload(heads=2, queries=256, keys=256, dtype="bfloat16", device="cuda")
+    try:
+        open_library("torch", "cuda")
+    except Unavailable as missing:
+        with pytest.raises(Unavailable, match="no CUDA device"), Judge(workload=asked, trust=True):
+            pass
+        (tmp_path / "triton.py").write_text(files["triton"])
+        with Judge("numpy_vectorized", Workload(), trust=True) as one:
+            (record,) = one.judge([tmp_path / "triton.py"])
+        assert record.status == "refused" and "--device cuda" in record.reason
+        pytest.skip(str(missing))
+    with Judge(workload=asked, trust=bool(WITHOUT), visits=1) as one:
+        found = verdicts(one, tmp_path, files)
+    expected = {"eager": "judged", "triton": "judged", "late": "wrong", "numpy": "refused"}
+    assert {name: record.status for name, record in found.items()} == expected
 
 
 def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

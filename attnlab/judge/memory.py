@@ -1,0 +1,138 @@
+"""Memory that the judge shares with a sandbox: of the host, and of a CUDA device.
+
+Both are named by a file descriptor that the sandbox inherits, so no name and no process number has to be known inside
+it. Arrays are laid into it one after the other, in the bits of their number format.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attnlab.errors import Unavailable
+from attnlab.processes import Failed
+
+#: where an array lies: dtype, shape, and the byte at which it begins
+Place = tuple[str, tuple[int, ...], int]
+Array = NDArray[Any]
+_PAGE = mmap.PAGESIZE
+
+
+class HostMemory:
+    """So many bytes of the host's memory; `shared` is the descriptor of one that was made elsewhere."""
+
+    def __init__(self, size: int = 0, shared: int | None = None) -> None:
+        self._used, self.number = 0, -1 if shared is None else shared
+        if shared is None:
+            self.number = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+            os.ftruncate(self.number, size)
+            # without these a candidate could cut the memory off, and the judge would die reading it
+            seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self.number, fcntl.F_ADD_SEALS, seals)
+        self._bytes: Any = mmap.mmap(self.number, size)
+        self.size = len(self._bytes)
+
+    def clear(self) -> None:
+        """Forget what was laid here."""
+        self._used = 0
+
+    def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Place]:
+        """An array here, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
+        start, count = self._used, int(np.prod(shape))
+        end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
+        if end > self.size:
+            raise Failed("memory", f"its shared memory has {self.size} bytes, and {end} are needed")
+        self.array(("u1", (end - start,), start))[...] = 0xFF
+        self._used = end
+        return self.array((dtype, shape, start)), (dtype, shape, start)
+
+    def array(self, place: Place) -> Any:
+        """The array that lies there."""
+        dtype, shape, start = place
+        return np.frombuffer(self._bytes, dtype, int(np.prod(shape)), start).reshape(shape)
+
+    def staged(self, array: Array) -> Any:
+        """The array near this memory, but not yet in it."""
+        return array
+
+    def taken(self, array: Any, chosen: Sequence[Array]) -> Array:
+        """A copy of the chosen parts, on the host; an index of the first dimensions."""
+        part: Array = array[tuple(chosen)]
+        return part
+
+    def finish(self) -> None:
+        """Wait for what was copied."""
+
+
+class DeviceMemory(HostMemory):
+    """Memory of the CUDA device, by the driver's virtual memory management, which exports it as a descriptor.
+
+    Arrays are tensors of PyTorch. Raises Unavailable where PyTorch sees no device or lacks the driver's bindings.
+    """
+
+    def __init__(self, size: int, shared: int | None = None) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        try:
+            driver: Any = importlib.import_module("cuda.bindings.driver")
+        except ImportError:
+            raise Unavailable("on CUDA the judge needs cuda-bindings; pip install cuda-bindings") from None
+        self._torch.cuda.init()
+        self._torch.empty(1, device="cuda")  # the driver's calls below need PyTorch's context
+        kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+        asked, access = driver.CUmemAllocationProp(), driver.CUmemAccessDesc()
+        asked.type, asked.requestedHandleTypes = (
+            driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED,
+            kind,
+        )
+        asked.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        asked.location.id = self._torch.cuda.current_device()
+        access.location = asked.location
+        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        whole = _done(driver.cuMemGetAllocationGranularity(asked, least))
+        self.size, self._used = -(-size // whole) * whole, 0
+        if shared is None:
+            handle = _done(driver.cuMemCreate(self.size, asked, 0))
+            self.number = int(_done(driver.cuMemExportToShareableHandle(handle, kind, 0)))
+        else:
+            self.number, handle = shared, _done(driver.cuMemImportFromShareableHandle(shared, kind))
+        start = _done(driver.cuMemAddressReserve(self.size, 0, 0, 0))
+        _done(driver.cuMemMap(start, self.size, 0, handle, 0))
+        _done(driver.cuMemSetAccess(start, self.size, [access], 1))
+        form = {"shape": (self.size,), "typestr": "|u1", "data": (int(start), False), "version": 3}
+        there = type("There", (), {"__cuda_array_interface__": form})()
+        self._bytes = self._torch.as_tensor(there, device="cuda")
+
+    def array(self, place: Place) -> Any:
+        dtype, shape, start = place
+        empty = np.empty(0, dtype)
+        size = int(np.prod(shape)) * empty.itemsize
+        form = self._torch.from_numpy(empty).dtype
+        return self._bytes[start : start + size].view(form).view(shape)
+
+    def staged(self, array: Array) -> Any:
+        return self._torch.from_numpy(array).to("cuda")
+
+    def taken(self, array: Any, chosen: Sequence[Array]) -> Array:
+        places = np.ravel_multi_index(np.broadcast_arrays(*chosen), array.shape[: len(chosen)])
+        rows = array.flatten(0, len(chosen) - 1)
+        part: Array = rows[self._torch.from_numpy(places).to("cuda")].cpu().numpy()
+        return part
+
+    def finish(self) -> None:
+        self._torch.cuda.synchronize()
+
+
+def _done(told: tuple[Any, ...]) -> Any:
+    """What a call of the driver gives. Raises Unavailable for an error."""
+    error, *found = told
+    if int(error):
+        raise Unavailable(f"the judge cannot share memory of the CUDA device: {error.name}")
+    return found[0] if found else None
