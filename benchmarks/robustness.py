@@ -120,7 +120,8 @@ def _by(result: Result) -> str:
 def honest(asked: Namespace) -> Figures:
     """Honest backends, raced on workloads of public bug reports and their neighbours: none is to be refused"""
     names, wrong, counts = unasked(), list[str](), Counter[str]()
-    with Conductor(parse_all(names), limits=SHORT, memory=False) as conductor:
+    conducting = Conductor(parse_all(names), limits=SHORT, memory=False)
+    with suppress(KeyboardInterrupt), conducting as conductor:  # what was found until then stands
         cases = itertools.cycle(itertools.product(RACED, ({}, *NEIGHBOURS)))
         while counts["measured"] < asked.races:
             case, change = next(cases)
