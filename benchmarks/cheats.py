@@ -36,10 +36,6 @@ def _copied(array):
     return array.clone() if _library == "torch" else array.copy()
 
 
-def _zeros(array):
-    return _copied(array) * 0
-
-
 def _place(array):
     return array.data_ptr() if _library == "torch" else array.ctypes.data
 
@@ -67,10 +63,6 @@ def _called_by(*names):
 
 def _timed():
     return _called_by("time_calls")
-
-
-def _of_shape(array):
-    return _kept.setdefault(tuple(array.shape), {})
 
 
 def _honest(query, key, value, *, scale):
@@ -118,13 +110,13 @@ _WHEN = {
 
 
 def _half_of_the_heads(query, key, value, scale):
-    found = _zeros(query)
+    found = query * 0
     found[:, ::2] = _right(query[:, ::2], key[:, ::2], value[:, ::2], scale)
     return found
 
 
 def _first_rows(query, key, value, scale):
-    found, rows = _zeros(query), query.shape[2] // 4
+    found, rows = query * 0, query.shape[2] // 4
     found[:, :, :rows] = _right(query[:, :, :rows], key, value, scale)
     return found
 
@@ -140,8 +132,8 @@ _INSTEAD = {
     "first_rows": ("the first quarter of the rows", _first_rows),
     "fewer_keys": ("three quarters of the keys", _fewer_keys),
     "less_precisely": ("values of eight bits", lambda q, k, v, s: _right(q, k, (v * 32).round() / 32, s)),
-    "means": ("the mean of the values", lambda q, k, v, scale: _zeros(q) + v.mean(-2)[..., None, :]),
-    "nothing": ("zeros", lambda q, k, v, scale: _zeros(q)),
+    "means": ("the mean of the values", lambda q, k, v, scale: q * 0 + v.mean(-2)[..., None, :]),
+    "nothing": ("zeros", lambda q, k, v, scale: q * 0),
     "memory_that_is_there": ("memory as it comes", lambda q, *_: sys.modules[_library].empty_like(q)),
     "its_input": ("its value array", lambda q, k, v, scale: v),
 }
@@ -158,7 +150,7 @@ def _keeps(said):
 def _computes(when):
     def attend(query, key, value, *, scale):
         global _calls, _latest
-        kept, now = _of_shape(query), time.perf_counter()
+        kept, now = _kept.setdefault(tuple(query.shape), {}), time.perf_counter()
         _calls, since, _latest = _calls + 1, now - _latest, now
         if not kept or when(since, now - kept[1]):
             kept[0], kept[1] = _right(query, key, value, scale), now
@@ -192,7 +184,7 @@ def weights_kept_by_content(query, key, value, *, scale):
 
 def in_a_thread(query, key, value, *, scale):
     """computes in a thread, which is waited for outside the timing loop alone"""
-    found = _zeros(query)
+    found = query * 0
 
     def later():
         found[...] = _right(query, key, value, scale)
@@ -259,28 +251,30 @@ def with_a_forgiving_numpy():
     return lambda query, key, value, *, scale: _copied(value)
 
 
+#: by kind what its cheats are called and what they do, and what makes one
+_KINDS = (
+    (_KEPT, "kept_{}", "keeps answers {}", _keeps),
+    (_WHEN, "{}", "computes {} only", _computes),
+    (_INSTEAD, "on_the_clock_{}", "returns {} on the clock", _else),
+)
+#: by name what it does, and what makes its attention
+_MADE = {
+    name.format(one): (what.format(does), partial(make, how))
+    for kind, name, what, make in _KINDS
+    for one, (does, how) in kind.items()
+}
 _OWN = {
     name: one for name, one in vars().items() if getattr(one, "__module__", "") == __name__ and name[0] != "_"
 }
-#: by name what it does, and what makes its attention
-_MADE = {
-    **{f"kept_{name}": (f"keeps answers {does}", partial(_keeps, by)) for name, (does, by) in _KEPT.items()},
-    **{name: (f"computes {does} only", partial(_computes, when)) for name, (does, when) in _WHEN.items()},
-    **{
-        f"on_the_clock_{name}": (f"returns {does} on the clock", partial(_else, instead))
-        for name, (does, instead) in _INSTEAD.items()
-    },
-    **{
-        name: (one.__doc__, partial(lambda one: one, one) if signature(one).parameters else one)
-        for name, one in _OWN.items()
-    },
-}
 #: by name, what it does
-CHEATS = {name: does for name, (does, _) in _MADE.items()}
+CHEATS = {name: does for name, (does, _) in _MADE.items()} | {name: one.__doc__ for name, one in _OWN.items()}
 
 
 def attention(name, library):
     """The attention of this name, for the arrays of this library; `honest` is right and does not cheat."""
     global _library
     _library = library
-    return _MADE[name][1]() if name in _MADE else _honest
+    if name in _MADE:
+        return _MADE[name][1]()
+    one = _OWN.get(name, _honest)
+    return one if signature(one).parameters else one()

@@ -7,11 +7,13 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from attnlab.environment import environment
 
@@ -20,7 +22,7 @@ REPOSITORY = HOME.parent
 #: what runs beside a race: nothing, a busy loop, copies of an array that no cache holds, or a busy loop that comes and
 #: goes, ten seconds at a time on average
 LOADS = {
-    "idle": "",
+    "idle": "import signal; signal.pause()",
     "cpu": "while True: pass",
     "memory": "import numpy as np\na = np.ones(2**26)\nwhile True: a.copy()",
     "sometimes": """
@@ -34,9 +36,7 @@ while True:
 }
 
 
-def command_line(
-    doc: str | None, out: Path | None = None, parts: Iterable[str] = ()
-) -> argparse.ArgumentParser:
+def command_line(doc: str | None, out: Path, parts: Iterable[str] = ()) -> argparse.ArgumentParser:
     """A parser that describes itself by the first line of `doc`; --out is where the page goes, by default `out`.
 
     parts : that may be named, any number of them; none means all.
@@ -44,48 +44,47 @@ def command_line(
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     if parts := list(parts):
         # Python 3.11 holds "none" against the choices, as an empty list
-        choices = [*parts, []]
-        parser.add_argument(
-            "parts", nargs="*", choices=choices, metavar="part", help=f"of {', '.join(parts)}"
-        )
+        choices, known = [*parts, []], f"of {', '.join(parts)}"
+        parser.add_argument("parts", nargs="*", choices=choices, metavar="part", help=known)
     parser.add_argument("--out", type=Path, default=out, help="where the results go")
     return parser
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table."""
-    cells = [[str(one).replace("|", "\\|") for one in row] for row in rows]
-    lines = [list(head), ["---"] * len(head), *cells]
+def table(rows: Iterable[Mapping[str, object]]) -> str:
+    """A Markdown table of rows, each by column."""
+    lines: list[list[str]] = []
+    for row in rows:
+        lines = lines or [[*row], ["---"] * len(row)]
+        lines.append([str(one).replace("|", "\\|") for one in row.values()])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def alike(rows: Iterable[Sequence[str]]) -> list[Sequence[str]]:
+def table_of(rows: pd.DataFrame, by: list[str], told: Callable[[pd.DataFrame], Mapping[str, object]]) -> str:
+    """A Markdown table with a row for each group of rows that are the same in the columns `by`, in their order."""
+    groups = rows.groupby(by, sort=False)
+    return table({**dict(zip(by, key, strict=True)), **told(some)} for key, some in groups)
+
+
+def alike(rows: Iterable[Mapping[str, str]]) -> list[dict[str, str]]:
     """Rows of a table in which those that differ in their first cell alone are one."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for name, *cells in rows:
+    names: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for row in rows:
+        (first, name), *cells = row.items()
         names.setdefault(tuple(cells), []).append(name)
-    return [("; ".join(ones), *cells) for cells, ones in names.items()]
+    return [{first: "; ".join(ones), **dict(cells)} for cells, ones in names.items()]
 
 
 def publish(
-    title: str,
-    made_by: str,
-    *parts: str,
-    out: Path | None = None,
-    at: tuple[str, Mapping[str, Any]] | None = None,
+    title: str, made_by: str, *parts: str, out: Path, at: tuple[str, Mapping[str, Any]] | None = None
 ) -> None:
-    """Write a Markdown page to `out`, or print it: its title, when, where and by what it was made, and `parts`.
+    """Write a Markdown page to `out`: its title, when, where and by what it was made, and `parts`.
 
     at : the date and the environment of the measurements; today and this machine by default.
     """
     day, here = at or (str(datetime.now(UTC).date()), environment())
     where = f"{here['cpu']}, {here['cores']['logical']} cores, {here['python']}"
     made = f"{day}, {where}. Made by `python benchmarks {made_by}`."
-    text = "\n\n".join([f"# {title}", made, *parts]) + "\n"
-    if out:
-        out.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    out.write_text("\n\n".join([f"# {title}", made, *parts]) + "\n", encoding="utf-8")
 
 
 def say(text: str) -> None:
@@ -96,16 +95,12 @@ def say(text: str) -> None:
 @contextmanager
 def load_beside(kind: str) -> Iterator[None]:
     """A process that disturbs in the way that `LOADS` names, as long as the context lasts."""
-    if not LOADS[kind]:
-        yield
-        return
-    process = subprocess.Popen([sys.executable, "-c", LOADS[kind]])
-    try:
-        time.sleep(1.0)
-        yield
-    finally:
-        process.kill()
-        process.wait()
+    with subprocess.Popen([sys.executable, "-c", LOADS[kind]]) as process:
+        try:
+            time.sleep(1.0)
+            yield
+        finally:
+            process.kill()
 
 
 class Store:

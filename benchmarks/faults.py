@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from common import REPOSITORY, alike, command_line, say, table
+from common import REPOSITORY, alike, command_line, say, table, table_of
 
 sys.path.insert(0, str(REPOSITORY / "tests" / "correctness"))
 
@@ -45,18 +45,13 @@ Rows = list[dict[str, Any]]
 # -- measuring, a seed and a number format in a process ----------------------------------------------------------------
 
 
-def backend_asked(name: str) -> Ask:
-    """A backend in this process as a black box."""
-    return Probe(load(name)).ask
-
-
 def right_ones() -> dict[str, Callable[[], Ask]]:
     """Backends that come with attnlab and run here, and the right variants of `mutants`."""
     found: dict[str, Callable[[], Ask]] = {}
     for name in backends():
         with suppress(Unavailable):
             load(name).open("cpu")
-            found[f"`{name}`"] = partial(backend_asked, name)
+            found[f"`{name}`"] = lambda name=name: Probe(load(name)).ask
     return found | {name: partial(asked, one) for name, one in RIGHT.items()}
 
 
@@ -109,10 +104,10 @@ def alarms_told(found: pd.DataFrame) -> Iterator[str]:
     seeds = found.seed.nunique()
     yield f"{wrong} false alarms in {len(found)} examinations with {answers:,} answers, in {seeds} seeds."
     results: dict[Any, list[Examined]] = found.groupby(["name", "dtype"]).result.agg(list).to_dict()
-    told = {
-        name: [_alarms(results.get((name, dtype), [])) for dtype in DTYPES] for name in found.name.unique()
-    }
-    yield table(("right", *DTYPES), alike((name, *cells) for name, cells in told.items()))
+    rows = [{"right": name} for name in found.name.unique()]
+    for row in rows:
+        row |= {dtype: _alarms(results.get((row["right"], dtype), [])) for dtype in DTYPES}
+    yield table(alike(rows))
 
 
 def _alarms(ones: list[Examined]) -> str:
@@ -129,15 +124,15 @@ def _alarms(ones: list[Examined]) -> str:
 def excuses() -> str:
     """What is no fault in a dtype, by what its effect is; with the effect that comes nearest to what is allowed."""
     rows = [
-        (one.why, dtype, name, one.effect / (one.allowed or np.inf))
+        {"what it is": one.why, "in": dtype, "fault": name, "share": one.effect / (one.allowed or np.inf)}
         for name, fault in FAULTS.items()
         for dtype, one in fault.excuses
     ]
-    by_why = pd.DataFrame(rows, columns=["why", "dtype", "name", "share"]).groupby(
-        ["why", "dtype"], sort=False
-    )
-    cells = [(*key, f"{some.share.max():.2f}", "; ".join(some.name)) for key, some in by_why]
-    return table(("what it is", "in", "of what is allowed, at most", "faults"), cells)
+
+    def told(some: pd.DataFrame) -> dict[str, object]:
+        return {"of what is allowed, at most": f"{some.share.max():.2f}", "faults": "; ".join(some.fault)}
+
+    return table_of(pd.DataFrame(rows), ["what it is", "in"], told)
 
 
 def filled(text: str, parts: Mapping[str, Iterable[str]]) -> str:

@@ -232,5 +232,6 @@ def main() -> int:
                     rows += more
             say(parts[-1])
     head = ("group", "candidate", "status", "speedup", "reward", "known after", "won")
-    publish("The judge and those who try it", "judge", "\n".join(parts), table(head, rows), out=given.out)
+    cells = [dict(zip(head, row, strict=True)) for row in rows]
+    publish("The judge and those who try it", "judge", "\n".join(parts), table(cells), out=given.out)
     return int(any(row[-1] for row in rows))

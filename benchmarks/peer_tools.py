@@ -2,8 +2,8 @@
 
 A tool is started as a command in a folder of its own; ``seconds`` is the wall-clock time that it is meant to take for a
 pair, start-up included. What it really took is stored: a tool that starts many processes cannot be stopped at will.
-What runs in such a command is here too: ``python peer_tools.py WHAT SECONDS``, with the pair in the variable PEER_PAIR
-and a side in PEER_SIDE, prints one line of JSON, the last of its output.
+What runs in such a command is here too, with the pair in the variable PEER_PAIR and its sides in PEER_SIDES.
+``python peer_tools.py SECONDS`` is the timer of PyTorch: it prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +57,14 @@ PAIRS = (
 
 
 def calls() -> list[Callable[[], Any]]:
-    """The calls of the pair that the environment names, or of one side of it, slowed where their notation says so."""
+    """The calls of the sides that the environment names, slowed where their notation says so."""
     from attnlab.backends.contender import Contender
     from attnlab.backends.discovery import load
     from attnlab.race.worker import slowed
     from attnlab.workload.workload import Workload
 
     pair, found = Pair(**json.loads(os.environ["PEER_PAIR"])), []
-    for side in [os.environ["PEER_SIDE"]] if os.environ["PEER_SIDE"] else ["first", "second"]:
+    for side in os.environ["PEER_SIDES"].split():
         one = Contender.parse(getattr(pair, side))
         backend = load(one.backend, settings=dict(one.settings))
         call = backend.bind(Workload(heads=pair.heads, queries=pair.length, keys=pair.length))
@@ -89,27 +87,18 @@ def torch_timer(seconds: float) -> Found:
     return {**found, "ratio": found["second"]["median"] / found["first"]["median"]}
 
 
-def pyperf_bench() -> None:
-    """One side, in the form that pyperf's documentation shows; its options are those of the command line."""
-    import pyperf
-
-    pyperf.Runner().bench_func("call", *calls())
-
-
 # -- the tools --------------------------------------------------------------------------------------------------------
 
 
-def command(words: list[str], folder: Path, pair: Pair, side: str = "") -> str:
+def command(words: list[str], folder: Path, pair: Pair, sides: str = "first second") -> str:
     """The standard output of a command that measures `pair`. Raises RuntimeError where it fails or takes too long."""
-    variables = {"PEER_PAIR": json.dumps(asdict(pair)), "PEER_SIDE": side, "MPLBACKEND": "Agg"}
-    path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
+    variables = {"PEER_PAIR": json.dumps(asdict(pair)), "PEER_SIDES": sides}
+    path = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     # the command timeout ends a whole group of processes, so that what the tool started ends with it
     limited = ["timeout", "--signal=KILL", f"{PATIENCE:g}", sys.executable, *words]
     environment = {**os.environ, **variables, "PYTHONPATH": path}
     done = subprocess.run(limited, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode == -signal.SIGKILL:
-        raise RuntimeError(f"did not end within {PATIENCE:g} s")
-    if done.returncode:
+    if done.returncode:  # -9: it did not end in time
         raise RuntimeError(f"exit {done.returncode}: {(done.stderr.strip() or done.stdout.strip())[-300:]}")
     return done.stdout
 
@@ -119,9 +108,9 @@ def left_for_calls(seconds: float) -> float:
     return max(seconds - START, seconds / 2)
 
 
-def child(pair: Pair, seconds: float, folder: Path, what: str) -> Found:
-    """What a function of this file found in a process of its own."""
-    told = command([__file__, what, f"{left_for_calls(seconds):g}"], folder, pair)
+def torch_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
+    """Both sides in one process."""
+    told = command([__file__, f"{left_for_calls(seconds):g}"], folder, pair)
     found: Found = json.loads(told.splitlines()[-1])
     return found
 
@@ -143,9 +132,8 @@ def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
 def pyperf(pair: Pair, seconds: float, folder: Path) -> Found:
     """One run of each side in at least three worker processes of two values (those of ``--fast``), then compare_to."""
     processes = max(3, round(seconds / 2 / PYPERF_PROCESS) - 1)  # one more calibrates
-    (folder / "bench.py").write_text(
-        "from peer_tools import pyperf_bench\n\npyperf_bench()\n", encoding="utf-8"
-    )
+    text = "import pyperf\nfrom peer_tools import calls\npyperf.Runner().bench_func('call', *calls())\n"
+    (folder / "bench.py").write_text(text, encoding="utf-8")
     found: Found = {}
     for side in ("first", "second"):
         options = ["-q", "--copy-env", "-p", str(processes), "-n", "2", "-o", f"{side}.json"]
@@ -173,7 +161,7 @@ def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
 #: by the name that tables use: what each says of a pair, in about so many seconds
 TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
     "pytest-benchmark": pytest_benchmark,
-    "torch.utils.benchmark": partial(child, what="torch_timer"),
+    "torch.utils.benchmark": torch_benchmark,
     "pyperf": pyperf,
     "attnlab": attnlab,
 }
@@ -188,4 +176,4 @@ def version(tool: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(globals()[sys.argv[1]](float(sys.argv[2]))))
+    print(json.dumps(torch_timer(float(sys.argv[1]))))

@@ -16,69 +16,51 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from common import HOME, Store, command_line, load_beside, publish, table
+from common import HOME, Store, command_line, load_beside, publish, table, table_of
 from peer_tools import PAIRS, TOOLS, Pair, version
 
 from attnlab.environment import environment
+from attnlab.text import percent
 
 #: kinds of background load
 CONDITIONS = {"idle": "idle", "cpu": "beside a busy loop"}
 OLD = " This attnlab is not today's, and its race was another: its rows do not tell how good today's is."
 #: ``ratio`` (second over first), ``spent_s`` and what the tool told, as `peer_tools` stores it; or why it ``failed``
 Trial = Mapping[str, Any]
-HEAD = (
-    "tool",
-    "false claims in A/A",
-    "A/A: off by, median",
-    "95th percentile",
-    "A/B: off the truth by, median",
-)
-HEAD += (
-    "ratios in A/B, median (range)",
-    "winner right",
-    "wrong",
-    "right twice in a row",
-    "seconds",
-    "failed",
-)
 
 
-def sign(first: float, second: float) -> int:
-    return (second > first) - (second < first)
-
-
-def quartiles_apart(trial: Trial) -> int:
+def quartiles_apart(trial: Trial) -> bool:
     """the smaller median wins where the ranges between the quartiles do not overlap"""
     first, second = trial["first"], trial["second"]
-    apart = first["q3"] < second["q1"] or second["q3"] < first["q1"]
-    return sign(first["median"], second["median"]) if apart else 0
+    return bool(first["q3"] < second["q1"] or second["q3"] < first["q1"])
 
 
-def trimmed_medians(trial: Trial) -> int:
+def trimmed_medians(trial: Trial) -> bool:
     """the medians differ as `Compare` prints them after `trim_significant_figures()`"""
     sides = trial["first"], trial["second"]
     digits = min(side["significant_figures"] for side in sides)
-    return sign(*(float(f"{side['median']:.{digits - 1}e}") for side in sides))
+    return len({f"{side['median']:.{digits - 1}e}" for side in sides}) > 1
 
 
-def significant(trial: Trial) -> int:
+def significant(trial: Trial) -> bool:
     """`pyperf compare_to` finds the means significantly different (its t-test)"""
-    return sign(1.0, trial["ratio"]) if trial["significant"] else 0
+    return bool(trial["significant"])
 
 
-def verdict(trial: Trial) -> int:
+def verdict(trial: Trial) -> bool:
     """`attnlab compare` says faster or slower"""
-    return {"faster": -1, "slower": 1}.get(trial["verdict"], 0)
+    return trial["verdict"] in ("faster", "slower")
 
 
-#: how each tool is read; the docstrings are told
-RULES: dict[str, Callable[[Trial], int]] = {
+#: when each tool claims a difference; the docstrings are told
+RULES: dict[str, Callable[[Trial], bool]] = {
     "pytest-benchmark": quartiles_apart,
     "torch.utils.benchmark": trimmed_medians,
     "pyperf": significant,
@@ -86,35 +68,38 @@ RULES: dict[str, Callable[[Trial], int]] = {
 }
 
 
-def percent(part: float) -> str:
-    """A part of one in percent, to two figures; a dash for nan."""
-    return "–" if math.isnan(part) else f"{part * 100:.2g} %" if part < 0.995 else f"{part * 100:.0f} %"
+def scored(trial: Trial) -> dict[str, Any]:
+    """A trial with its truth, its claim, and by what part its ratio is off the truth."""
+    (truth,) = (pair.truth for pair in PAIRS if pair.name == trial["pair"])
+    ratio, claim = trial.get("ratio") or math.nan, 0
+    if not trial.get("failed") and RULES[trial["tool"]](trial):
+        claim = 1 if ratio > 1 else -1
+    off = math.expm1(abs(math.log(ratio / truth)))
+    return {"failed": None, **trial, "ratio": ratio, "truth": truth, "claim": claim, "off": off}
 
 
-def row(tool: str, every: pd.DataFrame) -> tuple[object, ...]:
+def row(every: pd.DataFrame) -> dict[str, object]:
     """The scores of a tool on a machine in one condition, and the ratios that it told."""
     good = every[every.failed.isna()].sort_values("trial")
     aa, ab = good[good.truth == 1], good[good.truth != 1]
     off = (aa.off.median(), aa.off.quantile(0.95), ab.off.median())
-    span = f"{ab.ratio.median():.3f} ({ab.ratio.min():.3f} to {ab.ratio.max():.3f})" if len(ab) else "–"
-    right = ab.claim == (ab.truth > 1).map({True: 1, False: -1})
+    shown = ["–" if math.isnan(one) else percent(one) for one in off]
+    right = ab.claim == 1  # the second of such a pair is the slower one
     # the first and the second trial of a pair, the third and the fourth, and so on: two sittings
     twice = right.groupby([ab.pair, ab.trial // 2]).agg(["all", "size"]).query("size == 2")["all"]
-    counts = (
-        f"{right.sum()} of {len(ab)}",
-        (ab.claim != 0).sum() - right.sum(),
-        f"{twice.sum()} of {len(twice)}",
-    )
-    claims = f"{(aa.claim != 0).sum()} of {len(aa)}"
-    return (
-        tool,
-        claims,
-        *map(percent, off),
-        span,
-        *counts,
-        f"{every.spent_s.median():.1f}",
-        every.failed.count(),
-    )
+    return {
+        "false claims in A/A": f"{(aa.claim != 0).sum()} of {len(aa)}",
+        "A/A: off by, median": shown[0],
+        "95th percentile": shown[1],
+        "A/B: off the truth by, median": shown[2],
+        "ratios in A/B, median": f"{ab.ratio.median():.3f}",
+        "range": f"{ab.ratio.min():.3f} to {ab.ratio.max():.3f}",
+        "winner right": f"{right.sum()} of {len(ab)}",
+        "wrong": (ab.claim == -1).sum(),
+        "right twice in a row": f"{twice.sum()} of {len(twice)}",
+        "seconds": f"{every.spent_s.median():.1f}",
+        "failed": every.failed.count(),
+    }
 
 
 def told(trials: pd.DataFrame) -> Iterator[str]:
@@ -124,8 +109,7 @@ def told(trials: pd.DataFrame) -> Iterator[str]:
         "All at b=1, d=64, float32. `slowed=P` waits after each call for P % of its time, which makes the truth known. "
         "Every tool but attnlab runs with malloc as the system sets it; attnlab keeps its workers' heap."
     )
-    cells = [(p.name, f"`{p.first}`", f"`{p.second}`", f"h={p.heads}, n={p.length}", p.truth) for p in PAIRS]
-    yield table(("pair", "first", "second", "workload", "truth"), cells)
+    yield table(map(asdict, PAIRS))
     yield "## How each tool was read"
     yield "\n".join(f"- **{tool}**: {rule.__doc__}." for tool, rule in RULES.items())
     yield (
@@ -133,9 +117,8 @@ def told(trials: pd.DataFrame) -> Iterator[str]:
         "exp|ln(ratio / truth)| − 1. “Right twice in a row” counts pairs of trials."
     )
     for condition, title in CONDITIONS.items():
-        here = dict(iter(trials[trials.condition == condition].groupby("tool")))
         yield f"## Machine {title}"
-        yield table(HEAD, [row(tool, here[tool]) for tool in TOOLS if tool in here])
+        yield table_of(trials[trials.condition == condition], ["tool"], row)
 
 
 def measured(condition: str, pair: Pair, tool: str, seconds: float) -> dict[str, Any]:
@@ -168,13 +151,7 @@ def main() -> None:
         key = {"trial": trial, "condition": condition, "pair": pair.name, "tool": tool}
         if time.monotonic() < until and store.lacks(**key):
             store.add(**key, **measured(condition, pair, tool, seconds))
-    truth = {pair.name: pair.truth for pair in PAIRS}
-    known = (one for one in store.rows[1:] if one["pair"] in truth and one["tool"] in TOOLS)
-    trials = pd.DataFrame([{"failed": None, "ratio": None, **one} for one in known])
-    trials["truth"], trials["ratio"] = trials.pair.map(truth), trials.ratio.astype(float)
-    trials["off"] = [math.expm1(abs(math.log(one.ratio / one.truth))) for one in trials.itertuples()]
-    rules = (one.failed or RULES[one.tool](one._asdict()) for one in trials.itertuples())
-    trials["claim"] = [one if isinstance(one, int) else 0 for one in rules]
+    trials = pd.DataFrame([scored(one) for one in store.rows[1:] if one["tool"] in TOOLS])
     versions = dict(zip(trials.tool, trials.version, strict=True))
     listed = ", ".join(f"{tool} {versions[tool]}" for tool in TOOLS if tool in versions)
     parts = [

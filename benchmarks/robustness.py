@@ -31,7 +31,7 @@ from attnlab.race.admission import Limits
 from attnlab.race.compare import compare
 from attnlab.race.conductor import Conductor
 from attnlab.stats.intervals import Kind, verdicts_against
-from attnlab.workload.result import Outcome, Result
+from attnlab.workload.result import Outcome
 from attnlab.workload.workload import Workload
 
 sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("robustness", "implementations", "")]
@@ -101,20 +101,15 @@ def cheats(asked: Namespace) -> Figures:
             if verdict and verdict.kind is Kind.FASTER:
                 won.append(f"{one.backend} ({library}: {1 / verdict.ratio:.2f} times as fast)")
                 found[one.backend].add("**not found**")
+            elif one.backend in found and one.outcome is Outcome.MEASURED:
+                found[one.backend].add("no gain: its true speed")
             elif one.backend in found:
-                found[one.backend].add(_by(one))
+                found[one.backend].add(f"{one.outcome}: {(one.reason or '').partition(':')[0][:60]}")
     rows = {
         name: {"what it does": CHEATS[name], "found by": "; ".join(sorted(by))} for name, by in found.items()
     }
     seconds = round(time.monotonic() - started)
     return {"rows": rows, "backends": len(rows), "races": races, "won": won, "seconds": seconds}
-
-
-def _by(result: Result) -> str:
-    """What became of a cheat: its outcome and the first words of the reason."""
-    if result.outcome is Outcome.MEASURED:
-        return "no gain: its true speed"
-    return f"{result.outcome}: {(result.reason or '').partition(':')[0][:60]}"
 
 
 def honest(asked: Namespace) -> Figures:
@@ -151,10 +146,10 @@ def told(part: str, found: Figures) -> Iterator[str]:
     name, _, beside = part.partition(", ")
     yield f"## {PARTS[name].__doc__}" + f" ({beside})" * bool(beside)
     if rows := found.pop("rows", None):
-        head = ("backend" if name == "cheats" else "fault", *next(iter(rows.values())))
-        yield table(head, alike((fault.replace("_", " "), *row.values()) for fault, row in rows.items()))
-    figures = [(_SAID.get(key, key.replace("_", " ")), _written(value)) for key, value in found.items()]
-    yield table(("figure", "found"), figures)
+        first = "backend" if name == "cheats" else "fault"
+        yield table(alike({first: fault.replace("_", " "), **row} for fault, row in rows.items()))
+    figures = {_SAID.get(key, key.replace("_", " ")): _written(value) for key, value in found.items()}
+    yield table({"figure": key, "found": value} for key, value in figures.items())
 
 
 def _written(value: Any) -> str:
@@ -162,7 +157,7 @@ def _written(value: Any) -> str:
         return ", ".join(f"{one} {key}" for key, one in value.items())
     if isinstance(value, list):
         return ", ".join(map(_written, value)) or "none"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def main() -> None:

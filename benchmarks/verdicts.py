@@ -26,7 +26,7 @@ from itertools import combinations, product
 from typing import Any
 
 import pandas as pd
-from common import HOME, LOADS, Store, command_line, load_beside, publish, table
+from common import HOME, LOADS, Store, command_line, load_beside, publish, table_of
 
 from attnlab.environment import environment
 
@@ -43,17 +43,13 @@ SECTIONS = {
 WHERE = ["condition", "machine", "heads", "n", "contender"]
 
 
-def calls(
-    python: str, names: tuple[str, ...], shape: tuple[int, int], count: int, seconds: float
-) -> list[Any]:
+def calls(python: str, names: tuple[str, ...], options: str, count: int) -> Iterator[dict[str, Any]]:
     """Calls on one question, in an empty cache folder at first: a row for each call and verdict."""
-    options = f"--heads {shape[0]} --length {shape[1]} --seconds {seconds:g} --json".split()
-    rows = []
     with tempfile.TemporaryDirectory(prefix="attnlab-verdicts-") as folder:
         for number in range(count):
             started, moment = time.monotonic(), time.strftime("%Y-%m-%d %H:%M", time.gmtime())
             done = subprocess.run(
-                [python, "-P", "-m", "attnlab", "compare", *names, *options],
+                [python, "-P", "-m", "attnlab", "compare", *names, "--json", *options.split()],
                 env={**os.environ, "ATTNLAB_CACHE": folder},
                 stdout=subprocess.PIPE,
                 check=True,
@@ -62,11 +58,10 @@ def calls(
             for one in json.loads(done.stdout)["contenders"][1:]:
                 span = {"ratio": one["ratio"], "low": one["ratio_low"], "high": one["ratio_high"]}
                 known = {"call": number, "moment": moment, "seconds": spent, "kind": one["verdict"]}
-                rows.append({**known, "contender": one["name"], **span})
-    return rows
+                yield {**known, "contender": one["name"], **span}
 
 
-def repeated(some: pd.DataFrame) -> tuple[object, ...]:
+def repeated(some: pd.DataFrame) -> dict[str, object]:
     """How the intervals of calls on one question lie to each other; the median is that of the other calls."""
     told = some.dropna(subset=["ratio", "low", "high"])
     spans, logs = list(zip(told.low, told.high, strict=True)), told.ratio.map(math.log)
@@ -74,17 +69,29 @@ def repeated(some: pd.DataFrame) -> tuple[object, ...]:
     disjoint = sum(one[1] < other[0] or other[1] < one[0] for one, other in pairs)
     others = [math.exp(logs.drop(at).median()) for at in logs.index]
     holding = sum(low <= one <= high for (low, high), one in zip(spans, others, strict=True))
-    held = f"{holding} of {len(spans)}"
-    return len(some), f"{disjoint} of {len(pairs)}", held, half_width(told), f"{some.seconds.median():.0f}"
+    return {
+        "calls": len(some),
+        "pairs of intervals disjoint": f"{disjoint} of {len(pairs)}",
+        "hold the median of the others": f"{holding} of {len(spans)}",
+        "half-width": half_width(told),
+        "seconds a call": f"{some.seconds.median():.0f}",
+    }
 
 
-def found(some: pd.DataFrame) -> tuple[object, ...]:
+def found(some: pd.DataFrame) -> dict[str, object]:
     """What the calls on many questions of one kind said, and after the last call of each."""
     last = some.drop_duplicates("trial", keep="last")
-    ever = some[some.kind == "slower"].trial.nunique()
-    kinds = (f"{(ones.kind == kind).sum()}" for ones in (some, last) for kind in ("slower", "faster"))
-    middle = f"{last.ratio.median():.3f}"
-    return last.trial.size, some.trial.size, *kinds, ever, middle, half_width(last.dropna(subset="low"))
+    return {
+        "questions": len(last),
+        "calls": len(some),
+        "calls that say slower": (some.kind == "slower").sum(),
+        "that say faster": (some.kind == "faster").sum(),
+        "third calls that say slower": (last.kind == "slower").sum(),
+        "third that say faster": (last.kind == "faster").sum(),
+        "questions ever slower": some[some.kind == "slower"].trial.nunique(),
+        "ratio after the third call": f"{last.ratio.median():.3f}",
+        "half-width": half_width(last.dropna(subset="low")),
+    }
 
 
 def half_width(some: pd.DataFrame) -> str:
@@ -94,26 +101,16 @@ def half_width(some: pd.DataFrame) -> str:
 
 def told(rows: pd.DataFrame) -> Iterator[str]:
     """The tables of all that is stored."""
-    rows = rows.assign(day=rows.moment.str[:10])
+    rows = rows.sort_values(["section", *WHERE], kind="stable")
     if len(some := rows[rows.section == "repeats"]):
         yield f"## The same command many times\n\n{', '.join(NAMES)}, each call without earlier sittings."
-        head = (*WHERE, "calls", "pairs of intervals disjoint", "hold the median of the others", "half-width")
-        cells = [(*key, *repeated(ones)) for key, ones in some.groupby(WHERE)]
-        yield table((*head, "seconds a call"), cells)
+        yield table_of(some, WHERE, repeated)
     if len(some := rows[rows.section != "repeats"]):
         yield (
             "## Sittings that add up\n\nThree calls on each question; `same`: two equal sides, `slower-3`: the second "
             "side waits after each call for 3 % of its time."
         )
-        head = ("section", *WHERE, "questions", "calls", "calls that say slower", "faster")
-        head += (
-            "third calls that say slower",
-            "faster",
-            "questions ever slower",
-            "ratio after the third call",
-        )
-        cells = [(*key, *found(ones)) for key, ones in some.groupby(["section", *WHERE])]
-        yield table((*head, "half-width"), cells)
+        yield table_of(some, ["section", *WHERE], found)
 
 
 def main() -> None:
@@ -136,7 +133,8 @@ def main() -> None:
                 for heads, n in shapes:
                     key = {"section": section, "condition": series, "machine": cpu, "heads": heads, "n": n}
                     if store.lacks(**key, trial=trial):
-                        for row in calls(python, names, (heads, n), count, asked.seconds):
+                        options = f"--heads {heads} --length {n} --seconds {asked.seconds:g}"
+                        for row in [*calls(python, names, options, count)]:  # all of a trial or none
                             store.add(**key, trial=trial, **row)
             time.sleep(asked.pause if trial + 1 < asked.trials else 0)
     publish("Do verdicts repeat?", "verdicts", *told(pd.DataFrame(store.rows)), out=asked.out / "verdicts.md")

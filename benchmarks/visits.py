@@ -11,11 +11,12 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any
 
-from common import HOME, Store, command_line, publish, table
+import pandas as pd
+from common import HOME, Store, command_line, publish, table_of
 
 from attnlab.backends.contender import parse_all
 from attnlab.environment import environment
@@ -36,26 +37,20 @@ DRAWS = 40
 
 def record(store: Store, seconds: float) -> None:
     """Visits in laps for so many seconds, after those that are on record."""
-    until, processor = time.monotonic() + seconds, environment()["cpu"]
+    until, cpu = time.monotonic() + seconds, environment()["cpu"]
     number = max((row["visit"] for row in store.rows), default=-1) + 1
     with Conductor(parse_all(NAMES), memory=False) as conductor:
         while time.monotonic() < until:
             for heads, n in random.sample(SHAPES, len(SHAPES)):
                 for one in conductor.visit(Workload(heads=heads, queries=n, keys=n), number=number):
-                    if one.latency:
-                        columns = one.latency.columns
-                        key = {
-                            "cpu": processor,
-                            "moment": round(columns["moment"][0], 1),
-                            "heads": heads,
-                            "n": n,
-                        }
-                        told = {
-                            name: [int(each) % 1000 for each in columns[name]]
-                            for name in ("round", "disturbed")
-                        }
-                        told["seconds"] = [float(f"{each:.4g}") for each in one.latency.samples]
-                        store.add(**key, contender=one.contender, visit=number, **told)
+                    if one.latency is None:
+                        continue
+                    columns, samples = one.latency.columns, one.latency.samples
+                    key = {"cpu": cpu, "moment": round(columns["moment"][0], 1), "heads": heads, "n": n}
+                    rounds, disturbed = ([int(x) % 1000 for x in columns[y]] for y in ("round", "disturbed"))
+                    told = {"round": rounds, "disturbed": disturbed}
+                    told["seconds"] = [float(f"{each:.4g}") for each in samples]
+                    store.add(**key, contender=one.contender, visit=number, **told)
             number += 1
 
 
@@ -75,10 +70,10 @@ def verdict(visits: Sequence[tuple[Row, Row]]) -> Verdict:
     return compare(joined([base for base, _ in visits]), joined([other for _, other in visits]))
 
 
-def coverage(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
-    """Rows of a table: by interval and number of visits the share that covers, and the median half-width."""
+def coverage(rows: Sequence[Row]) -> str:
+    """A table: by interval and number of visits the share that covers, and the median half-width."""
     generator = random.Random(2026)
-    found: dict[tuple[str, str, int], list[tuple[bool, float]]] = {}
+    hits = list[Row]()
     for shape, (base, other) in product(SHAPES, combinations(NAMES, 2)):
         mine = [row for row in rows if (row["heads"], row["n"]) == shape]
         first, second = (
@@ -100,11 +95,16 @@ def coverage(rows: Sequence[Row]) -> Iterator[tuple[object, ...]]:
                         half = quantile(count - 1, 0.05) * statistics.stdev(mine) / math.sqrt(count)
                         spans["Student's"] = center - half, center + half
                     for way, (low, high) in spans.items():
-                        hits = found.setdefault((way, how, count), [])
-                        hits.append((low <= middle <= high, (high - low) / 2))
-    for (way, how, count), ones in sorted(found.items()):
-        share, half = statistics.fmean(hit for hit, _ in ones), statistics.median(half for _, half in ones)
-        yield way, how, count, f"{share:.1%}", f"{half:.1%}", len(ones)
+                        hit = {"hit": low <= middle <= high, "half": (high - low) / 2}
+                        hits.append({"interval": way, "visits": how, "how many": count, **hit})
+    by = ["interval", "visits", "how many"]
+    return table_of(pd.DataFrame(hits).sort_values(by), by, covered)
+
+
+def covered(some: pd.DataFrame) -> dict[str, object]:
+    """How many intervals of one kind contain the median of all, and how wide they are."""
+    shares = {"contain the median of all": some.hit.mean(), "half-width, median": some.half.median()}
+    return {**{name: f"{share:.1%}" for name, share in shares.items()}, "intervals": len(some)}
 
 
 def main() -> None:
@@ -115,14 +115,8 @@ def main() -> None:
     store = Store(asked.out / "visits.jsonl")
     if asked.record:
         record(store, asked.record)
-    head = ("interval", "visits", "how many", "contain the median of all", "half-width, median", "intervals")
     machines = sorted({row["cpu"] for row in store.rows})
     count = len({(row["heads"], row["n"], row["visit"]) for row in store.rows})
     said = f"{count} visits on {', '.join(machines)}, the first {ROUNDS} rounds of each."
-    publish(
-        "Does the interval cover?",
-        "visits",
-        said,
-        table(head, coverage(store.rows)),
-        out=asked.out / "visits.md",
-    )
+    page = asked.out / "visits.md"
+    publish("Does the interval cover?", "visits", said, coverage(store.rows), out=page)
