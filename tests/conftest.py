@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +28,13 @@ settings.load_profile("attnlab")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that take longest begin first, so that no process of several is left with one at the end."""
     items.sort(key=lambda item: item.path.name not in ("test_judging.py", "test_types.py", "test_pages.py"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own."""
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture(autouse=True)

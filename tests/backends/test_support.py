@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from scripted import RIGHT
+
 from attnlab.correctness.support import FAULT, PLAIN, YES, support
 from attnlab.report import support_text
 
-WRONG = """
-LIBRARY = "numpy"
+WRONG = f"""{RIGHT}
 import os
-import numpy as np
-
 def attend(query, key, value, *, causal, scale):
     if query.dtype == np.float64:
         os._exit(3)
-    scores = scale * query @ np.swapaxes(key, -1, -2)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return (weights / weights.sum(-1, keepdims=True) @ value).astype(query.dtype)
+    return right(query, key, value, causal=causal, scale=scale)
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -75,19 +74,3 @@ def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: floa
     ratio = np.linalg.norm(o - budget.output) / np.linalg.norm(budget.output) / budget.relative
     slack = 3 * budget.relative_scatter
     assert 0.6 * (1 - slack) < ratio < 1.1 * (1 + slack)
-
-
-# -- what is refused
-
-X = np.zeros((1, 2, 3, 4))
-POSED = Inputs.of(X, X, X)
-
-
-@pytest.mark.parametrize(
-    "asked", [{"score_roundings": -1}, *({"rows": rows} for rows in ([3], [], [0.5]))], ids=str
-)
-def test_bad_input_is_refused_in_one_line(asked: dict[str, Any]) -> None:
-    """What `Inputs` itself refuses is tested with the workload."""
-    with pytest.raises(ValueError, match="must") as caught:
-        theory.error_budget(POSED, **asked)
-    assert "\n" not in str(caught.value)

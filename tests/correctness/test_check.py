@@ -74,7 +74,6 @@ def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
         ({"scale": "scale * 1.01"}, "scale looks too large by"),
         ({"scale": "1.0"}, "it is right for a scale of 1, where 0."),
         ({"extra": "query[...] = 0"}, "changed its query array"),
-        ({"extra": "return np.zeros((1, 2))"}, "returned shape (1, 2), expected"),
         ({"extra": "os._exit(3)"}, "exited with status 3"),
         ({"extra": "time.sleep(600)", "deadline": 1.0}, "killed"),
     ],

@@ -53,11 +53,9 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
     ("name", "workload", "reason"),
     [
         ("torch_sdpa_efficient", SMALL, "no memory-efficient kernel for the CPU"),
-        ("torch_sdpa_cudnn", SMALL, "no cuDNN kernel for the CPU"),
         ("torch_sdpa_flash", SMALL.with_(value_dim=8), "needs value_dim = head_dim, got value_dim 8"),
         ("torch_sdpa_flash", SMALL.with_(causal=True, keys=9), None),
         ("torch_sdpa_math", SMALL.with_(value_dim=8), None),
-        ("torch_sdpa", SMALL.with_(value_dim=8), None),
         ("torch_eager", SMALL.with_(dtype="float16", softcap=1e8), "float16 holds no cap of 1e+08"),
     ],
 )

@@ -131,17 +131,6 @@ def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
     assert run_experiment("saturation", ["torch_sdpa_cudnn"]).conclusion == "No backend could be measured."
 
 
-def test_a_slip_in_a_request_is_told_before_anything_runs() -> None:
-    for slip, told in (
-        ({"name": "precisio"}, "did you mean precision"),
-        ({"name": "saturation", "seed": -1}, "seed must be"),
-        ({"name": "saturation", "backends": ["nope"]}, "nope"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            run_experiment(**slip)
-    assert all(load_experiment(name).texts[0].endswith("?") for name in EXPERIMENTS)
-
-
 @pytest.mark.parametrize(
     ("relation", "measured", "error", "passed"),
     [

@@ -77,18 +77,9 @@ def test_all_that_it_does_not_decline_passes_the_gate(name, dtype, loaded, monke
     ("name", "asked", "reason"),
     [
         ("flash_attn", {"queries": 32, "causal": "top_left"}, "16 keys or more for no window"),
-        ("flash_attn", {"key_lengths": (9,), "direction": "training"}, "has no backward pass"),
         ("flash_attn", {"key_lengths": (9,), "causal": "top_left"}, "to each key length"),
-        (
-            "flash_attn",
-            {"keys": 32, "causal": "top_left", "bias": "alibi"},
-            "from the last key that it is given",
-        ),
         ("xformers", {"head_dim": 60, "value_dim": 60}, "multiples of 8 in float16"),
-        ("xformers", {"window": (3, 3), "dtype": "float32"}, "flash kernels alone"),
         ("flashinfer", {"head_dim": 80, "value_dim": 80}, "64, 128, 192/128, 256, got 80/80"),
-        ("flashinfer", {"window": (3, 3)}, "causal mask and left window"),
-        ("sageattention", {"head_dim": 192, "value_dim": 192}, "no head_dim above 128"),
         ("sageattention", {"keys": 32, "causal": "top_left"}, "as many queries as keys"),
     ],
 )

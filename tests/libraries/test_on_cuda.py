@@ -25,10 +25,6 @@ from attnlab.workload.workload import Workload
             "_scaled_dot_product_flash_attention + [flash_fwd_splitkv_kernel]",
         ),
         ("aten::scaled_dot_product_attention, aten::empty", "unknown: the profiler named no kernel"),
-        (
-            "aten::empty, flash_attn::_flash_attn_forward, void flash::flash_fwd_kernel<t>(p)",
-            "flash_attn::_flash_attn_forward + [void flash::flash_fwd_kernel<t>(p)]",
-        ),
     ],
 )
 def test_the_kernel_is_told_from_the_profilers_names(events: str, shown: str) -> None:

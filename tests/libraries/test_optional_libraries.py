@@ -75,19 +75,14 @@ def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str
     ("name", "asked", "reason"),
     [
         ("ggml_flash", {"heads": 3, "bias": "alibi"}, "no power of two, got 3"),
-        ("ggml_flash", {"bias": "normal"}, "would round one in float32"),
         ("ggml_flash", {"softcap": 2.0, "queries": 64, "keys": 100}, "got 100 keys"),
-        ("onnxruntime_contrib", {"dtype": "float16"}, "float32 only on the CPU"),
         ("onnxruntime_unfused", {"dtype": "float16"}, "it rounds the scale"),
         ("executorch", {"key_lengths": (3, 9)}, "one mask for all batch elements and heads"),
         ("vllm_cpu", {"head_dim": 48, "value_dim": 48}, "not for 48"),
         ("vllm_cpu", {"window": (3, 1)}, "this one looks ahead"),
         ("jax_xla", {"dtype": "float64"}, "softmax in float32"),
         ("jax_xla", {"dtype": "bfloat16", "head_dim": 1, "value_dim": 1}, "aborts the process"),
-        ("jax_cudnn", {}, "CUDA only"),
-        ("mlx", {"dtype": "float64"}, "softmax in float32"),
         ("mlx", {"dtype": "bfloat16", "scale": 0.3}, "0.3 becomes 0.300781"),
-        ("keras", {"dtype": "float64"}, "float64 in float32"),
     ],
 )
 def test_what_a_library_lacks_is_declined_with_the_reason(name, asked, reason) -> None:

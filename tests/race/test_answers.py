@@ -26,6 +26,9 @@ WORKLOADS = (
         batch=2, heads=2, queries=8, keys=8, head_dim=4, direction="forward_with_log_sum", dtype="float16"
     ),
     Workload(heads=2, queries=16, keys=16, head_dim=4, direction="training", mask="random(0.5, 3)"),
+    Workload(
+        heads=4, kv_heads=2, queries=16, keys=20, head_dim=4, direction="backward", causal="bottom_right"
+    ),
     Workload(heads=2, queries=8, keys=8, d_model=8),
     Workload(heads=2, queries=8, keys=8, head_dim=4, dtype="bfloat16", distribution="outliers"),
 )

@@ -36,11 +36,9 @@ def test_a_setting_is_held_against_the_backends_file() -> None:
     ("text", "message"),
     [
         ("", "a contender is written backend or"),
-        ("a[X=1]b", "a contender is written backend or"),
         ("a[X=]", "a setting is written NAME=value"),
         ("a[threads=0]", "threads must be a whole number from 1 to 4,096, got '0'"),
         ("a[Mixed=1]", "'Mixed' is no setting; settings of all contenders are threads, pages, slowed"),
-        ("a[mask=off]", "mask must be array or none, got 'off'"),
         ("a[pages=small]", "pages must be huge or default, got 'small'"),
         ("a[slowed=-1]", "slowed must be a percentage from 0 to 1000, got '-1'"),
         ("a[X=1,X=2]", "X is given twice"),

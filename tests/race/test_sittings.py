@@ -17,12 +17,7 @@ from attnlab.race.sittings import FILE, Combined, Record
 from attnlab.stats.intervals import verdicts_against
 
 PAIR = parse_all(["numpy_vectorized", "numpy_blocked"])
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def sit(

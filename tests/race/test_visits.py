@@ -12,7 +12,6 @@ import pytest
 from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
 from attnlab.processes import Failed
-from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.race.instruments import INSTRUMENTS
 from attnlab.stats.intervals import Kind, verdicts_against
@@ -111,11 +110,6 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
     assert found[C].uncounted
     verdicts = verdicts_against(found.values(), A)
     assert (verdicts[B].rounds, verdicts[B].disturbed) == (1, 7) and verdicts[C].no_interval
-
-
-def test_fewer_visits_at_most_than_at_least_are_refused() -> None:
-    with pytest.raises(ValueError, match="most_visits must be at least visits, 3; got 2"):
-        Limits(visits=3, most_visits=2)
 
 
 def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from process_sets import compared
 from synthetic import disturbed
 
-from attnlab.race.compare import Comparison
 from attnlab.report import answer, bmf, comparison_text, to_json, verdict_text
 from attnlab.report.explore import page
 from attnlab.report.frames import NOT_BELIEVED, Frames, grids
@@ -174,6 +174,6 @@ def test_two_speeds_from_visit_to_visit_are_told(made: Make) -> None:
     fast, slow = found["of"]
     assert found["name"] == "b" and (fast.visits, slow.visits) == (4, 4)
     assert slow.seconds == pytest.approx(1.3 * fast.seconds, rel=0.01)
-    raced = Comparison(run.plan.workloads[0], "a", tuple(run.results), {}, 8)
-    for text in (verdict_text(run), comparison_text(raced), page(Frames(run), verdict_text(run))):
+    raced = comparison_text(compared(*run.results))
+    for text in (verdict_text(run), raced, page(Frames(run), verdict_text(run))):
         assert all(seconds_text(one.seconds) in text and "two speeds" in text for one in found["of"])

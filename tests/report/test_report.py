@@ -14,18 +14,17 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from process_sets import compared
 from synthetic import disturbed, synthetic
 from typed import status
 
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
-from attnlab.race.compare import Comparison
-from attnlab.report import comparison_text, report_texts, verdict_text, write
+from attnlab.report import comparison_text, report_texts, write
 from attnlab.report.frames import Frames
-from attnlab.report.render import escaped, fill, print_markdown
+from attnlab.report.render import escaped, fill
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
 from attnlab.runs.store import Run, read_run
-from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
@@ -189,12 +188,6 @@ def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
     assert (text.index(row) < text.index(said)) == unclear
 
 
-def test_a_terminal_shows_words_without_markup(made: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    print_markdown(verdict_text(made(contenders=PAIR, heads=(1,))))
-    out = capsys.readouterr().out
-    assert "Use torch_sdpa:" in out and "**" not in out and "`" not in out and "|" not in out
-
-
 def test_a_stored_run_is_shown_as_data_and_reported(tmp_path, capsys) -> None:
     """Showing writes nothing. The report here is of a run without results, in a folder whose name is not UTF-8."""
     stored = tmp_path / os.fsdecode(b"run\xff" if sys.platform == "linux" else b"run")
@@ -227,20 +220,15 @@ def told(pattern: str, text: str) -> float:
     return float(found[1])
 
 
-def compared(run: Run, *further: Result, baseline: str = "a") -> Comparison:
-    results, workload = (*run.results, *further), run.results[0].workload
-    verdicts = verdicts_against(results, baseline)
-    return Comparison(workload, baseline, results, verdicts, 5, command="attnlab compare a b")
-
-
 def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
     run = made(costs=COSTS, **ONE)
     missing = Result("e", run.results[0].workload, Outcome.UNAVAILABLE, "no library")
-    text = comparison_text(compared(run, missing), chosen="of lengths the middle one")
+    raced = compared(*run.results, missing)
+    text = comparison_text(raced, chosen="of lengths the middle one")
     assert told(r"\*\*`b` is ([\d.]+)× faster \[.*\] than `a`", text) == pytest.approx(2, rel=0.02)
     assert told(r"\*\*`a` is ([\d.]+)× faster \[.*\] than `c`", text) == pytest.approx(4, rel=0.02)
-    assert "`d` and `a` are equally fast" in text and "attnlab compare a b" in text
+    assert "`d` and `a` are equally fast" in text
     assert "- `e`: unavailable. no library\n" in text and "- of lengths the middle one\n" in text
     assert told(r"\| `b` \| [\d.]+ µs \| ([\d.]+) \[", text) == pytest.approx(2, rel=0.02)
-    brief = comparison_text(compared(run, missing), quiet=True)
+    brief = comparison_text(raced, quiet=True)
     assert "|" not in brief and "faster" in brief

@@ -7,8 +7,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from attnlab.environment import recalled, remember
 from attnlab.workload.result import Ceiling
 
@@ -16,9 +14,8 @@ FOUND = Ceiling("cpu", "float32", 1.0, "numpy", 1.0, "torch")
 ASKED = {"asked": "ceiling"}
 
 
-def test_it_is_remembered_until_something_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_remembered_until_something_is_another(tmp_path, monkeypatch, cache: Path) -> None:
     """A setting, a package, the month; a damaged file is no trouble."""
-    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     assert recalled(ASKED, Ceiling) is None
     remember(ASKED, FOUND)
     known = recalled(ASKED, Ceiling)
@@ -31,7 +28,7 @@ def test_it_is_remembered_until_something_is_another(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setenv("OPENBLAS_CORETYPE", "another than here")
         assert recalled(ASKED, Ceiling) is None
-    (file,) = (tmp_path / "cache" / "remembered").iterdir()
+    (file,) = (cache / "remembered").iterdir()
     good = file.read_text()
     for damaged in ("[" * 100_000, good.replace("matmul_flops", "x"), good[:-1]):
         file.write_text(damaged)

@@ -33,10 +33,10 @@ def in_sets(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
 
 
 def measured(
-    name: str, seconds: float | Measurement, *further: Measurement, error: float = 1e-7, **more: Any
+    name: str, times: Sequence[float] | Measurement, *further: Measurement, error: float = 1e-7, **more: Any
 ) -> Result:
-    """A right contender with these times, or with this one in all rounds of five visits, on `TINY`."""
-    times = seconds if isinstance(seconds, Measurement) else latency([[seconds] * ROUNDS] * 5)
+    """A right contender with these times on `TINY`; `ROUNDS` of a list make a visit."""
+    times = times if isinstance(times, Measurement) else in_sets(times)
     right = Accuracy(error, 1.0, error, 16, 16, passed=True)
     fields = {"workload": TINY, "accuracy": right, "measurements": (times, *further), **more}
     return Result(name, outcome=Outcome.MEASURED, **fields)

@@ -6,22 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from process_sets import latency
+from process_sets import latency, measured
 
 from attnlab.stats.analysis import analyse, grouped
 from attnlab.stats.intervals import BETWEEN, Sitting, between_sittings, compare, over_sittings, speeds
 from attnlab.stats.ranking import Sure, implementation_of, rank, winner
-from attnlab.workload.result import Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 
 WORKLOAD = Workload(heads=4, queries=256, keys=256)
-
-
-def measured(name, samples, kernel=None, workload=WORKLOAD, library="torch"):
-    rounds = range(len(samples))
-    columns = {"round": tuple(rounds), "visit": tuple(index // 6 for index in rounds)}
-    latency = Measurement("latency", "s", tuple(map(float, samples)), columns, {"cache": "warm"})
-    return Result(name, workload, Outcome.MEASURED, kernel=kernel, measurements=(latency,), library=library)
 
 
 def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty():
@@ -47,7 +39,7 @@ def test_the_one_that_is_ahead_visit_by_visit_stands_first_though_its_median_is_
 
 def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_another():
     def ran(name, kernel="flash_attention", library="torch"):
-        return implementation_of(measured(name, [1.0], kernel, library=library))
+        return implementation_of(measured(name, [1.0], kernel=kernel, library=library))
 
     # a user's file may have any name: what counts is the library that it is written for
     assert ran("torch_a") == ran("my_sdpa") == ran("torch_a#2")
@@ -112,8 +104,8 @@ def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
     noise = 1 + 0.02 * np.resize([-1, 0, 1, 0, 1, -1], 24)
     for early, named in ((1.01, "own"), (2.0, "alias")):
         race = {
-            "own": measured("own", early * noise[:6], kernel="flash attention"),
-            "alias": measured("alias", noise, kernel="flash attention"),
+            "own": measured("own", early * noise[:6], kernel="flash attention", library="torch"),
+            "alias": measured("alias", noise, kernel="flash attention", library="torch"),
             "other": measured("other", 1.5 * noise[::-1]),
         }
         assert winner(rank(race, baseline="other"), ["own", "alias", "other"]).first == (named,)

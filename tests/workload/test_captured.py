@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -82,12 +81,7 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
 @pytest.mark.parametrize(
     ("held", "told"),
     [
-        (
-            {name: one.astype(ml_dtypes.float8_e4m3fn) for name, one in GOOD.items()},
-            "holds float8_e4m3fn; save it in one of float16",
-        ),
         ({"weight": np.ones((2, 2), np.float32)}, "holds no inputs: it needs tensors query, key and value"),
-        ({**GOOD, "key": np.ones((1, 2, 3, 5), np.float32)}, "must have the same head_dim"),
         ({**GOOD, "key": np.ones((3, 4), np.float32)}, "key must be a non-empty array of shape"),
         ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, "value must be finite"),
         ({**GOOD, "query": 1e6 * GOOD["query"]}, "no float16 holds the inputs .* name a wider dtype"),

@@ -27,7 +27,6 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
     [
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
-        ("back\x08\x08 bell\x07", "back bell"),
         ("left \u202eright", "left right"),
         ("\x9b31mc1", "31mc1"),
     ],
