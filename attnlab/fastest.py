@@ -29,6 +29,7 @@ from attnlab.backends.keywords import given_nothing
 from attnlab.environment import environment
 from attnlab.errors import Unavailable
 from attnlab.runs.store import Run, read_run
+from attnlab.stats.analysis import Cell
 from attnlab.stats.intervals import Kind, Verdict, verdicts_against
 from attnlab.workload.result import Result
 from attnlab.workload.workload import Workload
@@ -72,12 +73,11 @@ class Fastest:
         if not factor >= 1:
             raise ValueError(f"factor must be 1 or more, got {factor:g}")
         self._run, self._factor, self._compiled = run, factor, compiled
-        self._measured: dict[Workload, dict[_Sizes, dict[Workload, list[Result]]]] = {}
-        for result in run.results:
-            if result.latency is not None:
-                alike = self._measured.setdefault(_kind_of(result.workload), {})
-                same = alike.setdefault(_sizes_of(result.workload), {})
-                same.setdefault(result.workload, []).append(result)
+        self._measured: dict[Workload, dict[_Sizes, list[Cell]]] = {}
+        for cell in run.judged().cells:
+            if cell.measured:
+                alike = self._measured.setdefault(_kind_of(cell.workload), {})
+                alike.setdefault(_sizes_of(cell.workload), []).append(cell)
         if not self._measured:
             holds = f"{run.folder} holds no measured speed of a call of scaled_dot_product_attention"
             raise ValueError(f"{holds}; measure forward or training, with torch_sdpa among the backends")
@@ -144,10 +144,10 @@ class Fastest:
     def _choose(self, *asked: Any) -> tuple[Choice, _Attend | None]:
         """Like `_find`, without the kept choices. Raises ValueError for a call outside what was measured."""
         call = _asked(asked[:3], *asked[4:])
-        results, distance = self._nearest(call)
-        by_name, workload = {one.contender: one for one in results}, results[0].workload
+        cell, distance = self._nearest(call)
+        by_name, workload = cell.measured, cell.workload
         left_out: dict[str, str] = {}
-        verdicts = verdicts_against(results, OWN)
+        verdicts = verdicts_against(by_name.values(), OWN, margin=cell.margin)
         for name in sorted(verdicts, key=lambda name: verdicts[name].ratio):
             verdict = verdicts[name]
             if verdict.kind is not Kind.FASTER:
@@ -162,8 +162,8 @@ class Fastest:
             why = f"{OWN} was not measured at {workload.label}: nothing is known to be faster"
         return Choice(OWN, why, workload, distance, None, left_out), None
 
-    def _nearest(self, call: Workload) -> tuple[list[Result], float]:
-        """The results of the nearest measured workload, and its distance. Raises ValueError if it is too far.
+    def _nearest(self, call: Workload) -> tuple[Cell, float]:
+        """The nearest workload that was measured, and its distance. Raises ValueError if it is too far.
 
         Of several workloads of the nearest sizes it is the one with the most fields as in the call.
         """
@@ -177,13 +177,14 @@ class Fastest:
             raise ValueError(f"nothing of the kind of {call.label} was measured")
         nearest = min(measured, key=apart)
         distance = apart(nearest)[0]
-        workload = min(measured[nearest], key=lambda one: len(asdict(one).items() - asdict(call).items()))
+        asked = asdict(call).items()
+        cell = min(measured[nearest], key=lambda one: len(asdict(one.workload).items() - asked))
         if distance > self._factor:
-            label, far = workload.label, f"differ by a factor of up to {distance:.3g}"
+            label, far = cell.workload.label, f"differ by a factor of up to {distance:.3g}"
             raise ValueError(
                 f"its sizes {far} from the nearest measured workload, {label}, and {self._factor:g} is allowed"
             )
-        return measured[nearest][workload], distance
+        return cell, distance
 
     def _able(self, result: Result, call: Workload) -> Backend | str:
         """The backend of a contender that may answer the call, or why it may not."""

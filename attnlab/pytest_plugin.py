@@ -19,14 +19,14 @@ Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
     calls ``checked(contender)``: every question of ``attnlab check``, in a process of its own; it returns the
     `Checked`, or fails with the question that was answered wrong.
 
-A race may take ``--benchmark-max-time`` for each of its contenders.
+A contender whose call takes longer than ``--benchmark-max-time``, or 1 s where that is less, is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -49,6 +49,7 @@ Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]
 Measured = Callable[[str, Workload], Result]
 Examined = Callable[[str], Checked]
+T = TypeVar("T")
 
 #: small enough for all suites to end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
@@ -116,11 +117,9 @@ class Races:
         names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
         self._contenders = [settings.contenders[name] for name in names]
         self._conductor: Conductor | None = None
-        #: as ``--benchmark-max-time`` sets them
         self.limits = Limits(
             visits=_VISITS,
             most_visits=_VISITS,
-            workload_seconds=max(seconds * len(names), 5.0),
             rounds=_ROUNDS,
             visit_seconds=600.0,  # slow contenders have as many
             call_seconds=max(1.0, seconds),
@@ -281,7 +280,7 @@ def answered(races: Races) -> Answered:
     """Put a workload to a contender without a clock; see the module."""
 
     def answer(contender: str, workload: Workload) -> Accuracy:
-        result = races.once(workload)[contender]
+        result = _of(contender, races.once(workload))
         measured = result.outcome is Outcome.MEASURED
         return result.accuracy if measured and result.accuracy else _end(result)
 
@@ -293,7 +292,7 @@ def peak(races: Races) -> Measured:
     """Measure the peak memory of one call; see the module."""
 
     def measure(contender: str, workload: Workload) -> Result:
-        result = races.once(workload, memory=True)[contender]
+        result = _of(contender, races.once(workload, memory=True))
         return result if result.outcome is Outcome.MEASURED else _end(result)
 
     return measure
@@ -306,7 +305,7 @@ def checked(pytestconfig: pytest.Config) -> Examined:
     def examine(contender: str) -> Checked:
         settings = pytestconfig.stash[SETTINGS]
         found = check(
-            settings.contenders[contender],
+            _of(contender, settings.contenders),
             settings.folders,
             settings.workload().device,
             dtypes=settings.formats,
@@ -332,7 +331,7 @@ def interleaved(
 
     def measure(contender: str, workload: Workload) -> Result:
         race = races.race(workload)
-        result = next(each for each in race.results if each.contender == contender)
+        result = _of(contender, {each.contender: each for each in race.results})
         if result.latency is None:
             _end(result)
         benchmark.group = options.get("group") or workload.label
@@ -391,6 +390,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 line(f"  two sittings differ on {name}: {earlier_one}, {this_one}")
     for notice in dict.fromkeys(races.notices):
         line(notice, yellow=True)
+
+
+def _of(contender: str, there: Mapping[str, T]) -> T:
+    """What is there of a contender; the test fails, in one line, where it is none of this session."""
+    if contender not in there:
+        said = f"{contender!r} takes no part here, but {', '.join(there) or 'nothing'}"
+        pytest.fail(f"{said}: name it in --backends and take the fixture `contender`", pytrace=False)
+    return there[contender]
 
 
 def _end(result: Result) -> NoReturn:

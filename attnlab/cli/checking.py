@@ -23,7 +23,7 @@ from attnlab.environment import environment
 from attnlab.report import support_text
 from attnlab.report.numerics import STORE, write_numerics
 from attnlab.report.render import fill, print_markdown
-from attnlab.runs.store import claim
+from attnlab.runs.store import claimed
 from attnlab.system import terminable
 from attnlab.text import read_text
 
@@ -126,7 +126,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
         return _claims(names, as_json, quiet, **how)
     chosen = lab.chosen_experiments(names or ("all",))
     lab.check_request(**how)
-    place = claim(out, Path("reports/numerics"), STORE)
+    place = click.get_current_context().with_resource(claimed(out, Path("reports/numerics"), STORE))
     judged = list[lab.Claim]()
 
     def begins(name: str) -> None:
@@ -188,9 +188,10 @@ def diagnose(
         raise ValueError(f"the text {file} cannot be read: {reason}") from None
     found = lab.diagnose(*lab.read_model(model, text, length, untrained))
     plain = json.dumps(asdict(found), indent=1)
-    place = None if as_json and out is None else claim(out, Path("reports/diagnosis"), "diagnosis.json")
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
+    place = None
+    if out is not None or not as_json:
+        folder = claimed(out, Path("reports/diagnosis"), "diagnosis.json")
+        place = click.get_current_context().with_resource(folder)
         (place / "diagnosis.json").write_text(plain + "\n", encoding="utf-8")
         figure_style.save(found.figure(), place / "spread.png")
     if as_json:

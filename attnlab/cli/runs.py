@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from attnlab import lab
-from attnlab.backends.contender import require_two, setting_of
+from attnlab.backends.contender import parse_all, require_two, setting_of
 from attnlab.backends.discovery import backends as there
 from attnlab.backends.discovery import on_request
 from attnlab.cli import options
@@ -213,7 +213,8 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     """
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()
-        lines = [one for one in known if {one.baseline, one.contender} <= {*contenders}]
+        names = {one.name for one in parse_all(contenders)}
+        lines = [one for one in known if {one.baseline, one.contender} <= names]
         print_markdown(fill("sittings.md.j2", lines=lines))
         return 0
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}

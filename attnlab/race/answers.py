@@ -65,12 +65,13 @@ class Drawn:
         """Overwrite the inputs with others of the same distribution."""
         arrays = self.pages.arrays
         if self.workload.distribution == "normal":
+            width = max(arrays[at].shape[-1] for at in self._fresh)
             if self._pool is None:
-                most = max(arrays[at].size for at in self._fresh) + _MORE
+                most = max(arrays[at].size for at in self._fresh) + max(_MORE, 2 * width)
                 drawn = self._random.standard_normal(most, dtype=np.float32)
                 self._pool = round_to(drawn, self.workload.dtype)
             # rows of one array must not be rows of another: their parts of the pool begin at different columns
-            columns = self._random.permutation(max(arrays[at].shape[-1] for at in self._fresh))
+            columns = self._random.permutation(width)
             for at, column in zip(self._fresh, np.resize(columns, len(self._fresh)), strict=True):
                 rows = (self._pool.size - arrays[at].size) // columns.size - 1
                 start = int(self._random.integers(max(1, rows))) * columns.size + column

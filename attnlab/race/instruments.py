@@ -12,6 +12,7 @@ a team of threads waits for its last member. A hypervisor tells what it took, tw
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -48,13 +49,14 @@ class Watch:
     """Looks at the machine now, to tell later what happened since."""
 
     def __init__(self) -> None:
-        self._since, self._busy, self._own = time.monotonic(), _busy_seconds(), _own_seconds()
+        # a thread of the kernel is no program, and what it computes is neither of these two
+        self._since, self._busy, self._own = time.monotonic(), core_seconds("user", "nice"), _own_seconds()
         self._asleep = _asleep_seconds()
 
     def others(self) -> float:
-        """Cores that other programs took since, as far as the children of this process have ended."""
+        """How many of our cores other programs took since, as far as the children of this process have ended."""
         elapsed = max(1e-3, time.monotonic() - self._since)
-        spent = _busy_seconds() - self._busy - (_own_seconds() - self._own)
+        spent = core_seconds("user", "nice") - self._busy - (_own_seconds() - self._own)
         return min(max(0.0, spent / elapsed), float(cores()))
 
     def slept(self) -> bool:
@@ -63,8 +65,15 @@ class Watch:
 
 
 def steal_seconds() -> float:
-    """CPU seconds that a hypervisor has taken from this machine since it started; 0 where it does not say."""
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))
+    """CPU seconds that a hypervisor has taken from our cores since the machine started; 0 where it does not say."""
+    return core_seconds("steal")
+
+
+def core_seconds(*kinds: str) -> float:
+    """Seconds of these kinds that the cores have spent on which this process may run, since the machine started."""
+    every = psutil.cpu_times(percpu=True)
+    ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
+    return math.fsum(getattr(every[at], one, 0.0) for at in ours if at < len(every) for one in kinds)
 
 
 def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
@@ -90,12 +99,6 @@ def waited(turn: Mapping[str, float], bracket: float, stolen: float) -> float:
         return float("inf")
     delay = turn["run_delay_s"] if turn["run_delay_s"] == turn["run_delay_s"] else 0.0  # nan: not told
     return (delay + stolen) / max(timed, 1e-9)
-
-
-def _busy_seconds() -> float:
-    """CPU seconds that programs have computed on this machine: a thread of the kernel is no program."""
-    times = psutil.cpu_times()
-    return float(times.user + getattr(times, "nice", 0.0))
 
 
 def _own_seconds() -> float:

@@ -32,11 +32,10 @@ from attnlab.stats.intervals import (
     over_sittings,
 )
 from attnlab.stats.ranking import entered_once
-from attnlab.text import read_text
 from attnlab.workload.workload import Workload
 
-#: a record that is larger is not read; of one question so many sittings count, the newest
-_MOST_BYTES, _MOST = 2**26, 50
+#: of a record so many bytes are read, and of one question so many sittings count, the newest of both
+_MOST_BYTES, _MOST = 2**24, 50
 FILE = "sittings.jsonl"
 
 
@@ -81,25 +80,29 @@ class Record:
         self._here = {name: one for name, one in circumstances().items() if name != "booted"}
 
     def lines(self) -> list[Line]:
-        """All that can be read of the record."""
+        """All that can be read of the newest part of the record."""
         try:
-            texts = read_text(self._file, _MOST_BYTES).splitlines()
+            with self._file.open("rb") as file:
+                start = file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
+                texts = file.read(_MOST_BYTES).split(b"\n")[
+                    bool(start) :
+                ]  # the first may be a part of a line
         except (FileNotFoundError, NotADirectoryError):
             return []
-        except (OSError, ValueError) as fault:
+        except OSError as fault:
             self._tell(
                 Notice(f"Earlier sittings are left out: {self._file} cannot be read ({fault}); remove it.")
             )
             return []
         found, bad = list[Line](), 0
-        for text in filter(None, texts):
+        for text in filter(bytes.strip, texts):
             try:
                 found.append(msgspec.json.decode(text, type=Line))
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 bad += 1
         if bad:
             self._tell(
-                Notice(f"{bad} of {len(texts)} lines of {self._file} cannot be read and are left out.")
+                Notice(f"{bad} of {bad + len(found)} lines of {self._file} cannot be read and are left out.")
             )
         return found
 

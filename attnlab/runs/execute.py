@@ -25,7 +25,7 @@ from attnlab.errors import NotStored, Unavailable
 from attnlab.race.ceilings import measure_ceiling
 from attnlab.race.conductor import Conductor
 from attnlab.runs.plan import EVERYBODY, Plan
-from attnlab.runs.store import RUN_FILE, Run, claim, held, read_run, require_run
+from attnlab.runs.store import RUN_FILE, Run, claimed, held, read_run, require_run
 from attnlab.system import terminable
 from attnlab.text import one_line
 from attnlab.workload.result import Outcome, Result
@@ -72,8 +72,7 @@ def run(
     NotStored where the disk is full.
     """
     plan, contenders = resolve(plan)
-    place = claim(folder, DEFAULT_FOLDER, RUN_FILE)
-    with held(place):
+    with claimed(folder, DEFAULT_FOLDER, RUN_FILE) as place:
         record = Run(
             folder=place,
             plan=plan,
@@ -235,7 +234,9 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             found = conductor.visit(workload, names, number=number, once=workload not in answers)
             told, known = record.environment, record.environment.get("contenders", {})
             unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
-            record.environment = {**told, "contenders": {**known, **conductor.facts}}
+            if known | conductor.facts != known:
+                record.environment = {**told, "contenders": known | conductor.facts}
+                record.save()  # a kill must not part results from the versions that they were made with
             record.append(found)
             visits[workload], took[workload] = number + 1, time.monotonic() - started
         if sum(visits.values()) == before:

@@ -151,12 +151,13 @@ def gate(
     backend that is not known, and Unavailable, before anything is raced, for a side that is not to be had.
     """
     margins, started = margins or Margins(), time.monotonic()
-    limits = replace(limits, noise_margin=margins.slower / 2)
     able = huge_pages_refused() is None
-    entered = {}
+    entered: dict[str, tuple[Contender, ...]] = {}
     for one in backends:
         text = with_setting(one, "pages", "huge") if able and Contender.parse(one).pages is None else one
-        entered[one] = parse_all([with_setting(text, *side) for side in (base, base, head)])
+        sides = parse_all([with_setting(text, *side) for side in (base, base, head)])
+        if sides not in entered.values():  # two names of one are raced once
+            entered[one] = sides
     for contender in chain(*entered.values()):
         contender.require(folders)
     for contender in entered[backends[0]][1:]:
@@ -166,7 +167,7 @@ def gate(
     versions: dict[str, dict[str, str]] = {}
     for again in (False, True):
         asked = [
-            key for key in product(backends, workloads) if not again or found[key].found is not Kinds.PASSED
+            key for key in product(entered, workloads) if not again or found[key].found is not Kinds.PASSED
         ]
         racing = list(chain(*(entered[name] for name in dict.fromkeys(name for name, _ in asked))))
         if not asked:

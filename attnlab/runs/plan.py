@@ -19,8 +19,8 @@ from typing import Annotated, Any, get_origin, get_type_hints
 import msgspec
 
 from attnlab.backends.contender import parse_all
-from attnlab.race.admission import UTMOST, Limits
-from attnlab.text import LARGEST, decode, read_text, split_names, suggestion
+from attnlab.race.admission import Limits
+from attnlab.text import decode, read_text, split_names, suggestion
 from attnlab.workload.distributions import is_captured
 from attnlab.workload.grid import GRID, choices, workloads
 from attnlab.workload.mask_kinds import OPEN
@@ -226,6 +226,9 @@ class Plan:
         said: dict[str, Any] = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
         said = {name: value for name, value in said.items() if value is not None}
+        for one in (each for each in choices(grid=True) if each.several and each.name in said):
+            if isinstance(said[one.name], str) or not isinstance(said[one.name], Sequence):
+                raise ValueError(f"{one.name} must be several values, as (64, 128), got {said[one.name]!r}")
         from_file = is_captured(str(said.get("distribution", "")))
         if not from_file:
             on_gpu = said.get("device") == "cuda"
@@ -278,8 +281,6 @@ def read_plan(file: Path) -> dict[str, Any]:
         raise ValueError(f"the plan file {file} cannot be read: {why}") from None
     found: Any = decode(data, _plan_file(), str(file))
     given = {name: getattr(found, name) for name in data}
-    if "limits" in given:
-        given["limits"] = Limits(**{name: getattr(found.limits, name) for name in data["limits"]})
     for field_name, name in _FILE_NAMES.items():
         if name in given:
             given[field_name] = given.pop(name)
@@ -289,16 +290,11 @@ def read_plan(file: Path) -> dict[str, Any]:
 
 
 def _plan_file() -> type:
-    """What a plan file may hold: the options of workloads, the fields of a plan and those of its limits."""
-    positive = {
-        name: Annotated[kind, msgspec.Meta(gt=0, le=UTMOST.get(name, LARGEST))]
-        for name, kind in get_type_hints(Limits).items()
-    }
-    limits = make_dataclass("limits", [(name, kind, None) for name, kind in positive.items()])
+    """What a plan file may hold: the options of workloads and the fields of a plan."""
     kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
     for name, kind in get_type_hints(Plan).items():
         if get_origin(kind) is tuple:
             kind = Annotated[kind, msgspec.Meta(min_length=1)]
         if name not in ("workloads", "origins"):
-            kinds[_FILE_NAMES.get(name, name)] = limits if name == "limits" else kind
+            kinds[_FILE_NAMES.get(name, name)] = kind
     return make_dataclass("plan", [(name, kind, None) for name, kind in kinds.items()])

@@ -11,8 +11,8 @@ belongs to `attnlab.lab`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import count
@@ -243,33 +243,41 @@ def _append(file: Path, data: bytes) -> None:
         raise NotStored(f"{file} cannot be written: {fault.strerror}; what it holds stays") from None
 
 
-def claim(folder: Path | str | None, default: Path, marker: str) -> Path:
-    """The folder to write to: `folder`, which must be new or empty, or `default`.
+@contextmanager
+def claimed(folder: Path | str | None, default: Path, marker: str) -> Iterator[Path]:
+    """Hold the folder to write to: `folder`, which must be new or empty, or `default`.
 
     What stands in the default folder is moved aside, under the time of its `marker` file, by which a folder of ours is
-    known. Raises ValueError for a folder that cannot be used.
+    known. Raises ValueError for a folder that cannot be used, or that another process writes to.
     """
     place = default if folder is None else Path(folder)
-    try:
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"the output folder {place} is a file; give another with --out")
-        # a run that ended before it began leaves its lock alone
-        if place.is_dir() and any(one.name != LOCK for one in place.iterdir()):
-            ours = (place / marker).is_file()
-            if folder is not None or not ours:
-                holds = "results" if ours else "something else than results of attnlab"
-                raise ValueError(
-                    f"the output folder {place} already holds {holds}; give a new one with --out"
-                )
-            with held(place):  # refuses where a run writes to it
+
+    def taken() -> bool:
+        if not place.is_dir() or all(one.name == LOCK for one in place.iterdir()):
+            return False
+        ours = (place / marker).is_file()
+        if ours and folder is None:
+            return True
+        holds = "results" if ours else "something else than results of attnlab"
+        raise ValueError(f"the output folder {place} already holds {holds}; give a new one with --out")
+
+    with ExitStack() as holding:
+        try:
+            if place.exists() and not place.is_dir():
+                raise ValueError(f"the output folder {place} is a file; give another with --out")
+            taken()
+            place.mkdir(parents=True, exist_ok=True)
+            holding.enter_context(held(place))
+            if taken():  # asked while it is held: another may have come and gone meanwhile
                 begun = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC)
                 aside = f"{place.name}-{begun:%Y-%m-%d-%H%M%S}"
                 names = (place.with_name(f"{aside}-{n}" if n else aside) for n in count())
                 place.rename(next(one for one in names if not one.exists()))
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise ValueError(f"the output folder {place} cannot be used: {fault.strerror}") from None
-    return place
+                place.mkdir()
+                holding.enter_context(held(place))
+        except OSError as fault:
+            raise ValueError(f"the output folder {place} cannot be used: {fault.strerror}") from None
+        yield place
 
 
 def held(folder: Path) -> AbstractContextManager[Any]:
@@ -281,7 +289,7 @@ def held(folder: Path) -> AbstractContextManager[Any]:
         return filelock.FileLock(folder / LOCK, timeout=0).acquire()
     except filelock.Timeout:
         raise ValueError(
-            f"another run is writing to {folder}; wait until it has ended, or give another folder with --out"
+            f"another process is writing to {folder}; wait until it has ended, or give another folder with --out"
         ) from None
     except OSError as fault:
         raise ValueError(f"{folder} cannot be written to: {fault.strerror}") from None

@@ -28,7 +28,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from attnlab.workload.result import Measurement, Result
 
@@ -334,14 +336,14 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
 class Sitting:
     """What the visits of one invocation found of one pair: the mean of ln(contender / baseline), its standard error.
 
-    `freedom` are the degrees of the error, `moment` is UTC in ISO format.
+    `freedom` are the degrees of the error, `moment` is UTC in ISO format. A stored figure beyond its bounds is damaged.
     """
 
     moment: str
-    mean: float
-    error: float
-    freedom: int
-    visits: int
+    mean: Annotated[float, Meta(ge=-100, le=100)]
+    error: Annotated[float, Meta(ge=0, le=10)]
+    freedom: Annotated[int, Meta(ge=1)]
+    visits: Annotated[int, Meta(ge=1)]
 
     @property
     def span(self) -> tuple[float, float, float]:

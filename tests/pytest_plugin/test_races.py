@@ -90,6 +90,18 @@ def test_without_a_clock_the_wrong_fail_too(speed: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["SKIPPED *naive_loop over budget: a call would take about *"])
 
 
+def test_a_contender_that_takes_no_part_fails_in_one_line(speed: pytest.Pytester) -> None:
+    tests = "def test_{0}({0}, workload): {0}('naive_loop'{1})\n"
+    fixtures = (("interleaved", ", workload"), ("answered", ", workload"), ("checked", ""))
+    speed.makepyfile(test_mine="".join(tests.format(*one) for one in fixtures))
+    result = speed.runpytest_inprocess(*SMALL, "--backends", "numpy_blocked", "--benchmark-disable")
+    result.assert_outcomes(failed=3)
+    result.stdout.fnmatch_lines(
+        ["'naive_loop' takes no part here, but numpy_blocked: name it in --backends*"]
+    )
+    assert "Traceback" not in result.stdout.str() and "KeyError" not in result.stdout.str()
+
+
 def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:
     """A wrong backend fails with its question, one that declines everything is skipped."""
     speed.makepyfile(

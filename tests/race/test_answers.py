@@ -72,10 +72,13 @@ def test_no_fresh_key_is_a_query() -> None:
         drawn.close()
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str) -> None:
-    """Query, key and value are others; what belongs to the question stays."""
-    workload = Workload(heads=2, queries=64, keys=64, bias="normal", sinks=True, dtype=dtype)
+@pytest.mark.parametrize(
+    ("dtype", "length", "dim"), [("float16", 64, 64), ("bfloat16", 64, 64), ("float64", 2, 2**20)]
+)
+def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str, length: int, dim: int) -> None:
+    """Query, key and value are others; what belongs to the question stays. Heads may be as wide as there are."""
+    sizes = {"heads": 2, "queries": length, "keys": length, "head_dim": dim}
+    workload = Workload(**sizes, bias="normal", sinks=True, dtype=dtype)
     drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(1))
     before = drawn.copy()
     drawn.refresh()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from process_sets import latency, measured
 from scripted import SMALL
+from typed import status
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.race.sittings import FILE, Combined, Record
@@ -76,6 +77,31 @@ def test_a_damaged_line_is_left_out_and_told(cache: Path, text: str) -> None:
     assert found.verdict.low > 1 and told and "\n" not in told[0] and FILE in told[0]
     again: list[str] = []
     assert len(sit(1.5, again).sittings) >= 2 or "cannot be read" in again[0]
+
+
+@pytest.mark.parametrize("figure", [{"mean": 1e6}, {"error": 1e200}, {"freedom": 0}])
+def test_a_figure_that_no_sitting_has_is_left_out_and_told(cache: Path, figure: dict[str, float]) -> None:
+    sit(1.5)
+    line = json.loads((cache / FILE).read_text())
+    (cache / FILE).write_text(json.dumps({**line, "sitting": {**line["sitting"], **figure}}))
+    told: list[str] = []
+    assert len(sit(1.5, told).sittings) == 1 and told[0].startswith("1 of 1 lines")
+
+
+def test_of_a_large_record_the_newest_part_counts(cache: Path) -> None:
+    sit(1.5)
+    line = (cache / FILE).read_bytes()
+    with (cache / FILE).open("wb") as file:
+        file.seek(2**26)
+        file.write(line)
+    told: list[str] = []
+    assert len(sit(1.5, told).sittings) == 2 and not told
+
+
+def test_a_contender_beside_itself_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    sit(1.0, pair=parse_all(["numpy_blocked"] * 2))
+    assert status("compare", "--sittings", "numpy_blocked", "numpy_blocked") == 0
+    assert "numpy_blocked#2" in capsys.readouterr().out
 
 
 def test_a_record_that_cannot_be_written_costs_nothing_but_itself(cache: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from itertools import chain, count
@@ -13,7 +14,7 @@ from scripted import QUICK, SMALL, Scripted, conducted, noisy
 
 from attnlab.processes import Failed
 from attnlab.race.conductor import Conductor
-from attnlab.race.instruments import INSTRUMENTS
+from attnlab.race.instruments import INSTRUMENTS, core_seconds
 from attnlab.stats.intervals import Kind, verdicts_against
 from attnlab.workload.result import Outcome, Result, merged
 from attnlab.workload.workload import Workload
@@ -121,6 +122,15 @@ def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: 
     with conducted({A: Scripted(), B: Scripted()}, on_event=told.append) as conductor:
         assert conductor.visit(SMALL) == []
     assert any("suspended" in one for one in told)
+
+
+def test_what_runs_on_cores_that_are_not_ours_disturbs_nobody() -> None:
+    ours, whole = os.sched_getaffinity(0), core_seconds("user")
+    os.sched_setaffinity(0, {min(ours)})
+    try:
+        assert len(ours) == 1 or 0 < core_seconds("user") < whole
+    finally:
+        os.sched_setaffinity(0, ours)
 
 
 def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:

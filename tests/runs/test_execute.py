@@ -36,7 +36,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     folder, heard = tmp_path / "run", list[bool]()
 
     def report(found: Run, ended: bool) -> None:
-        with pytest.raises(ValueError, match="another run is writing"), held(found.folder):
+        with pytest.raises(ValueError, match="another process is writing"), held(found.folder):
             pass
         heard.append(ended)
 
@@ -95,3 +95,4 @@ def test_a_conductor_that_is_killed_leaves_its_finished_visits_and_no_process(tm
     conductor.wait()
     left = read_run(folder)
     assert left.results and not left.complete
+    assert set(left.environment["contenders"]) == set(left.contenders)

@@ -27,6 +27,7 @@ memory = false
 [limits]
 rounds = 10
 call_seconds = 1
+run_delay = 0
 """
 
 
@@ -40,7 +41,7 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
     ]
     assert plan.contenders == ("numpy_blocked", "numpy_vectorized[OMP_NUM_THREADS=1]")
     assert plan.folders == (str(tmp_path / "mine"),)
-    assert plan.limits == Limits(rounds=10, call_seconds=1)
+    assert plan.limits == Limits(rounds=10, call_seconds=1, run_delay=0)
     assert not plan.memory and plan.control
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
     documented = Path(__file__).parents[2] / "docs" / "plans" / "multi-head-block.toml"
@@ -56,6 +57,8 @@ def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() ->
     (decoding,) = Plan.grid(heads=(8,), queries=1, keys=4096).workloads
     assert (decoding.queries, decoding.keys) == (1, 4096)
     assert {one.dtype for one in Plan.grid(device="cuda").workloads} == {"float32", "bfloat16"}
+    with pytest.raises(ValueError, match=r"lengths must be several values, as .* got 64"):
+        Plan.grid(lengths=64)  # type: ignore[arg-type]
 
 
 def test_who_takes_part(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from small_runs import record
 
 from attnlab.errors import NotStored
-from attnlab.runs.store import LOCK, RESULTS, RUN_FILE, claim, held, read_run
+from attnlab.runs.store import LOCK, RESULTS, RUN_FILE, claimed, held, read_run
 from attnlab.workload.result import Ceiling, Measurement, Outcome, Result
 
 CEILING = asdict(Ceiling("cpu", "float32", 0.0, "numpy", 1e9, "numpy"))
@@ -83,13 +83,19 @@ def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    """And the lock that a killed one leaves behind is free, also where it left nothing else."""
-    with held(tmp_path), pytest.raises(ValueError, match="another run is writing to"), held(tmp_path):
-        pass
-    with held(tmp_path):
-        pass
+    """From the moment that it is claimed; the lock that a killed one leaves behind is free."""
     (tmp_path / LOCK).touch()
-    assert claim(tmp_path, tmp_path / "latest", RUN_FILE) == tmp_path
+    with claimed(None, tmp_path, RUN_FILE) as place:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="another process is writing"), held(place):
+                pass
+            with (
+                pytest.raises(ValueError, match="another process is writing"),
+                claimed(None, place, RUN_FILE),
+            ):
+                pass
+            record(place)
+    assert read_run(tmp_path).results
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
@@ -102,7 +108,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     record(other)
     for folder in (file, full, other, file / "within", tmp_path / ("x" * 300)):
         with pytest.raises(ValueError, match=f"the output folder {folder}"):
-            claim(folder, tmp_path / "latest", RUN_FILE)
+            claimed(folder, tmp_path / "latest", RUN_FILE).__enter__()
     assert [one.name for one in full.iterdir()] == ["notes"]
 
 
@@ -110,11 +116,12 @@ def test_the_run_before_in_the_default_folder_is_moved_aside(tmp_path: Path) -> 
     """Each under a name of its own; what is not ours stays."""
     latest = tmp_path / "latest"
     for _ in range(3):
-        record(claim(None, latest, RUN_FILE))
+        with claimed(None, latest, RUN_FILE) as place:
+            record(place)
     assert latest.is_dir() and len(list(tmp_path.glob(f"latest-*/{RUN_FILE}"))) == 2
     (latest / RUN_FILE).unlink()
     with pytest.raises(ValueError, match="something else than results of attnlab"):
-        claim(None, latest, RUN_FILE)
+        claimed(None, latest, RUN_FILE).__enter__()
 
 
 def test_of_a_visit_that_was_made_twice_the_last_counts_and_visits_are_merged(tmp_path: Path) -> None:
