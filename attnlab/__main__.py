@@ -56,7 +56,9 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
         return 2, f"{mistake.format_message().rstrip('.')}; see {command} --help"
     except click.ClickException as mistake:
         return 2, mistake.format_message()
-    except (ValueError, Declined, Unavailable) as mistake:
+    except BrokenPipeError:
+        raise
+    except (ValueError, OSError, Declined, Unavailable) as mistake:  # OSError: a full disk, a name too long
         return 2, str(mistake)
     except NotStored as fault:
         return 1, str(fault)

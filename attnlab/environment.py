@@ -34,7 +34,7 @@ _FAMILIES = (
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
     "NPROC", "NPY_", "KERAS_",
 )  # fmt: skip
-_SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED", "PYTHONMALLOC")
+_SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONMALLOC")
 _NEVER = (
     "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
 )  # fmt: skip
@@ -47,8 +47,6 @@ CONDITIONS = (
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 #: those of `CONDITIONS` that are software: two versions of it may be compared
 SOFTWARE = ("libc", "python", "attnlab")
-#: a variable that Python draws anew for each process unless it is set: two runs never share it
-_DRAWN = "PYTHONHASHSEED"
 #: the processor features that decide how fast a product of matrices can be
 _FEATURES = ("avx", "amx", "fma", "asimd", "sve")
 _SYS_CPU = Path("/sys/devices/system/cpu")
@@ -139,18 +137,12 @@ def differing(
     return {name: (_shown(was), _shown(is_)) for name, (was, is_) in both.items() if was != is_}
 
 
-def comparable(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """`environment` with the variables that two runs can share."""
-    told = environment.get("variables") or {}
-    return {**environment, "variables": {name: one for name, one in told.items() if name != _DRAWN}}
-
-
 def versions(environment: Mapping[str, Any]) -> dict[str, str]:
     """The software that may change figures: interpreter, attnlab, libraries of the contenders, variables."""
     told = {name: _shown(environment[name]) for name in SOFTWARE if environment.get(name)}
     for facts in environment.get("contenders", {}).values():
         told |= {name: _shown(one) for name, one in (facts.get("versions") or {}).items()}
-    return told | {name: _shown(one) for name, one in comparable(environment)["variables"].items()}
+    return told | {name: _shown(one) for name, one in (environment.get("variables") or {}).items()}
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cmp_to_key
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,23 +33,14 @@ _DPI = 130
 Curve = tuple[Sequence[float], Sequence[float], str, str]
 
 
-def new_figure(
-    columns: int = 1,
-    rows: int = 1,
-    *,
-    width: float | None = None,
-    height: float | None = None,
-    **options: Any,
-) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes, row by row; `options` go to ``Figure.subplots``. Sizes in inches."""
+def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes, side by side. Sizes in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    size = (width or 4.2 * columns + 0.8, height or 3.6 * rows + 0.4)
-    figure = Figure(figsize=size, dpi=_DPI, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, columns, squeeze=False, **options)
-    axes = [one for line in grid for one in line]
+    axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
         one.tick_params(labelsize=SIZE - 1.5)
@@ -59,26 +49,21 @@ def new_figure(
     return figure, axes
 
 
-def entitle(axes: Axes, title: str, x: str = "", y: str = "") -> None:
-    """The message of a panel as its title, and the names of its axes."""
-    axes.set_title(title, loc="left", fontsize=SIZE, fontweight="bold", color=BLACK)
+def entitle(axes: Axes, title: str, x: str = "", y: str = "", pad: float = 6.0) -> None:
+    """The message of a panel as its title, `pad` points above it, and the names of its axes."""
+    axes.set_title(title, loc="left", pad=pad, fontsize=SIZE, fontweight="bold", color=BLACK)
     axes.set_xlabel(x, fontsize=SIZE)
     axes.set_ylabel(y, fontsize=SIZE)
 
 
-def note(axes: Axes, x: float, y: float, text: str, colour: str = BLACK, **options: Any) -> None:
-    """A label at a point in data coordinates, on a pale ground so that lines under it do not disturb."""
-    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1.0}
-    style = {"fontsize": SIZE - 1.5, "color": colour, "zorder": 6, "bbox": ground, **options}
-    axes.text(x, y, text, **style)
-
-
 def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
-    """A logarithmic x axis with a tick at each of `values`, thinned to `most`, written as plain numbers."""
+    """A logarithmic x axis with a tick at each of `values`, thinned to about `most`, written as plain numbers."""
     values = values if len(values) > 1 else (1.0, 2.0)  # an empty panel is drawn too
     axes.set_xscale("log", base=2)
-    step = max(1, -(-len(values) // most))
-    shown = list(values)[::-1][::step][::-1]
+    apart, shown = (values[-1] / values[0]) ** (1 / (most + 1)), list[float]()
+    for value in reversed(values):
+        if not shown or shown[-1] > apart * value:
+            shown.append(value)
     axes.set_xticks(shown, [f"{value:g}" for value in shown])
     axes.minorticks_off()
 
@@ -157,19 +142,10 @@ def save(figure: Figure, file: Path) -> Path:
 MARKERS, DASHES = "osD^vPX<>h", ("-", "--", "-.", ":")
 
 
-@dataclass(frozen=True)
-class Style:
-    """A contender's colour (``#RRGGBB``), marker and dashes, the latter two as Matplotlib writes them."""
-
-    colour: str
-    marker: str
-    dashes: str
-
-
-def styles(names: Sequence[str]) -> dict[str, Style]:
-    """A style for each of `names`, by its place: the first forty all differ."""
+def styles(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """By name a colour (``#RRGGBB``), a marker and dashes, as Matplotlib writes them; the first forty all differ."""
     found = {}
     for at, name in enumerate(dict.fromkeys(names)):
         dashes = DASHES[at // len(CYCLE) % len(DASHES)]
-        found[name] = Style(CYCLE[at % len(CYCLE)], MARKERS[at % len(MARKERS)], dashes)
+        found[name] = CYCLE[at % len(CYCLE)], MARKERS[at % len(MARKERS)], dashes
     return found

@@ -12,7 +12,6 @@ import importlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 from attnlab.environment import cache_folder
 from attnlab.errors import Unavailable
 from attnlab.processes import Interpreter, without_own
-from attnlab.text import bytes_text, one_line
+from attnlab.text import one_line
 
 #: the first Python version that attnlab's workers run in, and the one after the last
 VERSIONS = ((3, 11), (3, 15))
@@ -31,8 +30,6 @@ VERSIONS = ((3, 11), (3, 15))
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
 #: seconds in which an interpreter must say what it is
 _PATIENCE = 60.0
-#: a disk with fewer free bytes counts as full
-_LITTLE = 2**26
 _LOOK = (
     "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
     "[one for one in sys.argv[1:] if importlib.util.find_spec(one) is None]]))"
@@ -127,7 +124,6 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
 
     Raises Unavailable if the disk does not take it.
     """
-    hint = "make room, or set ATTNLAB_CACHE"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as place:
@@ -137,14 +133,9 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
             fresh.rename(folder)
     except OSError as fault:
         if not folder.exists():  # or another process has made it in the meantime
-            raise Unavailable(f"{folder} cannot be made: {fault.strerror or fault}; {hint}") from None
-    except Unavailable as fault:
-        room = shutil.disk_usage(folder.parent).free
-        if room > _LITTLE:
-            raise
-        raise Unavailable(
-            f"the disk of {folder.parent} has {bytes_text(room)} left: {hint}. {fault}"
-        ) from None
+            raise Unavailable(
+                f"{folder} cannot be made: {fault.strerror or fault}; make room, or set ATTNLAB_CACHE"
+            ) from None
 
 
 @functools.cache

@@ -21,11 +21,11 @@ from attnlab.correctness.check import check as hold
 from attnlab.correctness.support import listed, support
 from attnlab.environment import environment
 from attnlab.report import support_text
-from attnlab.report.numerics import STORE, write_numerics
+from attnlab.report.numerics import write_numerics
 from attnlab.report.render import fill, print_markdown
 from attnlab.runs.store import claimed
 from attnlab.system import terminable
-from attnlab.text import read_text
+from attnlab.text import finite, read_text
 
 
 @click.command(cls=options.Command)
@@ -113,11 +113,13 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     or nothing was measured. A claim that is refuted is no failure.
     """
     listing, claims = how.pop("listing"), how.pop("claims")
+    lab.check_request(**how)
+    said = lab.chosen_claims(names) if claims else []
     if listing and claims:
-        print_markdown(fill("claims.md.j2", claims=lab.chosen_claims(names), listing=True))
+        print_markdown(fill("claims.md.j2", claims=said, listing=True))
         return 0
     if listing:
-        known = {name: lab.load_experiment(name).texts[0] for name in lab.EXPERIMENTS}
+        known = {name: lab.load_experiment(name).texts[0] for name in names or lab.EXPERIMENTS}
         print_markdown(fill("experiments.md.j2", experiments=known))
         return 0
     if claims:
@@ -125,9 +127,9 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
             raise ValueError("--claims prints the ledger and writes no files; leave out --out")
         return _claims(names, as_json, quiet, **how)
     chosen = lab.chosen_experiments(names or ("all",))
-    lab.check_request(**how)
-    place = click.get_current_context().with_resource(claimed(out, Path("reports/numerics"), STORE))
-    judged = list[lab.Claim]()
+    place = click.get_current_context().with_resource(
+        claimed(out, Path("reports/numerics"), lab.CHAPTER_FILE)
+    )
 
     def begins(name: str) -> None:
         shown.stage(name.replace("_", " "), done=chosen.index(name), total=len(chosen))
@@ -135,16 +137,17 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     try:
         with progress(quiet=quiet) as shown, terminable():
             lab.run_chapter(place, chosen, begins, **how)
-            judged = [] if names else lab.judge(findings=lab.read_chapter(place), **how)
     finally:  # after Ctrl-C too: what is measured is on disk, and the page covers it
         found = lab.read_chapter(place)
-        page = write_numerics(found, place, environment=environment(), command=options.typed(), claims=judged)
+        if found:
+            told: dict[str, Any] = {"environment": environment(), "command": options.typed()}
+            page = write_numerics(found, place, claims=[] if names else lab.ledger((), found), **told)
         if as_json:
-            click.echo(json.dumps(msgspec.to_builtins(found)))
-        else:
+            click.echo(json.dumps(finite(msgspec.to_builtins(found))))
+        elif found:
             print_markdown(fill("findings.md.j2", findings=found, page=page))
-    if found and not any(one.rows for one in found):
-        why = "; ".join(f"{name}: {reason}" for name, reason in found[0].missing.items())
+    if not any(one.rows for one in found):
+        why = "; ".join(f"{name}: {reason}" for one in found[:1] for name, reason in one.missing.items())
         click.echo(f"attnlab: nothing was measured: {why or 'every backend asked is too slow'}", err=True)
         return 1
     return 0 if all(one.passed for one in found) else 1
@@ -152,15 +155,19 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
 
 def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Measure these claims, or all, and print the ledger."""
-    with progress(quiet=as_json or quiet) as shown:
-        found = lab.judge(
-            ids, on_event=lambda name, done, total: shown.stage(name, done=done, total=total), **how
-        )
-    if as_json:
-        click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False, allow_nan=False))
-    else:
-        counts = Counter(str(one.verdict) for one in found)
-        print_markdown(fill("claims.md.j2", claims=found, listing=False, counts=counts, seed=how["seed"]))
+    findings = list[lab.Finding]()
+    try:
+        with progress(quiet=as_json or quiet) as shown, terminable():
+            lab.judge(
+                ids, findings, lambda name, done, total: shown.stage(name, done=done, total=total), **how
+            )
+    finally:  # after Ctrl-C too
+        found = lab.ledger(ids, findings)
+        if as_json:
+            click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False, allow_nan=False))
+        else:
+            counts = Counter(str(one.verdict) for one in found)
+            print_markdown(fill("claims.md.j2", claims=found, listing=False, counts=counts, seed=how["seed"]))
     return 0
 
 
@@ -186,12 +193,13 @@ def diagnose(
     except (OSError, ValueError) as fault:
         reason = getattr(fault, "strerror", None) or fault
         raise ValueError(f"the text {file} cannot be read: {reason}") from None
-    found = lab.diagnose(*lab.read_model(model, text, length, untrained))
-    plain = json.dumps(asdict(found), indent=1)
-    place = None
+    asked, place = lab.read_model(model, text, length, untrained), None
     if out is not None or not as_json:
         folder = claimed(out, Path("reports/diagnosis"), "diagnosis.json")
         place = click.get_current_context().with_resource(folder)
+    found = lab.diagnose(*asked)
+    plain = json.dumps(asdict(found), indent=1)
+    if place is not None:
         (place / "diagnosis.json").write_text(plain + "\n", encoding="utf-8")
         figure_style.save(found.figure(), place / "spread.png")
     if as_json:

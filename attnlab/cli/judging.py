@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 import msgspec
 
 from attnlab.cli import options
-
-if TYPE_CHECKING:
-    from attnlab.judge.judging import Judge
-    from attnlab.judge.record import Record
+from attnlab.cli.progress import progress
+from attnlab.judge.candidates import read_candidate
+from attnlab.judge.judging import Judge
+from attnlab.judge.record import Record
+from attnlab.report.render import fill, print_markdown
+from attnlab.system import terminable
 
 #: a folder that is watched is looked at so often, in seconds
 _LOOK_SECONDS = 1.0
@@ -32,7 +33,12 @@ _LOOK_SECONDS = 1.0
     "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file in the same forms."
 )
 @options.workload_options(grid=False)
-@click.option("--jsonl", metavar="FILE", help="Append a record of each candidate as JSON; - prints them.")
+@click.option(
+    "--jsonl",
+    type=click.File("ab", lazy=False),
+    metavar="FILE",
+    help="Append a record of each candidate as JSON; - prints them.",
+)
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="You choose the best of so many candidates.")
 @click.option(
@@ -44,7 +50,7 @@ _LOOK_SECONDS = 1.0
 def judge(
     paths: tuple[str, ...],
     reference: str,
-    jsonl: str | None,
+    jsonl: IO[bytes] | None,
     forbid: tuple[str, ...],
     among: int | None,
     watch: Path | None,
@@ -58,12 +64,6 @@ def judge(
     A candidate is a Python file: a backend, a function of q, k and v, or a class ModelNew. Each runs in a sandbox of
     its own (bubblewrap). Exits with 0 where every file was judged, with 1 where one holds no candidate.
     """
-    from attnlab.cli.progress import progress
-    from attnlab.judge.judging import Judge
-    from attnlab.judge.record import Record
-    from attnlab.report.render import fill, print_markdown
-    from attnlab.system import terminable
-
     if schema:
         click.echo(json.dumps(msgspec.json.schema(Record), indent=2))
         return 0
@@ -75,28 +75,29 @@ def judge(
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
-    shown = progress(quiet=quiet or jsonl == "-")
+    printed = jsonl is not None and jsonl.name == "<stdout>"
     try:
-        with _lines(jsonl) as write, shown as bar, terminable(), Judge(reference, workload, **how) as one:
+        shown = progress(quiet=quiet or printed)
+        with shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
             for record in _watched(one, paths, watch, _known(jsonl)):
-                write(record)
+                if jsonl is not None:
+                    jsonl.write(msgspec.json.encode(record) + b"\n")
+                    jsonl.flush()
                 records.append(record)
                 bar.detail(f"{record.name}: {record.status}")
-                if watch is not None and jsonl != "-":
+                if watch is not None and not printed:
                     print_markdown(
                         fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
                     )
     finally:  # after Ctrl-C too
-        if records and watch is None and jsonl != "-":
+        if records and watch is None and not printed:
             print_markdown(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
     return int(any(record.status == "refused" for record in records))
 
 
 def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set[str]) -> Iterator[Record]:
     """The records of the files, and then of those that appear in the folder, until an interrupt."""
-    from attnlab.judge.candidates import read_candidate
-
     yield from one.judge(paths)
     tried = dict[Path, float]()
     with suppress(KeyboardInterrupt):
@@ -118,36 +119,11 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
             time.sleep(0 if new else _LOOK_SECONDS)
 
 
-def _known(jsonl: str | None) -> set[str]:
+def _known(jsonl: IO[bytes] | None) -> set[str]:
     """The digests of the candidates that the file has records of."""
     found = set[str]()
-    if jsonl is not None and jsonl != "-":
-        with suppress(OSError), Path(jsonl).open(encoding="utf-8") as file:
-            for line in file:
-                with suppress(ValueError, AttributeError):
-                    found.add(json.loads(line).get("digest", ""))
+    with suppress(OSError), Path(jsonl.name if jsonl else "").open(encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError, AttributeError):
+                found.add(json.loads(line).get("digest", ""))
     return found - {""}
-
-
-@contextmanager
-def _lines(jsonl: str | None) -> Iterator[Callable[[Record], None]]:
-    """What writes a record as one line, at once. Raises ValueError for a file that cannot be written."""
-    if jsonl is None:
-        yield lambda record: None
-        return
-    try:
-        file = sys.stdout.buffer if jsonl == "-" else Path(jsonl).open("ab")  # noqa: SIM115 (closed below)
-    except OSError as fault:
-        raise ValueError(
-            f"--jsonl expects a file that can be written, got {jsonl}: {fault.strerror}"
-        ) from None
-
-    def write(record: Record) -> None:
-        file.write(msgspec.json.encode(record) + b"\n")
-        file.flush()
-
-    try:
-        yield write
-    finally:
-        if jsonl != "-":
-            file.close()

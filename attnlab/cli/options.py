@@ -5,7 +5,6 @@ Those of a workload (``--causal``, ``--length``, ...) are declared with its fiel
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 import click
 
-from attnlab.text import LARGEST, one_line, split_names, without_home
+from attnlab.text import LARGEST, split_names, without_home
 from attnlab.workload.grid import GRID, by_option, choices, read_options, workloads
 from attnlab.workload.workload import DEVICES, Workload, declaration, option
 
@@ -32,20 +31,7 @@ def names(option: str, *also: str, metavar: str, help: str) -> Decorator:
     )
 
 
-class _Path(click.Path):
-    """A path that may be there or not. Raises ValueError, naming it, for one that cannot be looked at."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As a `Path`."""
-        found = Path(os.fsdecode(super().convert(value, param, ctx)))
-        try:
-            found.exists()
-        except OSError as fault:
-            raise ValueError(f"{one_line(str(found), 80)} cannot be looked at: {fault.strerror}") from None
-        return found
-
-
-PATH = _Path()
+PATH = click.Path(path_type=Path)
 COUNT, VISITS = click.IntRange(1, LARGEST), click.IntRange(1, 1000)
 AMOUNT = click.FloatRange(0, LARGEST, min_open=True)
 
@@ -99,11 +85,13 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
     if defaults is None:
         defaults = {name: ",".join(map(str, values)) for name, values in GRID.items()} if grid else {}
 
+    other = {choice.fields: choice.name for choice in choices(grid=not grid)}  # --length for --lengths
+
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for choice in reversed(choices(grid=grid)):
+            also = {declaration(choice.fields[0]).also, other.get(choice.fields)} - {choice.name, None}
             command = click.option(
-                choice.option,
-                *(option(name) for name in (declaration(choice.fields[0]).also,) if name),
+                *(choice.option, *(option(str(name)) for name in also)),
                 choice.name,
                 metavar=choice.metavar,
                 help=choice.help(defaults.get(choice.name, "")),

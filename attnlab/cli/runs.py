@@ -75,7 +75,7 @@ def run(
 ) -> int:
     """Measure a plan and write its report.
 
-    Options go before the plan file, and both before the preset. Ctrl-C keeps what is measured and writes the report;
+    An option wins over the plan file, and both over the preset. Ctrl-C keeps what is measured and writes the report;
     --resume continues.
     """
     if list_presets:
@@ -214,7 +214,8 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()
         names = {one.name for one in parse_all(contenders)}
-        lines = [one for one in known if {one.baseline, one.contender} <= names]
+        # of one contender all calls, of several those between them
+        lines = [one for one in known if (both := {one.baseline, one.contender}) <= names or names <= both]
         print_markdown(fill("sittings.md.j2", lines=lines))
         return 0
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}

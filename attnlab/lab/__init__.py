@@ -3,7 +3,7 @@
 This is its one door: only the command line, the suites and one call of the report open it.
 """
 
-from attnlab.lab.claims import Claim, ClaimVerdict, chosen_claims, judge
+from attnlab.lab.claims import Claim, ClaimVerdict, chosen_claims, judge, ledger
 from attnlab.lab.diagnosis import diagnose, read_model
 from attnlab.lab.experiments import (
     CHAPTER_FILE,
@@ -21,4 +21,4 @@ from attnlab.lab.experiments import (
 
 __all__ = ["CHAPTER_FILE", "EXPERIMENTS", "Chart", "Claim", "ClaimVerdict", "Finding", "Row"]
 __all__ += ["check_request", "chosen_claims", "chosen_experiments", "diagnose", "judge"]
-__all__ += ["load_experiment", "read_chapter", "read_model", "run_chapter", "run_experiment"]
+__all__ += ["ledger", "load_experiment", "read_chapter", "read_model", "run_chapter", "run_experiment"]

@@ -156,26 +156,29 @@ def chosen_claims(ids: Iterable[str] = ()) -> list[Claim]:
 
 def judge(
     ids: Iterable[str] = (),
-    findings: Iterable[Finding] = (),
+    findings: list[Finding] | None = None,
     on_event: Callable[[str, int, int], None] = lambda name, done, total: None,
     **how: Any,
 ) -> list[Claim]:
     """The claims called `ids`, all where none is named, judged by the experiments that they need, each run once.
 
-    findings : experiments that have been run already. on_event : is told the name of each experiment as it begins, how
-    many are done, and of how many. how : backends, seed and folders, as for `run_experiment`.
-    Raises ValueError for an unknown id or backend or a bad seed, before any has run.
+    findings : takes what each experiment found, at once: what it holds outlives an interrupt, see `ledger`. on_event :
+    is told the name of each experiment as it begins, how many are done, and of how many. how : backends, seed and
+    folders, as for `run_experiment`. Raises ValueError for an unknown id or backend or a bad seed, before any has run.
     """
-    wanted = chosen_claims(ids)
+    wanted, found = chosen_claims(ids), [] if findings is None else findings
     check_request(**how)
+    needed = [name for name in EXPERIMENTS if any(one.experiment == name for one in wanted)]
+    for done, name in enumerate(needed):
+        on_event(name, done, len(needed))
+        found.append(run_experiment(name, **how))
+    return ledger(ids, found)
+
+
+def ledger(ids: Iterable[str], findings: Iterable[Finding]) -> list[Claim]:
+    """The claims called `ids`, all where none is named, held against `findings`; a note stands where one is missing."""
     looked_up = tomllib.loads(_LEDGER.read_text(encoding="utf-8"))["published"]
     rows = tuple(Row.compare("heads a layer", one, None, one.pop("heads")) for one in looked_up)
     published = Finding(experiment=PUBLISHED, title="Published models", question="", conclusion="", rows=rows)
-    found = {PUBLISHED: published} | {one.experiment: one for one in findings}
-    needed = [
-        name for name in EXPERIMENTS if any(one.experiment == name for one in wanted) and name not in found
-    ]
-    for done, name in enumerate(needed):
-        on_event(name, done, len(needed))
-        found[name] = run_experiment(name, **how)
-    return [one.judged(found.get(one.experiment)) for one in wanted]
+    found = {one.experiment: one for one in (published, *findings)}
+    return [one.judged(found.get(one.experiment)) for one in chosen_claims(ids)]

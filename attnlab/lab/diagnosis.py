@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlab.figure_style import BLUE, GREY, ORANGE, SIZE, entitle, new_figure, note
+from attnlab.figure_style import BLUE, GREY, ORANGE, SIZE, entitle, new_figure
 from attnlab.lab.theory import critical_beta, jacobian_norm_squared, random_energy
 from attnlab.libraries.library import required
 from attnlab.text import one_line
@@ -96,7 +96,7 @@ class Diagnosis:
 
     def figure(self) -> Figure:
         """Entropy against spread, a point a head, beside the exact curve of independent normal logits."""
-        figure, (axes,) = new_figure(width=6.4, height=4.4)
+        figure, (axes,) = new_figure(6.4, 4.4)
         critical, whole = critical_beta(self.keys), math.log(self.keys)
         x = np.geomspace(_CURVE[0], _CURVE[-1], 200)
         curve = [random_energy(self.keys, ratio * critical).entropy / whole for ratio in _CURVE]
@@ -110,7 +110,8 @@ class Diagnosis:
             axes.annotate(name, at, (5, 3), textcoords="offset points", fontsize=SIZE - 2.5)
         axes.set_xscale("log")
         axes.set_ylim(-0.03, 1.05)
-        note(axes, _CURVE[0], 0.05, f"line: independent logits, n = {self.keys}\nnumbers: call.head", GREY)
+        told = f"line: independent logits, n = {self.keys}\nnumbers: call.head"
+        axes.text(_CURVE[0], 0.05, told, fontsize=SIZE - 1.5, color=GREY)
         title = f"{len(self.frozen)} of {len(self.heads)} heads are spread beyond freezing"
         entitle(axes, title, "standard deviation of a row's logits / β_c", "entropy / ln n")
         return figure

@@ -6,6 +6,7 @@ that it can be made again at any time. matplotlib and altair are loaded only whe
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,8 +85,10 @@ def report_texts(
     by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
     missing = left_out[(left_out.outcome == Outcome.UNAVAILABLE) & by_itself]
     fastest = dict(zip(frames.by_length.n, frames.by_length.best_seconds, strict=True))
+    told = answer(frames)
     values = {
-        **answer(frames),
+        **told,
+        "race_two": _race_two(frames, told["chosen"]),
         "run": run,
         "names": analysis.names,
         "shared": analysis.shared,
@@ -114,6 +117,17 @@ def report_texts(
         "findings": findings,
     }
     return {name: fill(f"{name}.j2", **values) for name in (REPORT, DETAILS)}
+
+
+def _race_two(frames: Frames, chosen: Mapping[str, Any] | None) -> str | None:
+    """What to type to race the choice with one that it could not be told from, at one such workload."""
+    cells = {cell.workload.label: cell for cell in frames.analysis.cells}
+    for row in chosen["open"] if chosen else ():
+        words = cells[row.Index].workload.options()
+        words += [word for folder in frames.run.plan.folders for word in ("--implementations", folder)]
+        other = next(name for name in row.first if name != chosen["name"])
+        return shlex.join(["attnlab", "compare", chosen["name"], other, *words])
+    return None
 
 
 def answer(frames: Frames) -> dict[str, Any]:
@@ -246,10 +260,9 @@ def bmf(run: Run) -> dict[str, dict[str, dict[str, float]]]:
 
 
 def _plain(value: Any) -> str:
-    """An entry of an environment in one line; a hash seed changes nothing and is left out."""
+    """An entry of an environment in one line."""
     if isinstance(value, Mapping):
-        known = {name: one for name, one in value.items() if one is not None and name != "PYTHONHASHSEED"}
-        return ", ".join(f"{name} {one}" for name, one in known.items()) or "none"
+        return ", ".join(f"{name} {one}" for name, one in value.items() if one is not None) or "none"
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 

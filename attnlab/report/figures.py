@@ -79,9 +79,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     if not every:
         return None
     panels = every[-1:] if kind is ROOFLINE else evenly(every, _PANELS)
-    figure, axes = style.new_figure(
-        len(panels), width=_PANEL[0] * len(panels) + 2.2 * (len(panels) < 2), height=_PANEL[1]
-    )
+    width = _PANEL[0] * len(panels) + 2.2 * (len(panels) < 2)
+    figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
     other_names = {name for names in frames.winners.same_kernel for name in names}
     for one, rows in zip(axes, panels, strict=True):
@@ -120,11 +119,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
 
     drawn, count = list[style.Curve](), rows.contender.nunique()
     for at, (name, mine) in enumerate(rows.sort_values("n").groupby("contender", sort=False)):
-        look, x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
+        (colour, marker, dashes), x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
         under = 1 - at / count  # curves that coincide show, the earlier being broader
         size: dict[str, Any] = {"markersize": 4 + 3 * under, "linewidth": 1.2 + 1.6 * under}
-        axes.plot(x, y, color=look.colour, marker=look.marker, linestyle=look.dashes, **size)
-        drawn.append((x, y, str(name), look.colour))
+        axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, **size)
+        drawn.append((x, y, str(name), colour))
     for text, column in kind.guides.items():
         lengths = rows.drop_duplicates("n").sort_values("n")
         x, y = list(lengths[kind.x]), list(lengths[column])

@@ -1,8 +1,8 @@
 """The page of experiments, ``numerics.md``: what each found, with figures of theory against measurement.
 
 There is one way to draw every experiment. What theory predicts is a line with its band; what was measured are circles.
-The band is five standard errors of the measurement to either side: every circle must lie in it. A row that misses its
-prediction is a red cross with the name of its backend.
+The band is what passes, of the backend with most rows: its circles must lie in it. A row that misses its prediction is
+a red cross with the name of its backend.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from attnlab import figure_style as style
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PAGE, STORE, CLAIMS = "numerics.md", "numerics.json", "claims.json"
+PAGE, CLAIMS = "numerics.md", "claims.json"
 #: rows shown of an experiment that missed their prediction
 _MOST_FAILED = 10
 _WIDTH, _HEIGHT = 6.4, 3.9
@@ -50,7 +49,8 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
             if figure := draw(chart, one.rows):
                 link = f"figures/finding-{one.experiment}-{at}.png"
                 style.save(figure, folder / link)
-                pictures.append({"says": f"{one.title}: {chart.title}", "link": link})
+                says = f"{one.title}: {figure.axes[0].get_title(loc='left')}"
+                pictures.append({"says": says, "link": link})
         closest: dict[str, lab.Row] = {}
         for row in one.rows:
             if row.quantity not in closest or row.excess > closest[row.quantity].excess:
@@ -61,8 +61,8 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
                 "theory": known.texts[1] if known else "",
                 "lesson": known.lesson if known else "",
                 "pictures": pictures,
-                "passed": sum(row.passed for row in one.rows if row.compared),
-                "compared": sum(row.compared for row in one.rows),
+                "passed": sum(row.passed for row in one.judged),
+                "compared": len(one.judged),
                 "closest": list(closest.values()),
                 "failed": [row for row in one.rows if not row.passed][:_MOST_FAILED],
             }
@@ -78,21 +78,22 @@ def write_numerics(
     command: str,
     claims: Sequence[lab.Claim] = (),
 ) -> Path:
-    """Write the page, its figures, ``numerics.json`` and, with `claims`, ``claims.json`` into `folder`.
+    """Write the page, its figures and, with `claims`, ``claims.json`` into `folder`.
 
     Returns the page's path. Raises OSError where the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stored: dict[str, Any] = {STORE: msgspec.to_builtins(findings)}
     if claims:
-        stored[CLAIMS] = [one.to_dict() for one in claims]
-    for name, plain in stored.items():
-        (folder / name).write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
+        plain = json.dumps([one.to_dict() for one in claims], ensure_ascii=False)
+        (folder / CLAIMS).write_text(plain + "\n", encoding="utf-8")
+    measured = {row.where.get("backend") for one in findings for row in one.rows}
+    missing = {name: reason for one in findings for name, reason in one.missing.items()}
     text = fill(
         "numerics.md.j2",
         sections=sections(findings, folder),
         claims=claims,
-        missing={name: reason for one in findings for name, reason in one.missing.items()},
+        absent=[name for name in missing if name not in measured],
+        partly={name: reason for name, reason in missing.items() if name in measured},
         cpu=environment.get("cpu"),
         date=datetime.now(UTC).date(),
         command=command,
@@ -110,19 +111,21 @@ def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
     found = {label: mine for label, mine in lines.items() if mine}
     if not found:
         return None
-    figure, (axes,) = style.new_figure(width=_WIDTH, height=_HEIGHT)
+    figure, (axes,) = style.new_figure(_WIDTH, _HEIGHT)
     if chart.by:
         figure.set_figheight(max(2.2, 0.27 * _dots(axes, chart, found) + 1.3))
-        style.entitle(axes, "", chart.y, "")
+        names = (chart.y, "")
     else:
         drawn = _curves(axes, chart, found)
-        style.entitle(axes, "", chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
+        names = (chart.x_label or _LABELS.get(chart.x, chart.x), chart.y)
     for text, at in chart.marks.items():
         axes.axvline(at, color=style.GREY, linestyle="--", linewidth=1.1, zorder=1)
         across = axes.get_xaxis_transform()
         axes.text(at, 1.01, text, transform=across, fontsize=style.SIZE - 2, color=style.GREY, ha="center")
-    look: dict[str, Any] = {"fontsize": style.SIZE, "fontweight": "bold", "color": style.BLACK}
-    axes.set_title(chart.title, loc="left", pad=18 if chart.marks else 6, **look)
+    passed = [row.passed for mine in found.values() for row in mine]
+    # the title of an experiment holds where all agrees with theory
+    title = chart.title if all(passed) else f"{passed.count(False)} of {len(passed)} rows failed"
+    style.entitle(axes, title, *names, pad=18 if chart.marks else 6)
     if not chart.by:
         style.label_ends(axes, drawn)
     return figure
@@ -150,7 +153,7 @@ def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> li
         else:
             axes.plot(x, y, color=colour, linewidth=1.0, linestyle=":")
         for row in rows:
-            _mark(axes, row.where[chart.x], row.measured, row, colour)
+            _mark(axes, row.where[chart.x], _shown(row, chart), row, colour)
         drawn.append((x.tolist(), y.tolist(), label, colour))
     if chart.log_x:
         style.powers_of_two(
@@ -170,15 +173,13 @@ def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
         for label, rows in lines.items()
     }
     names = list(dict.fromkeys(name for rows in named.values() for name, _ in rows))
-    # what is 0 stands at the left edge
-    least = chart.limits[0] if chart.limits and chart.log_x else -math.inf
     for (label, rows), colour in zip(named.items(), style.CYCLE, strict=False):
         for name, row in rows:
             height = names.index(name)
             if row.compared:
                 at = row.predicted
                 axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
-            _mark(axes, max(least, row.measured), height, row, colour)
+            _mark(axes, _shown(row, chart), height, row, colour)
         if len(lines) > 1:
             axes.plot([], [], "o", color=colour, markerfacecolor="none", label=label)
     axes.set_yticks(range(len(names)), names)
@@ -190,6 +191,12 @@ def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
     if len(lines) > 1:
         axes.legend(frameon=False, fontsize=style.SIZE - 2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return len(names)
+
+
+def _shown(row: lab.Row, chart: lab.Chart) -> float:
+    """What was measured; what lies outside the figure, as a 0 on a logarithmic axis, stands at its edge."""
+    low, high = chart.limits or (-math.inf, math.inf)
+    return high if math.isnan(row.measured) else min(max(low, row.measured), high)
 
 
 def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str) -> None:

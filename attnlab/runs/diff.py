@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from attnlab.environment import CONDITIONS, SOFTWARE, comparable, differing, versions
+from attnlab.environment import CONDITIONS, SOFTWARE, differing, versions
 from attnlab.runs.store import Run
 from attnlab.stats.analysis import Cell
 from attnlab.stats.intervals import Verdict, compare
@@ -83,7 +83,7 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
         raise ValueError(f"{first.folder} and {second.folder} have no workload in common")
     asked = [_asked(first, second), _asked(second, first)]
     names = [name for name in (*CONDITIONS, *asked[0]) if name not in SOFTWARE]
-    was, now = ({**comparable(run.environment), **of} for run, of in zip(runs, asked, strict=True))
+    was, now = ({**run.environment, **of} for run, of in zip(runs, asked, strict=True))
     conditions = differing(was, now, names)
     if conditions and not anyway:
         told = "; ".join(f"{name}: {before} and {after}" for name, (before, after) in conditions.items())

@@ -105,11 +105,13 @@ def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLa
 
 
 def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
+    ended = False
     try:
         with suppress(KeyboardInterrupt), terminable():
             _measure(record, contenders, progress, on_lap)
-            record.complete = True
-        record.save()
+            ended = True
+        record.save()  # as incomplete: a kill may come before all is written
+        record.complete = ended
         on_lap(record, True)
         record.save()
     except NotStored as fault:

@@ -78,3 +78,14 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"id", "theme", "says", "verdict", "truth", "reference", "checks"} <= set(data)
     assert status("numerics", "--claims", "--list", "boltzmann") == 0
     assert "boltzmann" in capsys.readouterr().out
+
+
+def test_ctrl_c_leaves_the_verdicts_that_were_reached(monkeypatch, capsys) -> None:
+    def interrupted_second(name: str, **how: object) -> Finding:
+        if name != "formula":
+            raise KeyboardInterrupt
+        return found(claims()["next-token"])
+
+    monkeypatch.setattr("attnlab.lab.claims.run_experiment", interrupted_second)
+    assert status("numerics", "--claims", "next-token", "boltzmann", "-q") == 130
+    assert "1 confirmed, 1 not measurable" in capsys.readouterr().out

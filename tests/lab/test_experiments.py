@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from functools import cache
 from pathlib import Path
 
@@ -87,6 +88,9 @@ def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Pa
     figure = drawn[2]
     assert figure is not None
     assert "wrong_scale" in {text.get_text() for text in figure.axes[0].texts}
+    assert re.match(r"\d+ of \d+ rows failed", figure.axes[0].get_title(loc="left")), (
+        "what holds is its title"
+    )
     assert save(figure, tmp_path / "one.png").stat().st_size > 1000
 
 
@@ -116,11 +120,14 @@ def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch
     def interrupted_second(name: str, **how: object) -> Finding:
         if name == "saturation":
             raise KeyboardInterrupt
-        return Finding(experiment=name, title="First", question="Is it?", conclusion="It is.", rows=())
+        rows = (Row.compare("x", {}, 1.0, math.nan),)
+        return Finding(experiment=name, title="First", question="Is it?", conclusion="It is.", rows=rows)
 
     monkeypatch.setattr("attnlab.lab.experiments.run_experiment", interrupted_second)
     assert status("numerics", "precision", "saturation", "--out", str(tmp_path / "out")) == 130
-    assert [one.title for one in read_chapter(tmp_path / "out")] == ["First"]
+    (one,) = read_chapter(tmp_path / "out")
+    stored = json.loads((tmp_path / "out" / "numerics.json").read_text("utf-8"), parse_constant=pytest.fail)
+    assert one.title == "First" and math.isnan(one.rows[0].measured) and stored[0]["title"] == "First"
     assert "It is." in (tmp_path / "out" / "numerics.md").read_text("utf-8")
 
 
@@ -129,6 +136,8 @@ def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
     assert finding.passed and {row.where.get("mask", "none") for row in finding.rows} == {"none"}
     assert "causal" in finding.missing["not_causal"] and "torch_sdpa_cudnn" in finding.missing
     assert run_experiment("saturation", ["torch_sdpa_cudnn"]).conclusion == "No backend could be measured."
+    raised = run_experiment("formula", ["raises"], folders=[faulty])
+    assert raised.rows and "No backend" not in raised.conclusion
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
 #: `a` is the faster up to n = 632 at 1 head
 CROSSING = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
+EQUAL = dict.fromkeys(PAIR, lambda w: 1e-4)
 #: one kernel under two names; one that is there for CUDA only; two that each take too long at one size
 FUSED, CUDA = ("torch_sdpa", "torch_sdpa_flash"), "torch_sdpa_cudnn"
 TURNS = {"a": lambda w: 1e-4 if w.keys == 64 else 3.0, "b": lambda w: 3.0 if w.keys == 64 else 1e-4}
@@ -94,9 +95,19 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"contenders": (CUDA,), "baseline": CUDA}, f"nothing could be measured (`{CUDA}` declined: cudnn"),
         ({"memory": False, "ceiling_flops": 1e6}, "no time can be believed. The warning"),
         ({"wrong": PAIR, "contenders": PAIR}, "Use none of these here"),
-        ({"lengths": (64,), "heads": (1,), "complete": False}, "The run was interrupted: 1 of 1"),
+        ({"lengths": (64,), "heads": (1,), "complete": False}, "still goes on: 1 of 1 workloads"),
         ({"visits": 1, "rounds": 2, "contenders": PAIR}, "No verdict yet"),
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
+        (
+            {
+                "contenders": PAIR,
+                "costs": EQUAL,
+                "noise": 0.2,
+                "dtypes": ("bfloat16",),
+                "direction": "training",
+            },
+            " --length 64 --heads 1 --dtype bfloat16 --direction training`",
+        ),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
     ],
 )

@@ -38,6 +38,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     def report(found: Run, ended: bool) -> None:
         with pytest.raises(ValueError, match="another process is writing"), held(found.folder):
             pass
+        assert not read_run(found.folder).complete, "a kill before all is written leaves it incomplete"
         heard.append(ended)
 
     first = run(plan(), folder, progress=After(1), on_lap=report)
@@ -47,7 +48,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
         and len(first.results) == 1
         and read_run(folder).results == first.results
     )
-    found = resume(folder)
+    found = resume(folder, on_lap=report)
     assert found.complete and found.results[0] == first.results[0] and read_run(folder) == found
     assert {one.workload for one in found.results} == set(found.plan.workloads)
     assert sum(found.account.values()) > 0

@@ -30,7 +30,7 @@ from attnlab.errors import Declined, Unavailable
 from attnlab.figure_style import STANDARD_ERRORS as STANDARD_ERRORS
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
-from attnlab.text import suggestion
+from attnlab.text import finite, suggestion
 from attnlab.workload.workload import MOST_SEED
 
 #: the conditions that tell a row apart: numbers and names
@@ -50,6 +50,8 @@ QUANTITIES = {
     "ln Z": "log_partition",
     "largest logit": "largest_logit",
 }
+#: where rows have none of the figures that an experiment's sentences tell
+_NO_FIGURES = "The figures that a summary needs were not measured."
 #: the backend that measures what one backend is enough for, if it is there
 _LEAD = "torch_sdpa"
 #: in the order in which they are read; a file that is not named here comes after them
@@ -147,6 +149,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     def passed(self) -> bool:
         """Whether every row did."""
         return all(row.passed for row in self.rows)
+
+    @property
+    def judged(self) -> list[Row]:
+        """The rows of which something was predicted, and those that failed."""
+        return [row for row in self.rows if row.compared or not row.passed]
 
 
 def pick(rows: Iterable[Row], quantity: Quantity, **where: Any) -> list[Row]:
@@ -344,7 +351,7 @@ def run_experiment(
         experiment=name,
         title=experiment.title,
         question=experiment.texts[0],
-        conclusion=" ".join(said) or "No backend could be measured.",
+        conclusion=" ".join(said) or (_NO_FIGURES if rows else "No backend could be measured."),
         rows=tuple(rows),
         facts={"seed": seed, "backends": names, "seconds": seconds},
         missing=missing,
@@ -465,7 +472,9 @@ def run_chapter(
             on_event(name)
             found = [*(one for one in found if one not in old), run_experiment(name, **how)]
             new = folder / f"{CHAPTER_FILE}.new"
-            new.write_text(json.dumps(msgspec.to_builtins(found)), encoding="utf-8")
+            new.write_text(
+                json.dumps(finite(msgspec.to_builtins(found)), ensure_ascii=False) + "\n", encoding="utf-8"
+            )
             new.replace(folder / CHAPTER_FILE)
     return found
 
@@ -475,6 +484,6 @@ def read_chapter(folder: Path) -> list[Finding]:
     file = folder / CHAPTER_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-        return msgspec.convert(found, list[Finding])
+        return msgspec.convert(found, list[Finding], strict=False)
     except (ValueError, msgspec.ValidationError) as fault:
         raise ValueError(f"{file} holds no findings: {fault}") from None

@@ -32,7 +32,7 @@ _SIZES, _SLOW_SIZES = (16, 48, _KEYS), (16, 8, 64)
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
-_NORMS = (1e-5, 1e-4, SMALL, 1e-2, 3e-2, 1e-1, 3e-1)
+_NORMS = (1e-5, 1e-4, SMALL, 1e-2, 4e-2, 6e-2, 1e-1, 3e-1)
 #: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
 _HEAD_DIMS, _LENGTHS = (64, 256, 1024, 4096), (256, 1024, 16384)
 #: dimensions of queries whose length is given; two more make an array of aligned width
@@ -184,6 +184,7 @@ EXPERIMENT = Experiment(
         Chart(
             title="Unscaled, a tail of rows gets almost no gradient",
             x="norm",
+            x_label="norm x of the Jacobian",
             y="share of rows with ‖J‖ < x",
             lines={name: of(BELOW, scaling=name, keys=_KEYS) for name in ("unscaled", "scaled")},
             marks={"threshold 1e-3": SMALL},
