@@ -121,13 +121,13 @@ def report_texts(
 
 def _race_two(frames: Frames, chosen: Mapping[str, Any] | None) -> str | None:
     """What to type to race the choice with one that it could not be told from, at one such workload."""
-    cells = {cell.workload.label: cell for cell in frames.analysis.cells}
-    for row in chosen["open"] if chosen else ():
-        words = cells[row.Index].workload.options()
-        words += [word for folder in frames.run.plan.folders for word in ("--implementations", folder)]
-        other = next(name for name in row.first if name != chosen["name"])
-        return shlex.join(["attnlab", "compare", chosen["name"], other, *words])
-    return None
+    if not chosen or not chosen["open"]:
+        return None
+    row, cells = chosen["open"][0], {cell.workload.label: cell for cell in frames.analysis.cells}
+    words = cells[row.Index].workload.options()
+    words += [word for folder in frames.run.plan.folders for word in ("--implementations", folder)]
+    other = next(name for name in row.first if name != chosen["name"])
+    return shlex.join(["attnlab", "compare", chosen["name"], other, *words])
 
 
 def answer(frames: Frames) -> dict[str, Any]:
