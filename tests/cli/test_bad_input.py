@@ -79,7 +79,7 @@ SLIPS = {
     "length = [64]": "unknown key 'length'; did you mean lengths",
     "lengths = [8, 64.0]": "got `float` - at `$.lengths[1]`",
     "[limits]\nround = 3": "limits: unknown key 'round'; did you mean rounds?",
-    "[limits]\nvisits = 1_000_000_000_000": "Expected `int` <= 1000 - at `$.limits.visits`",
+    "[limits]\nvisits = 1_000_000_000_000": "visits must be above 0 and at most 1,000",
     f"lengths = {list(range(1, 20_002))}\nheads = [1]": "at most 20,000 workloads, got 20,001: make several",
     f"lengths = {[1000] * 2_000_000}": "8,388,608 bytes",
 }
