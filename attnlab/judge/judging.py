@@ -162,7 +162,7 @@ class Judge:
         if seat is not self.reference:  # one that always answers late would hold up all others
             seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
         self._visits.open(seat)
-        seat.record.questions = self._visits.examine(seat)
+        seat.record.questions = self._visits.examine(seat, seat is self.reference)
         seat.record.correct = True
         asked = self._problem.boxes if seat is self.reference else self._forbid
         ran = self._visits.profile(seat) if asked else []
