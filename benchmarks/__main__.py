@@ -14,8 +14,7 @@ def main() -> int | None:
     if len(sys.argv) < 2 or sys.argv[1] not in names:
         raise SystemExit(f"python benchmarks NAME [ARGUMENT ...] [--help]: NAME is one of {', '.join(names)}")
     sys.argv = sys.argv[1:]
-    status: int | None = importlib.import_module(sys.argv[0]).main()
-    return status
+    return importlib.import_module(sys.argv[0]).main()
 
 
 if __name__ == "__main__":

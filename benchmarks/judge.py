@@ -27,6 +27,7 @@ from attnlab.judge.judging import FINALISTS, Judge
 from attnlab.judge.record import KEPT, ROUNDS, Record, Scatter, Seat
 from attnlab.workload.workload import Workload
 
+Row = dict[str, str]
 #: what may become of a candidate of a group
 ALLOWED = {
     "honest": ["judged"],
@@ -110,55 +111,51 @@ def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]
     started = time.monotonic()
     for record in judge.judge(files):
         name = Path(record.name).stem
-        say(
-            f"{name!r}: {record.status}, {record.speedup}, reward {record.reward:.2f}\n    {record.reason[:160]!r}"
-        )
+        said = f"{record.speedup}, reward {record.reward:.2f}\n    {record.reason[:160]!r}"
+        say(f"{name!r}: {record.status}, {said}")
         yield name, record, time.monotonic() - started
 
 
-def judge_group(judge: Judge, group: str, folder: Path) -> tuple[str, list[tuple[str, ...]]]:
+def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
     """A sentence on a group, and a row for each candidate: what became of it, and how long that took."""
-    rows, one_by_one, files = [], group == "escapes", written(folder, texts(group))
+    rows, one_by_one, of = list[Row](), group == "escapes", dict[str, str]()
+    for kind, found in (hundred() if group == "volume" else {group: texts(group)}).items():
+        of |= dict.fromkeys(found, kind)
+        written(folder, found)
+    files = [folder / f"{name}.py" for name in np.random.default_rng(0).permuted([*of])]
     for batch in [[file] for file in files] if one_by_one else [files]:
         for name, record, seconds in told(judge, batch):
             # the judge keeps the reference's sandbox, and two that wait
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
-            speed = f"{record.speedup:.2f}" if record.speedup else "–"
             shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
-            cells = record.status, speed, f"{record.reward:.2f}", f"{seconds:.1f} s", won(group, record, left)
-            rows.append((group, shown, *cells))
-    bad = sum(bool(row[-1]) for row in rows)
-    return f"{group}: {len(rows)} candidates, {bad} not as they should.", rows
+            row = {"group": of[name], "candidate": shown, "status": record.status}
+            row |= {"speedup": f"{record.speedup:.2f}" if record.speedup else "–"}
+            row |= {"reward": f"{record.reward:.2f}", "known after": f"{seconds:.1f} s"}
+            rows.append(row | {"won": won(of[name], record, left)})
+    bad = sum(bool(row["won"]) for row in rows)
+    said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; {bad} not as they should."
+    return said + order(rows) * (group == "volume"), rows
 
 
-def volume(judge: Judge, folder: Path) -> str:
-    """A hundred candidates at once: 40 honest of five speeds, 30 wrong, 20 that cheat, 10 that break things."""
+def hundred() -> dict[str, dict[str, str]]:
+    """By group 40 honest candidates of five speeds, 30 wrong ones, 20 that cheat and 10 that break things."""
     work = "[{} for _ in range({})]; return {}"
     speeds = {more: IMPORTS + ATTEND.replace("return {}", work.format(RIGHT, more, RIGHT)) for more in SPEEDS}
-    of, files = dict[str, str](), list[Path]()
-    for group, found in {
-        "honest": {
-            f"{n + 1} times, {at}": f"# {at}\n{text}" for n, text in speeds.items() for at in range(8)
-        },
-        "wrong": texts("wrong"),
-        "cheats": texts("cheats"),
-        "escapes": {name: texts("escapes")[name] for name in BREAKERS.split()},
-    }.items():
-        of |= dict.fromkeys(found, group)
-        files += written(folder, found)
-    order, most = np.random.default_rng(0).permutation(len(files)), 0.0
-    faults, medians = list[str](), dict[int, list[float]]()
-    for name, record, seconds in told(judge, [files[at] for at in order]):
-        most = seconds
-        faults += [f"{name}: {fault}"] if (fault := won(of[name], record)) else []
-        if of[name] == "honest" and record.speedup:
-            medians.setdefault(int(name.partition(" ")[0]), []).append(record.speedup)
-    found = [statistics.median(some) for _, some in sorted(medians.items())]
-    shown, is_found = ", ".join(f"{one:.2f}" for one in found), found == sorted(found, reverse=True)
+    honest = {f"{n + 1} times, {at}": f"# {at}\n{text}" for n, text in speeds.items() for at in range(8)}
+    breaking = {name: texts("escapes")[name] for name in BREAKERS.split()}
+    return {"honest": honest, "wrong": texts("wrong"), "cheats": texts("cheats"), "escapes": breaking}
+
+
+def order(rows: list[Row]) -> str:
+    """Whether those that compute more often are found slower."""
+    medians = dict[str, list[float]]()
+    for row in rows:
+        if row["group"] == "honest" and row["speedup"] != "–":
+            medians.setdefault(row["candidate"].partition(",")[0], []).append(float(row["speedup"]))
+    found = {times: statistics.median(some) for times, some in sorted(medians.items())}
+    right = [*found.values()] == sorted(found.values(), reverse=True)
     return (
-        f"Volume: {len(files)} candidates in {most:.0f} s; {len(faults)} not as they should {faults or ''}. "
-        f"Speedups of those that compute {', '.join(map(str, sorted(medians)))} times: {shown}; "
-        f"their order was {'found' if is_found else 'NOT found'}."
+        f" Speedups of those that compute so often: {found}; their order was {'' if right else 'NOT '}found."
     )
 
 
@@ -215,10 +212,10 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
 
 
 def main() -> int:
-    """Print the table, and write the page where --out is given."""
-    others = {"volume": volume, "alone": alone, "copies": copies}
-    given = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, *others]).parse_args()
-    rows, parts = list[tuple[str, ...]](), list[str]()
+    """Judge what is asked for and write the page."""
+    others = {"alone": alone, "copies": copies}
+    given = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others]).parse_args()
+    rows, parts = list[Row](), list[str]()
     with tempfile.TemporaryDirectory() as named:
         for group in given.parts or ALLOWED:
             folder = Path(named, group)
@@ -227,11 +224,9 @@ def main() -> int:
                 if group in others:
                     parts.append(others[group](judge, folder))
                 else:
-                    sentence, more = judge_group(judge, group, folder)
+                    sentence, more = judged(judge, group, folder)
                     parts.append(sentence)
                     rows += more
             say(parts[-1])
-    head = ("group", "candidate", "status", "speedup", "reward", "known after", "won")
-    cells = [dict(zip(head, row, strict=True)) for row in rows]
-    publish("The judge and those who try it", "judge", "\n".join(parts), table(cells), out=given.out)
-    return int(any(row[-1] for row in rows))
+    publish("The judge and those who try it", "judge", "\n".join(parts), table(rows), out=given.out)
+    return int(any(row["won"] for row in rows))

@@ -111,8 +111,7 @@ def left_for_calls(seconds: float) -> float:
 def torch_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
     """Both sides in one process."""
     told = command([__file__, f"{left_for_calls(seconds):g}"], folder, pair)
-    found: Found = json.loads(told.splitlines()[-1])
-    return found
+    return json.loads(told.splitlines()[-1])
 
 
 def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
@@ -153,9 +152,7 @@ def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
     told = json.loads(command(words, folder, pair))["contenders"]
     if any(one["outcome"] != "measured" for one in told):
         raise RuntimeError(f"no ratio: {told[0]['reason'] or told[1]['reason'] or told[1]['outcome']}")
-    first, second = ({"median": one["seconds_median"], "rounds": one["rounds"]} for one in told)
-    known = {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
-    return {"first": first, "second": second, **known}
+    return {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
 
 
 #: by the name that tables use: what each says of a pair, in about so many seconds

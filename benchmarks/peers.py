@@ -152,12 +152,12 @@ def main() -> None:
         if time.monotonic() < until and store.lacks(**key):
             store.add(**key, **measured(condition, pair, tool, seconds))
     trials = pd.DataFrame([scored(one) for one in store.rows[1:] if one["tool"] in TOOLS])
-    versions = dict(zip(trials.tool, trials.version, strict=True))
-    listed = ", ".join(f"{tool} {versions[tool]}" for tool in TOOLS if tool in versions)
+    versions = trials.groupby("tool", sort=False).version.last()
     parts = [
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for a pair, "
         "start-up included, and took what the tables say.",
-        f"Versions: {listed}." + OLD * (versions.get("attnlab") != version("attnlab")),
+        f"Versions: {', '.join(map(' '.join, versions.items()))}."
+        + OLD * (versions.attnlab != version("attnlab")),
         *told(trials),
     ]
     title, day = "The same work by other benchmark tools", trials["at"].max()[:10]

@@ -75,7 +75,8 @@ def matrix(asked: Namespace) -> Figures:
             right = result.outcome == outcome and words in (result.reason or "")
             noted = " (noted)" if result.outcome is Outcome.MEASURED and result.reason else ""
             rows[fault][phase] = f"{result.outcome}{noted}" if right else f"**{result.outcome}**"
-    return {"rows": rows, "harmed": harmed, "left": left}
+    said = ", ".join(harmed) or "none"
+    return {"rows": rows, "good backends harmed by their neighbour": said, "processes left": left}
 
 
 def cheats(asked: Namespace) -> Figures:
@@ -92,11 +93,11 @@ def cheats(asked: Namespace) -> Figures:
                 (Path(folder) / f"{name}.py").write_text(text, encoding="utf-8")
             contenders = [f"{one}[threads=1]" for one in (HONEST, *names)]
             asks = {"heads": 2, "length": 384, "folders": [folder], "limits": LIMITS, "afresh": True}
-            told = compare(*contenders, **asks).results
-        base, races = next(one for one in told if one.backend == HONEST), races + 1
+            results = compare(*contenders, **asks).results
+        base, races = next(one for one in results if one.backend == HONEST), races + 1
         assert base.outcome is Outcome.MEASURED, base.reason
-        verdicts = verdicts_against(told, base.contender, margin=GAIN)
-        for one in told:
+        verdicts = verdicts_against(results, base.contender, margin=GAIN)
+        for one in results:
             verdict = verdicts.get(one.contender)
             if verdict and verdict.kind is Kind.FASTER:
                 won.append(f"{one.backend} ({library}: {1 / verdict.ratio:.2f} times as fast)")
@@ -108,8 +109,9 @@ def cheats(asked: Namespace) -> Figures:
     rows = {
         name: {"what it does": CHEATS[name], "found by": "; ".join(sorted(by))} for name, by in found.items()
     }
-    seconds = round(time.monotonic() - started)
-    return {"rows": rows, "backends": len(rows), "races": races, "won": won, "seconds": seconds}
+    seconds, said = round(time.monotonic() - started), ", ".join(won) or "none"
+    told = {"backends that were found faster than the honest one": said, "seconds": seconds}
+    return {"rows": rows, "backends": len(rows), "races": races, **told}
 
 
 def honest(asked: Namespace) -> Figures:
@@ -126,19 +128,13 @@ def honest(asked: Namespace) -> Figures:
                     counts[one.outcome] += 1
                     wrong += [f"{one.contender}, {workload}: {one.reason}"] if one.outcome == "wrong" else []
             say(f"honest: {counts.total()}, of them measured {counts['measured']}")
-    return {"backends": len(names), "told": dict(counts), "wrong": wrong}
+    became = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    refused = ", ".join(wrong) or "none"
+    return {"backends": len(names), "became of them": became, "of them refused as wrong": refused}
 
 
 #: each measures and returns its figures; the first line of a docstring is a title
 PARTS = {one.__name__: one for one in (matrix, cheats, honest)}
-#: what the figures are called where their names do not say it
-_SAID = {
-    "told": "became of them",
-    "wrong": "of them refused as wrong",
-    "won": "backends that were found faster than the honest one",
-    "harmed": "good backends harmed by their neighbour",
-    "left": "processes left",
-}
 
 
 def told(part: str, found: Figures) -> Iterator[str]:
@@ -148,16 +144,7 @@ def told(part: str, found: Figures) -> Iterator[str]:
     if rows := found.pop("rows", None):
         first = "backend" if name == "cheats" else "fault"
         yield table(alike({first: fault.replace("_", " "), **row} for fault, row in rows.items()))
-    figures = {_SAID.get(key, key.replace("_", " ")): _written(value) for key, value in found.items()}
-    yield table({"figure": key, "found": value} for key, value in figures.items())
-
-
-def _written(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{one} {key}" for key, one in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(_written, value)) or "none"
-    return str(value)
+    yield table({"figure": key, "found": value} for key, value in found.items())
 
 
 def main() -> None:
@@ -172,8 +159,6 @@ def main() -> None:
             part = name if asked.beside == "idle" else f"{name}, beside {asked.beside}"
             figures[part] = PARTS[name](asked) | {"at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
             STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    said = (
-        "`tests/robustness` holds the same faults as tests. `at` says when and on which processor each was."
-    )
+    said = "`tests/robustness` holds the same faults as tests. `at` says when and where each was measured."
     parts = [text for name, found in figures.items() for text in told(name, dict(found))]
     publish("What survives", "robustness", said, *parts, out=asked.out)

@@ -32,13 +32,11 @@ from attnlab.environment import environment
 
 NAMES = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
 SHAPES = ((4, 1024), (16, 256), (1, 2048))
-#: about a millisecond a call
-SHORT = (8, 256)
 #: by section the contenders, the shapes as heads and length, and how many calls a question has
 SECTIONS = {
     "repeats": (NAMES, SHAPES, 1),
-    "same": (("torch_eager", "torch_eager"), [SHORT], 3),
-    "slower-3": (("torch_eager", "torch_eager[slowed=3]"), [SHORT], 3),
+    "same": (("torch_eager", "torch_eager"), [(8, 256)], 3),
+    "slower-3": (("torch_eager", "torch_eager[slowed=3]"), [(8, 256)], 3),
 }
 WHERE = ["condition", "machine", "heads", "n", "contender"]
 
@@ -48,14 +46,10 @@ def calls(python: str, names: tuple[str, ...], options: str, count: int) -> Iter
     with tempfile.TemporaryDirectory(prefix="attnlab-verdicts-") as folder:
         for number in range(count):
             started, moment = time.monotonic(), time.strftime("%Y-%m-%d %H:%M", time.gmtime())
-            done = subprocess.run(
-                [python, "-P", "-m", "attnlab", "compare", *names, "--json", *options.split()],
-                env={**os.environ, "ATTNLAB_CACHE": folder},
-                stdout=subprocess.PIPE,
-                check=True,
-            )
+            command = [python, "-P", "-m", "attnlab", "compare", *names, "--json", *options.split()]
+            done = subprocess.check_output(command, env={**os.environ, "ATTNLAB_CACHE": folder})
             spent = round(time.monotonic() - started, 2)
-            for one in json.loads(done.stdout)["contenders"][1:]:
+            for one in json.loads(done)["contenders"][1:]:
                 span = {"ratio": one["ratio"], "low": one["ratio_low"], "high": one["ratio_high"]}
                 known = {"call": number, "moment": moment, "seconds": spent, "kind": one["verdict"]}
                 yield {**known, "contender": one["name"], **span}
@@ -106,10 +100,7 @@ def told(rows: pd.DataFrame) -> Iterator[str]:
         yield f"## The same command many times\n\n{', '.join(NAMES)}, each call without earlier sittings."
         yield table_of(some, WHERE, repeated)
     if len(some := rows[rows.section != "repeats"]):
-        yield (
-            "## Sittings that add up\n\nThree calls on each question; `same`: two equal sides, `slower-3`: the second "
-            "side waits after each call for 3 % of its time."
-        )
+        yield "## Sittings that add up\n\nThree calls on each question. In `slower-3` one side takes 3 % longer."
         yield table_of(some, ["section", *WHERE], found)
 
 

@@ -76,9 +76,7 @@ def coverage(rows: Sequence[Row]) -> str:
     hits = list[Row]()
     for shape, (base, other) in product(SHAPES, combinations(NAMES, 2)):
         mine = [row for row in rows if (row["heads"], row["n"]) == shape]
-        first, second = (
-            {row["visit"]: row for row in mine if row["contender"] == one} for one in (base, other)
-        )
+        first, second = ({x["visit"]: x for x in mine if x["contender"] == one} for one in (base, other))
         both = [(first[at], second[at]) for at in sorted(first.keys() & second.keys())]
         both = [one for one in both if verdict([one]).visits]  # not those of which every round was disturbed
         figures = [math.log(verdict([one]).ratio) for one in both]
