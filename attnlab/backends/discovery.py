@@ -254,8 +254,6 @@ def options_of(name: str, function: Callable[..., Any], positional: int) -> froz
             f"{name}: Python cannot tell which options its attend takes; "
             "wrap it in a function: def attend(query, key, value, *, causal, scale)"
         ) from None
-    if any(one.kind is one.VAR_KEYWORD for one in parameters):
-        return frozenset({"causal", "scale"})
     known = frozenset(PLAIN).union(*(part.keywords for part in Part.kinds.values()))
     named = [
         one for one in parameters[positional:] if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)
@@ -264,7 +262,8 @@ def options_of(name: str, function: Callable[..., Any], positional: int) -> froz
         if one.name not in known and one.default is one.empty:
             said = f"which is no keyword of attnlab; known are {', '.join(sorted(known))}; give it a default"
             raise ValueError(f"{name}: its attend needs {one.name!r}, {said}")
-    return known.intersection(one.name for one in named)
+    any_named = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    return known.intersection(one.name for one in named) | ({"causal", "scale"} if any_named else set())
 
 
 def _files(folders: Sequence[Path | str]) -> dict[str, Path]:

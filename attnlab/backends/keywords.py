@@ -10,7 +10,7 @@
     a boolean array of the library, broadcastable to (batch, heads, queries, keys), True keeps; None without.
 ``visible``
     the mask as a function of (batch, head, rows, columns), numbers and slices. It returns the tile as a NumPy array of
-    shape (rows, columns), or None if all is seen. For kernels that never hold the whole mask. None without a mask.
+    shape (rows, columns). For kernels that never hold the whole mask. None without a mask.
 ``bias``
     an array of the library that is added to the scores, broadcastable like the mask; None without.
 ``alibi_slopes``
@@ -144,11 +144,13 @@ def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
 
 
 def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:
-    """The keywords that express the whole mask, or None if it takes an array."""
+    """The keywords that express the whole mask, or None if it takes an array, as two parts of one kind do."""
     found: dict[str, Any] = {}
+    if len({part.kind for part in mask.parts}) < len(mask.parts):
+        return None
     for part in mask.parts:
         flags = {name: value for name, value in part.flag(shape).items() if name in options}
-        if not flags or set(flags) & set(found):
+        if not flags:
             return None
         found.update([next(iter(flags.items()))])
     return found

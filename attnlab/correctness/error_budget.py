@@ -41,10 +41,11 @@ Of z = ln Z = ln Σ_j e^{s_j} = m + ln l, l = Σ_j e^{s_j − m}: to first order
 Σ_j p_j δ_j, and a relative error of l by itself. With u_z the roundoff of ln Z's own format, float32 or float64, the
 inner one:
 
-    rms² = [(u_z z)² + (u_i ln l)²]/3 + (c u_P)² Σp_j² + Σp_j² σ_S,j² + (c u_S)²
+    rms² = [(u_z z)² + (u_i ln l)² + 2(u_i z')²]/3 + (c u_P)² Σp_j² + Σp_j² σ_S,j² + (c u_S)²
            + Σp_j² σ_j² + (c u_i)² max{(1 + N_n/2) Σp_j² + N_n/3, Σp_j² + W(p)} + λ²/3
 
-The first term is that of numbers with similar mantissas. (c u_S)² is for l stored in the format of the scores, as in a
+The first terms are those of numbers with similar mantissas; z' = dz/d ln(scale) is what a rounding of the scale moves,
+and of its product with the query, which all keys share. (c u_S)² is for l stored in the format of the scores, as in a
 softmax that is written out. ln Z itself is never stored in it.
 """
 
@@ -427,12 +428,13 @@ def add_log_sum(found: ErrorBudget, empty: NDArray[np.bool_], block: RoundedRows
     of_weights = rounding_variance(p / peak, roundings.form) * peak**2
     errors = (squares * one.scores for one in (block.stored, block.inner))
     of_stored, of_inner = (one.sum(axis=-1, keepdims=True) for one in errors)
+    tilt = (p * rows.through(rows.raw)).sum(axis=-1, keepdims=True)
+    logarithms = block.log_partition**2 + block.log_sum**2 + 2 * tilt**2
     variances = {
-        "output": roundings.inner_variance * ONE_MANTISSA**2 * (block.log_partition**2 + block.log_sum**2),
+        "output": roundings.inner_variance * ONE_MANTISSA**2 * logarithms,
         "weights": of_weights.sum(axis=-1, keepdims=True),
         "scores": of_stored + roundings.stored_sum_variance,
         "inner": of_inner + roundings.inner_variance * chained + block.lost_weight_variance,
     }
     variances = {source: np.where(none, 0.0, one) for source, one in variances.items()}
-    tilt = (p * rows.through(rows.raw)).sum(axis=-1, keepdims=True)
     found.add(variances, rows.at, block.exponent_error, output=block.log_partition, tilt=tilt)

@@ -20,7 +20,8 @@ rounding, sums of N terms cost (c u_i)²[(1 + N/2)Σa² + (N/3)A²]. A backward 
              D is that of the forward pass, with its roundings δ of the scores, while T has those, δ', with which
              P is made again. Σt_jδ'_j is what D would have to move by; where the products of q and k are blocked in
              another way it moves by Σt_jδ_j, of the same variance, and T no longer sums to 0
-             T: 3t_j² (difference, product, scale), and p_j²A_j² where A/l is taken before the difference
+             T: 3t_j² (difference, product, scale), and p_j²A_j² where A/l is taken before the difference;
+             t_j²/(c u_i)², and p_j²/(c u_i)² for P, where they are so small that a processor may take 0 for them
              P, made again as exp(s_j − ln Z) with ln Z = m + ln l from the forward pass: κ(ln p_j)² each, and a row
              κ[(ln Z)² + (ln l)²] as in `error_budget`, + 2Σp_j²σ_j²/(c u_i)², because other roundings of the scores
              are not normalised away, and λ²/3 as for the output;
@@ -216,12 +217,16 @@ def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
         + unit * chain_variance(dim_v, (g2 * rows.output**2).sum(axis=-1, keepdims=True), offset)
         + 2 * (t2 * scores).sum(axis=-1, keepdims=True)
     )
-    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit) * t2
+    # a processor may take 0 for a number below the smallest normal one
+    normal = block.roundings.inner.smallest_normal
+    faint = p < normal
+    gone = faint | (np.abs(back.slopes) * min(1.0, abs(rows.scale)) < normal)
+    slopes = p**2 * (products + unit * back.products**2) + (exponents + _INNER_OF_SLOPES * unit + gone) * t2
     of_scores = 2 * (p**2 * scores).sum(axis=-1, keepdims=True)
     fall = rows.fall if rows.visible is None else np.where(rows.visible, rows.fall, -np.inf)
     return _Noise(
         scores=scores,
-        weights=p**2 * exponents,
+        weights=p**2 * (exponents + faint),
         slopes=rows.through(slopes, 2) + _of_cap(back, block.inner, unit, forward.TANH, 1),
         offsets=offsets,
         excess=_excess(fall, p, scores, slopes, offsets),

@@ -21,7 +21,7 @@ import msgspec
 from attnlab.backends.contender import parse_all
 from attnlab.race.admission import Limits
 from attnlab.text import decode, read_text, split_names, suggestion
-from attnlab.workload.distributions import is_captured
+from attnlab.workload.distributions import SUFFIX
 from attnlab.workload.grid import GRID, choices, workloads
 from attnlab.workload.mask_kinds import OPEN
 from attnlab.workload.workload import Workload
@@ -229,7 +229,7 @@ class Plan:
         for one in (each for each in choices(grid=True) if each.several and each.name in said):
             if isinstance(said[one.name], str) or not isinstance(said[one.name], Sequence):
                 raise ValueError(f"{one.name} must be several values, as (64, 128), got {said[one.name]!r}")
-        from_file = is_captured(str(said.get("distribution", "")))
+        from_file = SUFFIX in str(said.get("distribution", ""))
         if not from_file:
             on_gpu = said.get("device") == "cuda"
             said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}

@@ -85,6 +85,7 @@ DISTRIBUTIONS: dict[str, Distribution] = {
 }
 
 
+#: the name of a distribution that has it is that of a file
 SUFFIX = ".safetensors"
 #: a path may have only characters that can be shown and typed as they are
 _TEXT = re.compile(
@@ -107,7 +108,7 @@ class Captured:
         if found is None:
             wanted = f"FILE{SUFFIX}/LAYER, its path of letters, digits and ./_-+~,=: alone"
             raise FieldError("distribution", f"of a file is written {wanted}, got {text!r}")
-        return cls(found["file"], found["layer"] or "", found["digest"] or "")
+        return cls(**found.groupdict(""))
 
     @property
     def text(self) -> str:
@@ -126,11 +127,6 @@ class Captured:
             hint = "leave out what follows @ to take it"
             raise ValueError(f"{self.file} has changed: it was {self.digest}, it is {now}; {hint}")
         return _inputs(self.file, self.layer, now)
-
-
-def is_captured(distribution: str) -> bool:
-    """Whether the name of a distribution is that of a file."""
-    return _TEXT.fullmatch(distribution) is not None
 
 
 def named(text: str) -> Captured:

@@ -157,10 +157,9 @@ def _of_file(one: Captured, said: Mapping[str, Any]) -> Workload:
     """The workload of one layer, changed by what is `said`. Raises FieldError for sizes beyond those of the file."""
     held = Workload.of_inputs(one.inputs())
     heads, group = said.get("heads", held.heads), held.heads // held.kv_heads
-    kv_heads = said.get("kv_heads", max(1, heads // group))
-    if heads != group * kv_heads and (kv_heads > 1 or heads > group):
+    found = held.with_(**{"kv_heads": max(1, heads // group), **said, "distribution": one.text})
+    if heads != group * found.kv_heads and (found.kv_heads > 1 or heads > group):
         raise FieldError("heads", f"must be at most {group} or {group} for each key head, got {heads}")
-    found = held.with_(**{"kv_heads": kv_heads, **said, "distribution": one.text})
     for name in ("batch", "heads", "kv_heads", "queries", "keys", "head_dim", "value_dim"):
         asked, most = getattr(found, name), getattr(held, name)
         bound = "" if name.endswith("_dim") else "at most "

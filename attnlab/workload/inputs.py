@@ -43,6 +43,8 @@ PROJECTIONS = ("fused", "loop")
 _MOST_FACTOR, LEAST_CAP = 1e30, 1e-30
 #: the largest size: masks are counted over so many positions
 _MOST_SIZE = 2**24
+#: sizes that are by default the same as another one
+_LIKE = {"kv_heads": "heads", "value_dim": "head_dim"}
 #: the sizes of a block that its arrays do not tell
 WIDTHS = ("heads", "kv_heads", "head_dim", "value_dim")
 
@@ -127,9 +129,10 @@ class Inputs:
         shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
         added, hidden = _checked_bias(bias, shape)
-        if isinstance(added, np.ndarray) and not np.isfinite(round_to(added, dtype)).all():
-            wrong = f"must hold numbers of {dtype}, or -inf to hide a key, got ±{np.abs(added).max():g}"
-            raise FieldError("bias", wrong)
+        sinks = _fitting("sinks", sinks, (shape.heads,))
+        for name, one, also in (("bias", added, ", or -inf to hide a key"), ("sinks", sinks, "")):
+            if isinstance(one, np.ndarray) and not np.isfinite(round_to(one, dtype)).all():
+                raise FieldError(name, f"must hold numbers of {dtype}{also}, got ±{np.abs(one).max():g}")
         if hidden is not None:
             masked = masked & Mask((Given(hidden),))
         masked.check(shape)
@@ -142,7 +145,7 @@ class Inputs:
             mask=masked,
             bias=added,
             softcap=checked_number("softcap", softcap, above=LEAST_CAP),
-            sinks=_fitting("sinks", sinks, (shape.heads,)),
+            sinks=sinks,
             output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
 
@@ -231,20 +234,16 @@ def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
     other.
     """
     found, d_model = dict(sizes), sizes.get("d_model")
-    for name in found:
-        if found[name] is None and name == "kv_heads":
-            found[name] = found["heads"]
-        elif found[name] is None and name == "head_dim":
+    for name, size in sizes.items():
+        if size is None and name == "d_model":
+            continue
+        if size is None and name == "head_dim":
             if d_model is not None and d_model % found["heads"]:
                 near = max(one for one in range(1, found["heads"] + 1) if d_model % one == 0)
                 wrong = f"must be divisible by heads, got {d_model} and {found['heads']}"
                 raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
-            found[name] = 64 if d_model is None else d_model // found["heads"]
-        elif found[name] is None and name == "value_dim":
-            found[name] = found["head_dim"]
-        size = found[name]
-        if size is None and name == "d_model":
-            continue
+            size = 64 if d_model is None else d_model // found["heads"]
+        size = found[_LIKE.get(name, name)] if size is None else size
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise FieldError(name, f"must be a whole number of at least 1, got {size!r}")
         if size > _MOST_SIZE:
@@ -349,9 +348,7 @@ def pack(inputs: Inputs) -> tuple[dict[str, Any], tuple[NDArray[Any], ...]]:
         "arrays": list(arrays),
         "mask": told.text,
         "block": block and {name: getattr(block, name) for name in WIDTHS},
-        "dtype": inputs.dtype,
-        "scale": inputs.scale,
-        "softcap": inputs.softcap,
+        "numbers": {name: getattr(inputs, name) for name in ("dtype", "scale", "softcap")},
         "slopes": inputs.bias.slopes if isinstance(inputs.bias, Alibi) else None,
     }
     return plain, (*arrays.values(), *given)
@@ -368,7 +365,7 @@ def unpack(plain: Mapping[str, Any], arrays: Sequence[NDArray[Any]]) -> Inputs:
         parameters = {name: found.pop(name) for name in PARAMETERS}
         block = Block(found.pop("x"), found.pop("memory", None), parameters, **plain["block"])
         found |= {**dict(zip(_INPUTS, block.unknown(), strict=True)), "block": block}
-    return Inputs(**found, dtype=plain["dtype"], scale=plain["scale"], softcap=plain["softcap"], mask=mask)
+    return Inputs(**found, **plain["numbers"], mask=mask)
 
 
 # -- what may be asked -------------------------------------------------------------------------------

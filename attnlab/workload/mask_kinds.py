@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -115,20 +116,15 @@ class Part:
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Part:
         """The part with these arguments, as its text has them. Raises FieldError."""
-        named = fields(cls)  # type: ignore[arg-type]
-        reads = {"int": int, "float": float, "str": str}
+        kinds = {one.name: str(one.type) for one in fields(cls)}  # type: ignore[arg-type]
+        given = [arguments] if [*kinds.values()] == ["tuple[int, ...]"] else arguments
         try:
-            if named and str(named[0].type).startswith("tuple"):
-                return cls(tuple(map(int, arguments)))  # type: ignore[call-arg]
-            read = [reads[str(one.type)](text) for one, text in zip(named, arguments, strict=False)]
-            return cls(*read, *arguments[len(read) :])
-        except FieldError:
-            raise
-        except (ValueError, TypeError):
-            names = ", ".join(one.name for one in named)
-            raise FieldError(
-                "mask", f"{cls.kind} takes {names}; got {', '.join(arguments) or 'none'}"
-            ) from None
+            if len(given) > len(kinds):
+                raise ValueError(f"these are {len(given)}")
+            return msgspec.convert(dict(zip(kinds, given, strict=False)), cls, strict=False)
+        except ValueError as fault:
+            got = f"got {', '.join(arguments) or 'none'}: {fault}"
+            raise FieldError("mask", f"{cls.kind} takes {', '.join(kinds)}; {got}") from None
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Part | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,20 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
-from attnlab.workload.mask_kinds import (
-    Causal,
-    Given,
-    KeyLengths,
-    Part,
-    Place,
-    Positions,
-    Shape,
-    Window,
-    forms,
-)
-
-#: elements of the largest tile that is looked at at once, where pairs are counted one by one
-_TILE = 1 << 22
+from attnlab.workload.mask_kinds import Causal, Given, KeyLengths, Part, Place, Shape, Window, forms
+from attnlab.workload.number_formats import held
 
 
 class Counts(NamedTuple):
@@ -56,7 +43,7 @@ class Mask:
             return given
         if given is None or isinstance(given, str):
             return cls.parse(given or "")
-        return cls((given if isinstance(given, Part) else Given(np.asarray(given)),))
+        return cls((given if isinstance(given, Part) else Given(held("mask", given)),))
 
     @classmethod
     def parse(cls, text: str) -> Mask:
@@ -102,31 +89,23 @@ class Mask:
         """`visible` on the whole score matrix."""
         return self.visible(Place.whole(shape))
 
-    def tile(
-        self, shape: Shape, batch: int, head: int, rows: slice, columns: slice
-    ) -> NDArray[np.bool_] | None:
-        """`visible` for some rows and columns of one head, (rows, columns); None if all are seen."""
+    def tile(self, shape: Shape, b: int, h: int, rows: slice, columns: slice) -> NDArray[np.bool_]:
+        """`visible` for some rows and columns of batch element b and head h, (rows, columns)."""
         at = (np.arange(shape.queries)[rows], np.arange(shape.keys)[columns])
-        seen = self.visible(Place(shape, *at, slice(batch, batch + 1), slice(head, head + 1)))
-        if seen is None:
-            return None
-        return np.broadcast_to(seen.reshape(seen.shape[-2:]), (at[0].size, at[1].size))
+        seen = self.visible(Place(shape, *at, slice(b, b + 1), slice(h, h + 1)))
+        return np.broadcast_to(True if seen is None else seen.reshape(seen.shape[-2:]), [*map(len, at)])
 
     def counts(self, shape: Shape) -> Counts:
-        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else pair by pair."""
+        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else by its array."""
         if not self.parts:
             return Counts(math.prod(shape), shape.batch * shape.queries, shape.batch * shape.keys)
         spans = self._spans(shape)
         if spans is None:
-            pairs = 0
-            queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
-            for rows, seen in self._row_blocks(shape):
-                alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
-                pairs += int(np.count_nonzero(seen)) * alike
-                tile: NDArray[np.bool_] = np.any(seen, axis=1)
-                queries[:, rows] = tile.any(axis=-1)
-                keys |= tile.any(axis=-2)
-            return Counts(pairs, int(queries.sum()), int(keys.sum()))
+            seen = self._whole(shape)
+            alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
+            by_batch = np.broadcast_to(seen.any(axis=1), (shape.batch, *shape[2:]))
+            queries, keys = (int(by_batch.any(axis=axis).sum()) for axis in (-1, -2))
+            return Counts(int(np.count_nonzero(seen)) * alike, queries, keys)
         first, end = spans
         lengths = np.maximum(end - first, 0)
         steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
@@ -140,13 +119,10 @@ class Mask:
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None if there are none."""
         spans = self._spans(shape)
-        if spans is not None:
-            empty = (spans[1] <= spans[0])[:, None, :]
-        else:
-            empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
+        empty = ~self._whole(shape).any(axis=-1) if spans is None else (spans[1] <= spans[0])[:, None, :]
         return empty if empty.any() else None
 
-    def _spans(self, shape: Shape) -> tuple[Positions, Positions] | None:
+    def _spans(self, shape: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
         """The first key that a query sees and the one after the last, (batch, queries) each. None: not contiguous."""
         found = [part.spans(shape) for part in self.parts]
         if None in found:
@@ -157,13 +133,10 @@ class Mask:
         whole = (shape.batch, shape.queries)
         return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
 
-    def _row_blocks(self, shape: Shape) -> Iterator[tuple[Positions, NDArray[np.bool_]]]:
-        """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys)."""
-        size = max(1, _TILE // (shape.batch * shape.keys))
-        for start in range(0, shape.queries, size):
-            rows = np.arange(start, min(start + size, shape.queries))
-            seen = np.asarray(self.visible(Place(shape, rows, np.arange(shape.keys))))
-            yield rows, np.broadcast_to(seen, (*(1, 1, 1, 1, *seen.shape)[-4:-2], rows.size, shape.keys))
+    def _whole(self, shape: Shape) -> NDArray[np.bool_]:
+        """`array` with four axes, (1 or batch, 1 or heads, queries, keys); not for a mask without parts."""
+        seen = np.asarray(self.array(shape))
+        return np.broadcast_to(seen, (*(1, 1, 1, 1, *seen.shape)[-4:-2], *shape[2:]))
 
 
 #: every query sees every key
@@ -174,12 +147,12 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     """The mask of the three conditions that have their own keywords. Raises FieldError for a malformed one."""
     parts: list[Part] = []
     alignment = "top_left" if causal in (True, False, None) else str(causal)
-    if causal is not False and causal is not None:
+    if causal not in (False, None):  # NumPy's False and 0 too
         parts.append(Causal(alignment))
     if window is not None:
         parts.append(Window.of(window, alignment))
     if key_lengths is not None:
-        lengths = np.asarray(key_lengths)
+        lengths = held("key_lengths", key_lengths)
         if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
             wanted = "must be whole numbers, one a batch element"
             raise FieldError("key_lengths", f"{wanted}, got {key_lengths!r}")

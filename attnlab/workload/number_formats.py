@@ -18,13 +18,9 @@ from attnlab.errors import FieldError
 
 Array = NDArray[np.float64]
 #: the formats by name
-FORMATS: dict[str, np.dtype[Any]] = {
-    "float16": np.dtype(np.float16),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float32": np.dtype(np.float32),
-    "float64": np.dtype(np.float64),
-}
-DTYPES = tuple(FORMATS)
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+#: ml_dtypes tells NumPy the name of bfloat16
+FORMATS: dict[str, np.dtype[Any]] = {name: np.dtype(name) for name in DTYPES}
 #: bytes one element takes, by name
 ITEM_BYTES: dict[str, int] = {name: form.itemsize for name, form in FORMATS.items()}
 
@@ -106,16 +102,26 @@ def dtype_of(array: Any) -> str:
     return str(found).rpartition(".")[2]
 
 
+def held(name: str, array: Any) -> NDArray[Any]:
+    """An array, or a tensor on any device, as NumPy's; bfloat16 in float32, which holds it exactly.
+
+    Raises FieldError for what NumPy cannot hold, such as the float8 of PyTorch.
+    """
+    try:
+        if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
+            array = (array.float() if dtype_of(array) == "bfloat16" else array).detach().cpu()
+        found = np.asarray(array)
+    except (NotImplementedError, TypeError) as fault:
+        raise FieldError(name, f"must be an array that NumPy can hold: {fault}") from None
+    return found.astype(np.float32) if found.dtype.name == "bfloat16" else found
+
+
 def floating(name: str, array: Any, *, finite: bool = True) -> NDArray[Any]:
-    """The numbers of an array, or of a tensor on any device; bfloat16 in float32, which holds it exactly.
+    """The numbers of an array or a tensor, as `held` gives them.
 
     Raises FieldError for other numbers than floating-point ones, and for NaN and infinity if they must be `finite`.
     """
-    if hasattr(array, "detach"):  # a PyTorch tensor; NumPy knows no bfloat16
-        array = (array.float() if str(array.dtype) == "torch.bfloat16" else array).detach().cpu()
-    found = np.asarray(array)
-    if found.dtype.name == "bfloat16":
-        found = found.astype(np.float32)
+    found = held(name, array)
     if found.dtype.kind != "f":
         raise FieldError(name, f"must hold floating-point numbers, got {found.dtype}")
     if finite and not np.isfinite(found).all():

@@ -35,17 +35,21 @@ class Outcome(StrEnum):
     TIMED_OUT = "timed_out"
 
 
+#: what can have been measured, in base units; NaN cannot
+_Sample = Annotated[float, Meta(ge=0, le=1e18)]
+
+
 @dataclass(frozen=True)
 class Measurement:
     """Every raw sample of one quantity, in its base unit.
 
-    columns : what was noted beside each sample (round, iterations, page faults, ...), each as long as `samples`.
-    facts : what is true of all samples (method, cache state).
+    columns : what was noted beside each sample (round, iterations, page faults, ...), each as long as `samples`; for a
+    latency the number of the round. facts : what is true of all samples (method, cache state).
     """
 
     quantity: str
     unit: str
-    samples: tuple[float, ...]
+    samples: tuple[_Sample, ...]
     columns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,6 +59,12 @@ class Measurement:
         for name, column in self.columns.items():
             if len(column) != len(self.samples):
                 raise ValueError(f"column {name} has {len(column)} entries for {len(self.samples)} samples")
+        if self.quantity == "latency":
+            numbers = *self.columns.get("round", (math.nan,)), *self.columns.get("visit", ())
+            if not (all(map(math.isfinite, numbers)) and min(self.samples) > 0):
+                raise ValueError(
+                    "the samples of a latency must be above 0 s and have numbers of their rounds"
+                )
 
     def __repr__(self) -> str:
         seconds = self.unit == "s"
@@ -227,36 +237,7 @@ class Result:
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
             raise ValueError("not a result: it has no workload; measure again with this version")
         told = {**data, "workload": _workload(json.dumps(data["workload"]))}
-        found = decode(told, cls, "the result", strict=False, known_only=False)
-        for one in found.measurements:
-            if bad := _impossible(one):
-                what = f"the {one.quantity} of {found.contender} at {found.workload.label}"
-                raise ValueError(f"{what} cannot have been measured: it has {bad}")
-        return found
-
-
-#: the smallest latency and the largest sample of any quantity, in base units
-_LEAST, _MOST = 1e-12, 1e18
-#: columns of whole numbers, and the columns that a quantity needs
-_COUNTS = ("round", "visit", "disturbed", "iterations")
-_NEEDED = {"latency": ("round",), "block_parts": ("projection_s", "attention_s", "output_s")}
-
-
-def _impossible(one: Measurement) -> str | None:
-    """What shows that these figures cannot have been measured, or None."""
-    least = _LEAST if one.quantity == "latency" else 0.0
-    for sample in one.samples:
-        if not least <= sample <= _MOST:
-            return f"a sample of {sample:g}"
-    for name in _NEEDED.get(one.quantity, ()):
-        if name not in one.columns:
-            return f"no column {name}"
-    for name in _COUNTS:
-        if not all(map(math.isfinite, one.columns.get(name, ()))):
-            return f"a column {name} of no numbers"
-    if one.quantity == "latency" and len(one.by_round) < len(one.samples):
-        return "one round twice"
-    return None
+        return decode(told, cls, "the result", strict=False, known_only=False)
 
 
 @lru_cache(maxsize=64)

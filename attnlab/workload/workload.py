@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
 from attnlab.text import decode
-from attnlab.workload.distributions import DISTRIBUTIONS, Captured, is_captured
+from attnlab.workload.distributions import DISTRIBUTIONS, SUFFIX, Captured
 from attnlab.workload.inputs import LEAST_CAP, Alibi, Inputs, checked_number, derived, projected, shapes
 from attnlab.workload.mask_kinds import ALIGNMENTS, Shape, forms
 from attnlab.workload.masks import Counts, Mask, fields_of, masked_by
@@ -152,18 +152,12 @@ class Workload:
 
     batch: int = declared(1, "Batch size.", brief="b{}", always=True, group="Shape")
     heads: int = declared(8, "Heads of the query.", brief="h{}", several="heads", always=True)
-    kv_heads: int = declared(
-        None, "Heads of key and value, where fewer: grouped-query attention. [default: as many]", brief=""
-    )
+    kv_heads: int = declared(None, "Heads of key and value, if fewer (GQA). [default: all]", brief="")
     queries: int = declared(512, "Queries. [default: the length]", brief="", several="lengths")
     keys: int = declared(512, "Keys. [default: the length]", brief="", several="lengths")
-    head_dim: int = declared(
-        None, "Dimension of one head. [default: 64, of a block d_model / heads]", brief="d{}"
-    )
+    head_dim: int = declared(None, "Dimension of a head. [default: 64, or d_model / heads]", brief="d{}")
     value_dim: int = declared(None, "Dimension of a value. [default: the head's]", brief="")
-    d_model: int | None = declared(
-        None, "Width of a multi-head block around the core. [default: the core alone]"
-    )
+    d_model: int | None = declared(None, "Width of a multi-head block. [default: the core alone]")
     dtype: str = declared(
         "float32", "Number format.", names=DTYPES, several="dtypes", always=True, group="What is measured"
     )
@@ -179,20 +173,14 @@ class Workload:
     window: tuple[int, int] | None = declared(
         None, "LEFT,RIGHT: so many keys before and after a query's own place; -1 for no limit."
     )
-    key_lengths: tuple[int, ...] | None = declared(
-        None, "How many keys are real, a number for each batch element; the rest is padding."
-    )
+    key_lengths: tuple[int, ...] | None = declared(None, "How many keys of each batch element are real.")
     mask: str = declared(
         "",
         f"A further mask: one or more of {forms()}, joined by &.",
         brief=lambda text: text.replace(" ", ""),
     )
-    bias: str = declared(
-        "none", "What is added to the scores.", names=("none", "normal", "alibi"), brief="bias={}"
-    )
-    softcap: float | None = declared(
-        None, "Cap c of the scores, c tanh(s/c), before the bias.", brief="softcap={:g}"
-    )
+    bias: str = declared("none", "Is added to the scores.", ("none", "normal", "alibi"), brief="bias={}")
+    softcap: float | None = declared(None, "Cap c of the scores, c tanh(s/c).", brief="softcap={:g}")
     sinks: bool = declared(False, "One more logit a head in the denominator.")
     scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", brief="")
     layout: str = declared(
@@ -202,22 +190,14 @@ class Workload:
         group="What is measured",
     )
     storage: str = declared(
-        CONTIGUOUS,
-        "How keys and values lie between calls.",
-        names=STORAGES,
-        brief="storage={}",
-        several="storage",
+        CONTIGUOUS, "How keys and values lie in memory.", STORAGES, brief="storage={}", several="storage"
     )
-    direction: str = declared(
-        "forward",
-        "What is measured: the output, also ln Z, the gradients alone, or output and gradients.",
-        names=DIRECTIONS,
-    )
+    direction: str = declared("forward", "The output, also ln Z, gradients alone, or both.", DIRECTIONS)
     distribution: str = declared(
         "normal",
         "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn "
         "(subnormal: with softmax weights that are subnormal numbers).",
-        brief=lambda value: Captured.parse(value).brief if is_captured(value) else value,
+        brief=lambda value: Captured.parse(value).brief if SUFFIX in value else value,
         also="inputs",
         names=DISTRIBUTIONS,
     )
@@ -277,7 +257,7 @@ class Workload:
 
         Raises FieldError if the digest is missing; `attnlab.workload.distributions.named` computes it.
         """
-        if not (isinstance(self.distribution, str) and is_captured(self.distribution)):
+        if SUFFIX not in str(self.distribution):
             return None
         found = Captured.parse(self.distribution)
         if not found.digest:

@@ -90,7 +90,7 @@ def of(function: Any, **fields: Any) -> Backend:
     [
         ("q, k, v", set()),
         ("q, k, v, causal=False", {"causal"}),
-        ("q, k, v, **others", {"causal", "scale"}),
+        ("q, k, v, *, mask=None, **others", {"causal", "scale", "mask"}),
         ("q, k, v, *, causal, mask, softcap, enable_gqa", {"causal", "mask", "softcap", "enable_gqa"}),
     ],
 )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from every import every, library_of
+import torch
+from every import every, here, judged, library_of
 
 from attnlab.backends.discovery import load
 from attnlab.correctness.answering import Probe
@@ -13,7 +15,7 @@ from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import BACKWARD, FORWARD, KINDS, Question
 from attnlab.errors import Unavailable
 from attnlab.workload.number_formats import DTYPES
-from attnlab.workload.workload import LOG_SUM
+from attnlab.workload.workload import LOG_SUM, Workload
 
 #: seconds a query-key pair by the clock of these tests, and for a question of a library that compiles for every shape
 PACE, COMPILING = 5e-5, 0.5
@@ -54,3 +56,24 @@ def test_no_false_alarm(name: str, dtype: str, brief: bool) -> None:
         assert found.refusal[LOG_SUM]
     if not differentiates:
         assert BACKWARD not in found.precision and found.refusal[BACKWARD]
+
+
+OFFSET = {"head_dim": 2, "scale": 1.2953324684324823, "distribution": "below_minus_50000", "dtype": "float64"}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("torch_eager", {"keys": 11, "scale": 0.0, "dtype": "float16"}),
+        ("numpy_blocked", {**OFFSET, "direction": "forward_with_log_sum"}),
+        ("torch_eager", {"distribution": "subnormal", "direction": "training"}),
+    ],
+)
+def test_a_right_answer_to_unusual_inputs_passes_before_a_race(name: str, asked: dict[str, Any]) -> None:
+    """Equal weights; a rounded scale that moves all scores alike; weights for which a processor takes 0."""
+    torch.set_flush_denormal(True)
+    try:
+        found = judged(here(name), Workload(**{"queries": 64, "keys": 33, **asked}))
+    finally:
+        torch.set_flush_denormal(False)
+    assert found.passed, found.reason

@@ -67,6 +67,9 @@ CASES: dict[str, tuple[dict[str, Array], dict[str, Any], Any]] = {
         arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "top_left"}, [2, 6],
     ),
     "the other corner": (arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "bottom_right"}, [6, 62 / 3]),
+    "both corners": (
+        arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "top_left", "mask": "causal(bottom_right)"}, [2, 6],
+    ),
     "a mask that adds -1e10, nntrainer#4333": (
         arrays([1, 1], [0, 2e10], [2, 10]), {"causal": "top_left"}, [2, 10],
     ),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
 
+from attnlab.errors import FieldError
 from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
@@ -89,6 +90,13 @@ def test_bfloat16_is_rounded_as_torch_rounds_it(bits: np.ndarray) -> None:
     nan = np.isnan(values)
     assert np.array_equal(np.isnan(ours), nan)
     assert np.array_equal(ours.view(np.uint32)[~nan], theirs.view(np.uint32)[~nan])
+
+
+def test_a_tensor_that_numpy_cannot_hold_is_refused_in_one_line() -> None:
+    one = torch.ones(1, 1, 2, 8)
+    for asked in ((one.to(torch.float8_e4m3fn),) * 3, (one, one, one, torch.ones(2, 2, device="meta") > 0)):
+        with pytest.raises(FieldError, match="must be an array that NumPy can hold"):
+            Inputs.of(*asked[:3], mask=asked[3] if len(asked) > 3 else None)
 
 
 def test_tensors_of_bfloat16_that_require_gradients() -> None:

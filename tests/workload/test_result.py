@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,15 +89,14 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(latency, name,
 @pytest.mark.parametrize("sample", ["nan", "inf", -1.0, 0.0, 1e300])
 @pytest.mark.parametrize("quantity", ["latency", "setup", "peak_memory"])
 def test_a_figure_that_cannot_have_been_measured_is_refused_by_name(quantity: str, sample: Any) -> None:
-    """Not what it would do to a verdict: which measurement, of whom, at what. Memory and set-up may be 0."""
+    """Not what it would do to a verdict: which sample of which measurement. Memory and set-up may be 0."""
     further = () if quantity == "latency" else (Measurement(quantity, "s", (1.0, 2.0)),)
     plain = json.loads(result(measurements=(LATENCY, *further)).to_json())
     plain["measurements"][-1]["samples"][-1] = sample
     if sample == 0.0 and quantity != "latency":
         assert Result.from_json(json.dumps(plain)).measurements[-1].samples[-1] == 0.0
         return
-    match = f"the {quantity} of torch_sdpa.* at {re.escape(Workload().label)} cannot have been measured"
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(ValueError, match=rf"\$\.measurements\[{len(further)}\]"):
         Result.from_json(json.dumps(plain))
 
 

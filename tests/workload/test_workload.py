@@ -210,12 +210,17 @@ def test_a_mask_that_is_none_is_refused(asked: dict[str, Any]) -> None:
         Inputs.of(ARRAY, ARRAY, ARRAY, **asked)
 
 
-@pytest.mark.parametrize("number", [-1e9, 70000.0])
-def test_a_bias_that_the_format_cannot_hold_is_refused(number: float) -> None:
+@pytest.mark.parametrize(("said", "text"), [(0, ""), (np.False_, ""), (np.True_, "causal(top_left)")])
+def test_causal_may_be_a_flag_of_numpy_or_a_number(said: Any, text: str) -> None:
+    assert Inputs.of(ARRAY, ARRAY, ARRAY, causal=said).mask.text == text
+
+
+@pytest.mark.parametrize("asked", [{"bias": [-1e9] * 5}, {"bias": [7e4] * 5}, {"sinks": [7e4] * 3}], ids=str)
+def test_a_bias_that_the_format_cannot_hold_is_refused(asked: dict[str, Any]) -> None:
     """It would become infinite. The lowest number of the format is taken."""
     half = ARRAY.astype(np.float16)
-    with pytest.raises(FieldError, match=r"bias must hold numbers of float16, or -inf to hide a key, got"):
-        Inputs.of(half, half, half, bias=np.full((5, 5), number, np.float32))
+    with pytest.raises(FieldError, match=r"(bias|sinks) must hold numbers of float16.*, got"):
+        Inputs.of(half, half, half, **asked)
     assert Inputs.of(half, half, half, bias=np.full((5, 5), -65504.0)).mask.text == ""
 
 
