@@ -129,8 +129,8 @@ class Inputs:
         shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
         added, hidden = _checked_bias(bias, shape)
-        sinks = _fitting("sinks", sinks, (shape.heads,))
-        for name, one, also in (("bias", added, ", or -inf to hide a key"), ("sinks", sinks, "")):
+        sunk = _fitting("sinks", sinks, (shape.heads,))
+        for name, one, also in (("bias", added, ", or -inf to hide a key"), ("sinks", sunk, "")):
             if isinstance(one, np.ndarray) and not np.isfinite(round_to(one, dtype)).all():
                 raise FieldError(name, f"must hold numbers of {dtype}{also}, got ±{np.abs(one).max():g}")
         if hidden is not None:
@@ -145,7 +145,7 @@ class Inputs:
             mask=masked,
             bias=added,
             softcap=checked_number("softcap", softcap, above=LEAST_CAP),
-            sinks=sinks,
+            sinks=sunk,
             output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
         )
 

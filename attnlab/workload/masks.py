@@ -119,7 +119,7 @@ class Mask:
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None if there are none."""
         spans = self._spans(shape)
-        empty = ~self._whole(shape).any(axis=-1) if spans is None else (spans[1] <= spans[0])[:, None, :]
+        empty = np.asarray((spans[1] <= spans[0])[:, None, :] if spans else ~self._whole(shape).any(axis=-1))
         return empty if empty.any() else None
 
     def _spans(self, shape: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
