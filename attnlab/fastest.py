@@ -180,10 +180,8 @@ class Fastest:
         asked = asdict(call).items()
         cell = min(measured[nearest], key=lambda one: len(asdict(one.workload).items() - asked))
         if distance > self._factor:
-            label, far = cell.workload.label, f"differ by a factor of up to {distance:.3g}"
-            raise ValueError(
-                f"its sizes {far} from the nearest measured workload, {label}, and {self._factor:g} is allowed"
-            )
+            far = f"its sizes differ by a factor of up to {distance:.3g} from the nearest measured workload"
+            raise ValueError(f"{far}, {cell.workload.label}, and {self._factor:g} is allowed")
         return cell, distance
 
     def _able(self, result: Result, call: Workload) -> Backend | str:

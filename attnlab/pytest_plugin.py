@@ -99,8 +99,6 @@ class Settings:
         except ValueError as fault:
             raise by_option(fault, said, grid=True) from None
         known = {contender.name: contender for contender in contenders}
-        if plan.baseline not in known:
-            raise ValueError(f"--baseline must be one of {', '.join(known)}, got {plan.baseline!r}")
         formats = DTYPES if "dtypes" in defaults else said["dtypes"]
         return cls(known, plan.baseline or names[0], plan.folders, said, formats)
 
@@ -232,11 +230,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "heads": (settings.said["heads"], "h{}"),
             "dtype": (settings.said["dtypes"], "{}"),
         }
-    own = {
-        name.strip()
-        for mark in metafunc.definition.iter_markers("parametrize")
-        for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
-    }
+    marks = metafunc.definition.iter_markers("parametrize")
+    named = [mark.args[0] if mark.args else mark.kwargs["argnames"] for mark in marks]
+    every = [each.split(",") if isinstance(each, str) else each for each in named]
+    own = {name.strip() for names in every for name in names}
     for axis in ("length", "heads", "dtype", "contender"):
         if axis in axes and axis in metafunc.fixturenames and axis not in own:
             values, name = axes[axis]

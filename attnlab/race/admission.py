@@ -58,9 +58,7 @@ class Limits:
             if value != 0 or one.name not in _MAY_BE_0:
                 within(one.name, value, UTMOST.get(one.name, LARGEST))
         if self.most_visits < self.visits:
-            raise ValueError(
-                f"most_visits must be at least visits, {self.visits}; got {self.most_visits}: raise it, or lower visits"
-            )
+            raise ValueError(f"most_visits must be at least visits, {self.visits}; got {self.most_visits}")
 
 
 #: of the memory that is free, this share may be planned with

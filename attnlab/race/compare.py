@@ -101,7 +101,6 @@ class Comparison:
             "this_sitting": sat.sittings[-1].span if sat else None,
             "no_interval": verdict.no_interval if verdict else None,
             "verdict": str(verdict.kind) if verdict else "baseline" if is_baseline else None,
-            "visits_needed": verdict.visits_needed if verdict else None,
             "setup_seconds": result.setup_seconds,
             "peak_bytes": result.peak_bytes,
             "relative_error": _known(result.accuracy.relative_error) if result.accuracy else None,
@@ -183,9 +182,7 @@ def _limits(seconds: float | None, visits: int | None) -> Limits:
 def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
     """The workload itself, or the one of these fields. Raises ValueError."""
     if given is not None and fields:
-        raise ValueError(
-            f"give a workload or its fields, got both: {', '.join(fields)}; Workload.with_ changes some"
-        )
+        raise ValueError(f"give a workload or its fields, got both: {', '.join(fields)}; see Workload.with_")
     known = [choice.name for choice in choices(grid=False)]
     for name in fields:
         if name not in known:

@@ -58,7 +58,7 @@ class Conductor:
     ) -> None:
         self.contenders, self.baseline = tuple(contenders), baseline or contenders[0].name
         self.limits, self.memory = limits or Limits(), memory
-        self.account: dict[str, float] = defaultdict(float)
+        self.account: dict[str, float] = {}
         #: by contender, once it was visited: versions, thread pools and interpreter of its process
         self.facts: dict[str, dict[str, Any]] = {}
         self._folders = tuple(str(Path(folder).resolve()) for folder in folders)
@@ -86,7 +86,7 @@ class Conductor:
         except BaseException:
             self.__exit__()
             raise
-        self.account["importing"] += monotonic() - started
+        self.account["importing"] = self.account.get("importing", 0.0) + monotonic() - started
         self._watch = Watch()  # what a nursery takes to import is not another program's
         return self
 

@@ -223,7 +223,6 @@ def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False)
         earlier=max((len(one.sittings) - 1 for one in found.sittings.values()), default=0),
         between=max((one.between for one in found.sittings.values()), default=0.0),
         shown=any(one.shown for one in found.sittings.values()),
-        needed=max((one.visits_needed or 0 for one in found.verdicts.values()), default=0),
         others=next((one["others"] for one in facts if "others" in one), None),
         chosen=chosen,
         quiet=quiet,

@@ -87,9 +87,7 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
     conditions = differing(was, now, names)
     if conditions and not anyway:
         told = "; ".join(f"{name}: {before} and {after}" for name, (before, after) in conditions.items())
-        raise ValueError(
-            f"the runs were made under different conditions: {told}. --anyway shows them side by side"
-        )
+        raise ValueError(f"the runs had different conditions: {told}. --anyway shows them side by side")
     known = [versions({**run.environment, "variables": {}}) for run in runs]
     every = dict.fromkeys({**known[0], **known[1]}, "none")
     software = differing({**every, **known[0]}, {**every, **known[1]}, list(every))

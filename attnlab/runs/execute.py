@@ -98,7 +98,6 @@ def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLa
     with held(folder):
         record = read_run(folder)
         _, contenders = resolve(record.plan)
-        unchanged(record.environment, environment())
         record.complete = False
         _carry_out(record, contenders, progress or Progress(), on_lap)
     return record
@@ -115,11 +114,9 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
         on_lap(record, True)
         record.save()
     except NotStored as fault:
-        total = len(record.plan.workloads)
-        raise NotStored(
-            f"{fault}; {total - len(record.left())} of {total} workloads are measured and kept: make room, and go on "
-            f"with: attnlab run --resume {record.folder}"
-        ) from None
+        total, again = len(record.plan.workloads), f"attnlab run --resume {record.folder}"
+        kept = f"{total - len(record.left())} of {total} workloads are measured and kept"
+        raise NotStored(f"{fault}; {kept}: make room, and go on with: {again}") from None
 
 
 def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
@@ -165,23 +162,17 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
         memory=plan.memory,
         on_event=progress.detail,
     )
+    conductor.account = record.account
     progress.begins(record)
     progress.stage("starting the contenders", done=total - len(left), total=total)
-    try:
-        with conductor:
-            if not before:
-                raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
-                left_out = {name: why for name, why in _able(plan).items() if why and name not in raced}
-                record.environment = {**found, "raced_only_by_name": left_out}
-                record.save()
-            _visit(record, conductor, progress, on_lap)
-    finally:
-        for activity, seconds in conductor.account.items():
-            record.account[activity] = record.account.get(activity, 0.0) + seconds
-    measured = [one for one in record.results if one.outcome is Outcome.MEASURED]
-    if not measured:
-        return  # nothing to hold against a ceiling
-    if plan.ceilings:
+    with conductor:
+        if not before:
+            raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
+            left_out = {name: why for name, why in _able(plan).items() if why and name not in raced}
+            record.environment = {**found, "raced_only_by_name": left_out}
+            record.save()
+        _visit(record, conductor, progress, on_lap)
+    if plan.ceilings and any(one.outcome is Outcome.MEASURED for one in record.results):
         progress.stage("ceilings: matrix products and copies", done=total, total=total)
         with accounted(record, "ceilings"):
             formats = {(one.device, one.dtype) for one in plan.workloads}

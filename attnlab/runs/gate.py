@@ -179,10 +179,7 @@ def gate(
                 found[name, workload] = agreed(found[name, workload], line) if again else line
             versions |= versions_of(raced.facts)
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
-    order = list(Kinds)
-    lines = sorted(
-        found.values(), key=lambda one: (order.index(one.found), -one.high if one.high > 0 else 0.0)
-    )
+    lines = sorted(found.values(), key=lambda one: ([*Kinds].index(one.found), -max(0.0, one.high)))
     return Gate(base[1], head[1], margins, tuple(lines), shown, time.monotonic() - started)
 
 

@@ -195,16 +195,13 @@ class Plan:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
         _require_few(len(self.workloads))
-        if self.origins and len(self.origins) != len(self.workloads):
-            raise ValueError(
-                f"origins must be {len(self.workloads)}, one a workload, got {len(self.origins)}"
-            )
+        wanted, got = len(self.workloads), len(self.origins)
+        if got not in (0, wanted):
+            raise ValueError(f"origins must be {wanted}, one a workload, got {got}")
         if self.contenders and self.contenders != (EVERYBODY,):
             names = [one.name for one in parse_all(self.contenders)]
             if self.baseline is not None and self.baseline not in names:
-                raise ValueError(
-                    f"the baseline must be one of the contenders {', '.join(names)}, got {self.baseline!r}"
-                )
+                raise ValueError(f"the baseline must be one of {', '.join(names)}, got {self.baseline!r}")
 
     @classmethod
     def grid(
@@ -253,10 +250,7 @@ class Plan:
             int(one) if one.isascii() and one.isdigit() else 0 for one in text.partition("/")[::2]
         )
         if not 1 <= number <= count <= len(self.workloads):
-            raise ValueError(
-                "a shard must be N/COUNT, as 3/16, with N from 1 to COUNT and COUNT at most "
-                f"{len(self.workloads)}, the workloads of the plan; got {text!r}"
-            )
+            raise ValueError(f"a shard must be N/COUNT, COUNT at most {len(self.workloads)}, got {text!r}")
         part = slice(number - 1, None, count)
         return replace(self, workloads=self.workloads[part], origins=self.origins[part])
 
@@ -264,9 +258,7 @@ class Plan:
 def _require_few(count: int) -> None:
     """Raises ValueError for more workloads than a plan may have."""
     if count > _MOST_WORKLOADS:
-        raise ValueError(
-            f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several plans, each a run"
-        )
+        raise ValueError(f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several")
 
 
 def read_plan(file: Path) -> dict[str, Any]:

@@ -75,10 +75,6 @@ class _Facts(TypedDict, total=False):
     pools: list[dict[str, Any]]
 
 
-class _Environment(TypedDict, total=False):
-    contenders: dict[str, _Facts]  # others read into it
-
-
 @dataclass(kw_only=True)
 class Run(Record):
     """A run in `folder`: its record, and its `results`, one for each contender and workload.
@@ -108,9 +104,8 @@ class Run(Record):
     def left(self) -> list[Workload]:
         """The workloads of the plan at which a contender has no result yet, in the plan's order."""
         done = {(one.workload, one.contender) for one in self.results}
-        return [
-            one for one in self.plan.workloads if any((one, name) not in done for name in self.contenders)
-        ]
+        asked = {one: {(one, name) for name in self.contenders} for one in self.plan.workloads}
+        return [one for one, pairs in asked.items() if not pairs <= done]
 
     def judged(self) -> Analysis:
         """What its results say: see `attnlab.stats.analysis.analyse`."""
@@ -140,9 +135,9 @@ class Run(Record):
             for one in result.measurements or (None,):
                 told: dict[str, Any] = {"quantity": None, "unit": None, "samples": 0}
                 if one is not None:
-                    told = {"quantity": one.quantity, "unit": one.unit, "value": one.median}
-                    all_of = one.samples
-                    told |= {"least": min(all_of), "greatest": max(all_of), "samples": len(all_of)}
+                    ends = {"least": min(one.samples), "greatest": max(one.samples)}
+                    told = {"quantity": one.quantity, "unit": one.unit, "value": one.median, **ends}
+                    told["samples"] = len(one.samples)
                 rows.append({**result.workload.to_dict(), **answer, "relative_error": error, **told})
         return pd.DataFrame(rows)
 
@@ -166,7 +161,7 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{file} is of format {stored}, not {FORMAT}: {reads} reads it")
     try:
         record = msgspec.convert(data, Record)
-        msgspec.convert(record.environment, _Environment)
+        msgspec.convert(record.environment.get("contenders", {}), dict[str, _Facts])  # others read into it
     except (ValueError, TypeError) as fault:
         if isinstance(fault.__cause__, FieldError) and fault.__cause__.field in _NAMED:
             by = f"attnlab {data.get('environment', {}).get('attnlab', 'of another version')}"
@@ -263,8 +258,6 @@ def claimed(folder: Path | str | None, default: Path, marker: str) -> Iterator[P
 
     with ExitStack() as holding:
         try:
-            if place.exists() and not place.is_dir():
-                raise ValueError(f"the output folder {place} is a file; give another with --out")
             taken()
             place.mkdir(parents=True, exist_ok=True)
             holding.enter_context(held(place))
@@ -288,15 +281,9 @@ def held(folder: Path) -> AbstractContextManager[Any]:
     try:
         return filelock.FileLock(folder / LOCK, timeout=0).acquire()
     except filelock.Timeout:
-        raise ValueError(
-            f"another process is writing to {folder}; wait until it has ended, or give another folder with --out"
-        ) from None
+        raise ValueError(f"another process is writing to {folder}; wait, or give another --out") from None
     except OSError as fault:
         raise ValueError(f"{folder} cannot be written to: {fault.strerror}") from None
-
-
-#: told of each run beside its rows, from its environment
-_ENVIRONMENT = ("cpu", "system", "python", "attnlab")
 
 
 def collect(
@@ -326,7 +313,8 @@ def collect(
                 continue
             told = {"run": run.folder.resolve().name, "run_id": run.id, "started": run.started}
             told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
-            told |= {name: str(run.environment.get(name) or "") for name in _ENVIRONMENT}
+            parts = ("cpu", "system", "python", "attnlab")
+            told |= {name: str(run.environment.get(name) or "") for name in parts}
             rows = run.frame()
             # a column has one type: these hold tuples, or words and False
             mixed = [name for name in ("window", "key_lengths", "causal") if name in rows]

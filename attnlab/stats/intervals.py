@@ -53,10 +53,6 @@ BETWEEN, BETWEEN_ALIKE, _PRIOR_SITTINGS = 0.03, 0.01, 8
 MARGIN = 0.01
 #: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
 CLOSE = 0.05
-#: more visits than this are not proposed: a machine on which so many are needed cannot decide it
-MOST_VISITS = 200
-#: chance with which the number of visits that is proposed decides it
-_POWER = 0.8
 
 
 class Kind(StrEnum):
@@ -74,8 +70,7 @@ class Verdict:
 
     `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval over `visits`, [0, inf] where
     there is none; `rounds` were compared and `disturbed` left out. `spread` is the standard deviation of the visits'
-    log ratios with `freedom` degrees. `visits_needed` estimates, where it is undecided, with how many visits four
-    comparisons in five would be decided. `margin` is the relative difference that counts as none.
+    log ratios with `freedom` degrees. `margin` is the relative difference that counts as none.
     """
 
     kind: Kind
@@ -87,7 +82,6 @@ class Verdict:
     visits: int = 1
     spread: float = math.nan
     freedom: int = 0
-    visits_needed: int | None = None
     margin: float = MARGIN
 
     @property
@@ -198,12 +192,7 @@ def _at_level(found: Verdict, alpha: float, margin: float) -> Verdict:
     """The same comparison with the interval that misses with probability `alpha`, and what follows from it."""
     if found.freedom < _LEAST_FREEDOM:
         return found
-    half = quantile(found.freedom, alpha) * found.spread / math.sqrt(found.visits)
-    judged = _judged(found, half, margin)
-    if judged.kind is not Kind.UNDECIDED:
-        return judged
-    center = math.log(found.ratio)
-    return replace(judged, visits_needed=_visits_needed(center, found.spread, found.visits, alpha, margin))
+    return _judged(found, quantile(found.freedom, alpha) * found.spread / math.sqrt(found.visits), margin)
 
 
 def _judged(found: Verdict, half: float, margin: float) -> Verdict:
@@ -217,23 +206,7 @@ def _judged(found: Verdict, half: float, margin: float) -> Verdict:
         kind = Kind.FASTER
     elif 1 / edge <= low and high <= edge:
         kind = Kind.EQUIVALENT
-    return replace(found, kind=kind, low=low, high=high, visits_needed=None, margin=margin)
-
-
-def _visits_needed(center: float, spread: float, visits: int, alpha: float, margin: float) -> int | None:
-    """Visits with which `_POWER` of all comparisons would be decided, if mean and spread are as they were found.
-
-    By the distance to the nearest edge of the margin (Guenther 1981, "Sample size formulas for normal theory t tests");
-    inside the margin either edge may be missed, with half of the chance each.
-    """
-    from scipy.special import ndtri
-
-    edge, off = math.log1p(margin), abs(center)
-    missed = (1 - _POWER) / (2 if off < edge else 1)
-    level, power = -float(ndtri(alpha / 2)), -float(ndtri(missed))
-    room = max(abs(edge - off), 1e-9)
-    needed = math.ceil(((level + power) * spread / room) ** 2 + level**2 / 2)
-    return max(needed, visits + 1) if needed <= MOST_VISITS else None
+    return replace(found, kind=kind, low=low, high=high, margin=margin)
 
 
 # -- all contenders of a workload ---------------------------------------------------------------------

@@ -58,7 +58,7 @@ def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -
         (json.dumps({"format": 2}), "damaged"),
         (json.dumps({**good, "plan": {**good["plan"], "workloads": []}}), "damaged"),
         (json.dumps({**good, "plan": {**good["plan"], "origins": ["one"]}}), "origins must be 2"),
-        (json.dumps({**good, "environment": {"contenders": []}}), r"`array` - at `\$.contenders`"),
+        (json.dumps({**good, "environment": {"contenders": []}}), "got `array`"),
         (json.dumps({**good, "ceilings": [CEILING]}), r"> 0.0 - at `\$.ceilings\[0\].matmul_flops`"),
         (json.dumps(good).replace('"mask": ""', '"mask": "tree(3)"', 1), "which reads it; .* no kind 'tree'"),
     ):
