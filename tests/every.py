@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
-#: set, those too that compile for seconds at every shape, which makes these tests take hours
-COMPILED_TOO = "ATTNLAB_TEST_COMPILED"
 #: how a file asks for the modules that it needs, and says whose arrays it takes
 _NEEDS = re.compile(r'required\(((?:"[\w.]+"(?:, )?)+)')
 _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
@@ -30,8 +27,7 @@ _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 def every() -> list[str]:
     """All that come with attnlab, whose library is here, and that set up fast; others have tests of their own."""
-    compiled = COMPILED_TOO in os.environ
-    return [name for name in installed(*backends()) if compiled or on_request(name) is None]
+    return [name for name in installed(*backends()) if on_request(name) is None]
 
 
 def installed(*names: str) -> list[str]:

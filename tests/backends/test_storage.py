@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from every import here, installed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import workloads
 
 from attnlab.backends.backend import PAGE, store
-from attnlab.backends.discovery import load
 from attnlab.libraries.library import open_library
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.workload import CONTIGUOUS, STORAGES, Workload
@@ -47,19 +43,3 @@ def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> No
             assert read.shape == array.shape and library.dtype_of(found) == workload.dtype
             np.testing.assert_array_equal(read[kept], array[kept])
             assert np.isfinite(read).all()
-
-
-@pytest.mark.parametrize("storage", STORED)
-@pytest.mark.parametrize("name", installed("onnxruntime", "torch_sdpa"))
-def test_backends_attend_over_every_storage(name: str, storage: str) -> None:
-    """Decoding with grouped heads and lengths, and a prefill with a causal mask."""
-    backend = here(name)
-    few: dict[str, Any] = {"batch": 2, "heads": 4, "head_dim": 8, "storage": storage}
-    decoding = Workload(kv_heads=2, queries=1, keys=37, key_lengths=(37, 20), **few)
-    for workload in (decoding, Workload(queries=19, keys=19, causal=True, **few)):
-        if backend.declines(workload.with_(storage=CONTIGUOUS)):
-            workload = workload.with_(kv_heads=4)
-        assert backend.declines(workload) is None
-        expected = load("naive_loop").bind(workload.with_(storage=CONTIGUOUS))()
-        found = backend.named(workload, backend.bind(workload)())["output"]
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

@@ -19,19 +19,16 @@ MISTAKES = {
     # names, near ones suggested
     "run --backends torch_egaer": "did you mean torch_eager",
     "run --backends numpy_blocked --experiments nope": "nope",
-    "run --preset llama3 --list-presets": "did you mean llama3-8b",
     "numerics --claims boltzman": "did you mean boltzmann",
     "compare torch_sdpa": "two contenders",
     "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --visits 2": "at least 4",
     "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
     # values of fields
     "compare a b --kv-heads 3": "--kv-heads",
-    "compare a b --inputs missing.safetensors/x": "safetensors",
     "compare a b --preset llama3-8b": "llama3-8b/decode",
     # numbers of a command
     "run --seconds inf": "--seconds",
     "compare torch_sdpa torch_eager --batch 1,2": "--batch must be a whole number",
-    "check torch_sdpa --seed -1": "--seed",
     # files and folders
     "run --plan bad.toml": "bad.toml: causal",
     "run --plan endless.toml": "endless.toml",
@@ -39,7 +36,6 @@ MISTAKES = {
     "run --resume later --quiet --seconds 1": "--resume",
     # options that would do nothing
     "run --resume later --cluster local": "--resume takes no other option",
-    "run --cluster local": "--cluster goes with --shards",
     "run --shards 2 --out new --slurm partition=cpu": "--slurm with --cluster slurm",
     "run --shard 1/2 --shards 2 --out new": "--shard with neither",
     "numerics --claims boltzmann --out new": "leave out --out",

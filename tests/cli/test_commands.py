@@ -16,7 +16,6 @@ from typed import status
 from attnlab.cli import HOMES, app
 from attnlab.cli.options import read_workload
 from attnlab.cli.runs import compare
-from attnlab.runs.plan import presets
 from attnlab.workload.grid import choices
 from attnlab.workload.workload import Workload
 
@@ -91,13 +90,3 @@ def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureF
     for more in (("--seed", "7"), ("--device", "cuda")):
         shown = printed(capsys, *words, *more, status_is=1)
         assert shown.startswith("mean: ") and shown.count("\n") == 1
-
-
-def test_presets_are_listed_with_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = printed(capsys, "run", "--list-presets")
-    rows = {line.split()[0]: re.split(r"[ ,]+", line) for line in shown.splitlines() if line.strip()}
-    assert all({part.name for part in one.parts} <= {*rows[name]} for name, one in presets().items())
-    shown = printed(capsys, "run", "--preset", "llama3-8b/decode", "--list-presets")
-    row = next(line for line in shown.splitlines() if " n1x1024 " in line)
-    # 2 · 32 heads · n pairs · (128 + 128); 32 · n scores; 2 · 8 · n · 128 numbers of key and value
-    assert "16.8 MFLOP" in row and "128 KiB" in row and "8.03 MiB" in row

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-import attnlab
 
 ROOT = Path(__file__).parents[2]
 TOPS = ("attnlab", "implementations", "suites")
@@ -38,17 +33,6 @@ def test_every_file_of_data_is_declared() -> None:
     }
     every = {file for file in (ROOT / "attnlab").rglob("*") if file.is_file()}
     assert {file for file in every if file.suffix not in (".py", ".pyc", ".pyi")} <= matched
-
-
-def test_an_install_puts_one_name_at_the_top() -> None:
-    """`attnlab`, with implementations and suites within."""
-    site = Path(attnlab.__file__).parents[1]
-    if site == ROOT:
-        pytest.skip("attnlab is installed from a checkout as a link, which copies no files")
-    (installed,) = importlib.metadata.distributions(name="attnlab", path=[str(site)])
-    names = {str(file) for file in installed.files or []}
-    assert {name.split("/")[0] for name in names if not re.match(r"\.\.|.*dist-info", name)} == {"attnlab"}
-    assert {"attnlab/implementations/__init__.py", "attnlab/suites/__init__.py", "attnlab/py.typed"} <= names
 
 
 def test_ci_runs_the_test_line_of_the_readme() -> None:

@@ -41,10 +41,9 @@ def tensors(
     grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value, standard normal."""
-    counts = (heads, kv_heads or heads, kv_heads or heads)
-    lengths = (queries, keys or queries, keys or queries)
-    made = [torch.randn(1, count, length, dim) for count, length in zip(counts, lengths, strict=True)]
-    query, key, value = (one.to(dtype).requires_grad_(grad) for one in made)
+    shapes = (heads, queries), *[(kv_heads or heads, keys or queries)] * 2
+    made = (torch.randn(1, count, length, dim).to(dtype) for count, length in shapes)
+    query, key, value = (one.requires_grad_(grad) for one in made)
     return query, key, value
 
 

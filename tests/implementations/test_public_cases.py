@@ -127,6 +127,7 @@ RACED: tuple[dict[str, Any], ...] = (
     {"heads": 32, "kv_heads": 8, "queries": 8, "keys": 40, "head_dim": 128},
     {"queries": 1, "keys": 700},
     {"batch": 2, "queries": 1, "keys": 40, "key_lengths": (7, 33), "storage": "paged"},
+    {"batch": 2, "queries": 7, "keys": 40, "causal": "bottom_right", "storage": "packed"},
 )
 #: what is changed of each: number format, direction, heads, and what else may be asked
 NEIGHBOURS: tuple[dict[str, Any], ...] = (

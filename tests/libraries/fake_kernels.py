@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from written.any_mask_in_one_array import attend
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -26,17 +27,7 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None, bias: Any = None, cap: float = 0.0
 ) -> Tensor:
     """(batch, heads, n_q, d) of float32, grouped heads, 0 where nothing is seen."""
-    group = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-    scores = q @ k.transpose(-1, -2) * scale
-    if cap:
-        scores = cap * torch.tanh(scores / cap)
-    if bias is not None:
-        scores = scores + bias
-    if seen is None:
-        return torch.softmax(scores, -1) @ v
-    weights = torch.softmax(scores.masked_fill(~seen, -math.inf), -1)
-    return weights.masked_fill(~seen.any(-1, keepdim=True), 0.0) @ v
+    return attend(q, k, v, scale=scale, mask=seen, bias=bias, softcap=cap or None, enable_gqa=True)
 
 
 def distances(n_q: int, n_k: int) -> Tensor:

@@ -154,8 +154,6 @@ def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -
         assert one.outcome is Outcome.MEASURED, one.reason
         parts = one.measurement(BLOCK_PARTS.quantity)
         assert parts is not None and set(parts.columns["visit"]) == {0.0, 1.0}
-        sums = zip(
-            *(parts.columns[f"{part}_s"] for part in ("projection", "attention", "output")), strict=True
-        )
-        assert parts.samples == pytest.approx([sum(three) for three in sums])
+        columns = [parts.columns[f"{part}_s"] for part in ("projection", "attention", "output")]
+        assert parts.samples == pytest.approx([sum(three) for three in zip(*columns, strict=True)])
     assert paged.peak_bytes is not None and paged.peak_bytes > 5000 * 16 * 4

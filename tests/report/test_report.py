@@ -32,7 +32,9 @@ Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
 #: `a` is the faster up to n = 632 at 1 head
 CROSSING = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
-EQUAL = dict.fromkeys(PAIR, lambda w: 1e-4)
+#: two that cannot be told apart
+OPEN = {"contenders": PAIR, "costs": dict.fromkeys(PAIR, lambda w: 1e-4), "noise": 0.2}
+OPEN |= {"dtypes": ("bfloat16",), "direction": "training"}
 #: one kernel under two names; one that is there for CUDA only; two that each take too long at one size
 FUSED, CUDA = ("torch_sdpa", "torch_sdpa_flash"), "torch_sdpa_cudnn"
 TURNS = {"a": lambda w: 1e-4 if w.keys == 64 else 3.0, "b": lambda w: 3.0 if w.keys == 64 else 1e-4}
@@ -98,16 +100,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"lengths": (64,), "heads": (1,), "complete": False}, "still goes on: 1 of 1 workloads"),
         ({"visits": 1, "rounds": 2, "contenders": PAIR}, "No verdict yet"),
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
-        (
-            {
-                "contenders": PAIR,
-                "costs": EQUAL,
-                "noise": 0.2,
-                "dtypes": ("bfloat16",),
-                "direction": "training",
-            },
-            " --length 64 --heads 1 --dtype bfloat16 --direction training`",
-        ),
+        (OPEN, " --length 64 --heads 1 --dtype bfloat16 --direction training`"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
     ],
 )

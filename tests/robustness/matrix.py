@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,7 +61,6 @@ class Trial:
     """A race of good contenders and faulty ones, and how many processes were left."""
 
     results: Mapping[str, Result]
-    seconds: float
     left: int
 
 
@@ -73,7 +71,6 @@ def contender(fault: str, phase: str) -> str:
 
 def race_all(phases: Mapping[str, str], limits: Limits = QUICK) -> Trial:
     """Race faults, each in its phase, beside good contenders, in one run."""
-    started = time.monotonic()
     contenders = parse_all([*GOOD, *(contender(fault, phase) for fault, phase in phases.items())])
     before = {one.pid for one in psutil.process_iter()}
     with (
@@ -81,7 +78,7 @@ def race_all(phases: Mapping[str, str], limits: Limits = QUICK) -> Trial:
         Conductor(contenders, folders=[str(BACKENDS)], limits=limits) as conductor,
     ):
         results = {one.contender: one for one in conductor.race(WORKLOAD)}
-    return Trial(results, time.monotonic() - started, len(_left(before)))
+    return Trial(results, len(_left(before)))
 
 
 def _left(before: set[int]) -> list[psutil.Process]:
