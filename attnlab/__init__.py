@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Backend", "Declined", "Plan", "Run", "Unavailable", "Workload", "attend"]
 __all__ += ["backends", "block", "check", "compare", "diagnose", "fastest", "gradients", "judge", "load"]
 __all__ += ["observe", "read_run", "run", "theory"]
-#: the module of each public name; `theory` is a module itself
+#: the module of each public name
 _HOMES = {
     "backends.backend": ("Backend",),
     "backends.attend": ("attend", "block", "gradients"),
@@ -38,6 +38,7 @@ _HOMES = {
     "errors": ("Declined", "Unavailable"),
     "fastest": ("fastest",),
     "judge.judging": ("judge",),
+    "lab": ("theory",),
     "lab.diagnosis": ("diagnose",),
     "lab.observables": ("observe",),
     "workload.workload": ("Workload",),
@@ -50,8 +51,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "theory":
-        return importlib.import_module("attnlab.lab.theory")
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("attnlab")
     for home, names in _HOMES.items():

@@ -14,7 +14,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -84,7 +83,6 @@ def environment() -> dict[str, Any]:
         "huge_pages": read(Path("/sys/kernel/mm/transparent_hugepage/enabled")),
         "not_seen_here": hidden(),
         "load_at_start": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "switch_interval_s": sys.getswitchinterval(),
     }
 
 
@@ -97,7 +95,7 @@ def _processor() -> dict[str, Any]:
 
 
 def fingerprint(environment: Mapping[str, Any]) -> str:
-    """A name for the machine: its processor in lower case, and eight digits of a digest.
+    """A name for the machine: its processor, and eight digits of a digest.
 
     The digest covers processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and
     huge pages: machines alike in all of it share a name. What an earlier version did not record counts as none.
@@ -106,8 +104,7 @@ def fingerprint(environment: Mapping[str, Any]) -> str:
     facts["usable"] = len(environment.get("affinity") or ())
     facts["gib"] = round((environment.get("memory_bytes") or 0) / 2**30)
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
-    words = re.sub(r"[^a-z0-9]+", "-", str(facts["cpu"] or "unknown").lower()).strip("-")
-    return f"{words[:40].strip('-') or 'unknown'}-{digest}"
+    return f"{one_line(str(facts['cpu'] or 'unknown'), 40)} {digest}"
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -22,8 +22,6 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#1F5FBF", "#D55E00", "#00855A", "#B0408
 BROWN, BLACK, GREY, GRID = "#7A4A1E", "#222222", "#6E6E6E", "#E2E2E2"
 #: in the order in which curves take them
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BROWN, BLACK)
-#: half the length of an error bar, in standard errors: a value within it agrees with its prediction
-STANDARD_ERRORS = 5.0
 #: size of letters in points; ticks and notes are a little smaller
 SIZE = 11.0
 _DPI = 130

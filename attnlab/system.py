@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -117,15 +117,6 @@ def run_delay_seconds() -> float:
     except (OSError, ValueError, IndexError):
         return math.nan
     return total / 1e9 if seen else math.nan
-
-
-#: counters of this process (nan: unknown): pages that it got without reading a disk, how often it had to leave a core,
-#: and how long its threads waited for one. What each call adds is noted beside its time
-COUNTERS: Mapping[str, Callable[[], float]] = {
-    "minor_faults": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_minflt),
-    "involuntary_switches": lambda: float(resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw),
-    "run_delay_s": run_delay_seconds,
-}
 
 
 def hidden() -> list[str]:

@@ -127,16 +127,11 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
             raise ValueError("--claims prints the ledger and writes no files; leave out --out")
         return _claims(names, as_json, quiet, **how)
     chosen = lab.chosen_experiments(names or ("all",))
-    place = click.get_current_context().with_resource(
-        claimed(out, Path("reports/numerics"), lab.CHAPTER_FILE)
-    )
-
-    def begins(name: str) -> None:
-        shown.stage(name.replace("_", " "), done=chosen.index(name), total=len(chosen))
-
+    folder = claimed(out, Path("reports/numerics"), lab.CHAPTER_FILE)
+    place = click.get_current_context().with_resource(folder)
     try:
         with progress(quiet=quiet) as shown, terminable():
-            lab.run_chapter(place, chosen, begins, **how)
+            lab.run_chapter(place, chosen, shown.stage, **how)
     finally:  # after Ctrl-C too: what is measured is on disk, and the page covers it
         found = lab.read_chapter(place)
         if found:
@@ -158,9 +153,7 @@ def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int
     findings = list[lab.Finding]()
     try:
         with progress(quiet=as_json or quiet) as shown, terminable():
-            lab.judge(
-                ids, findings, lambda name, done, total: shown.stage(name, done=done, total=total), **how
-            )
+            lab.judge(ids, findings, shown.stage, **how)
     finally:  # after Ctrl-C too
         found = lab.ledger(ids, findings)
         if as_json:
@@ -175,9 +168,7 @@ def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int
 @click.argument("model", type=options.PATH)
 @click.option("--text", "file", required=True, type=options.PATH, metavar="FILE", help="Its input, UTF-8.")
 @click.option("--length", default=512, metavar="N", help="The first N tokens of the text.")
-@click.option(
-    "--untrained", type=int, metavar="SEED", help="The same model with random weights of this seed."
-)
+@click.option("--untrained", type=int, metavar="SEED", help="Random weights of this seed instead.")
 @options.out(help="A new folder; reports/diagnosis by default.")
 @options.as_json
 def diagnose(

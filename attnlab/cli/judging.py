@@ -30,20 +30,18 @@ _LOOK_SECONDS = 1.0
 )
 @click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option(
-    "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file in the same forms."
+    "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file in such a form."
 )
 @options.workload_options(grid=False)
 @click.option(
     "--jsonl",
     type=click.File("ab", lazy=False),
     metavar="FILE",
-    help="Append a record of each candidate as JSON; - prints them.",
+    help="Append records as JSON; - prints them.",
 )
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="You choose the best of so many candidates.")
-@click.option(
-    "--watch", type=options.PATH, metavar="DIR", help="Judge files there as they appear, until Ctrl-C."
-)
+@click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
 @click.option("--trust", is_flag=True, help="No sandbox, for what you have read yourself.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a record.")
 @options.quiet

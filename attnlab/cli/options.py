@@ -36,18 +36,11 @@ COUNT, VISITS = click.IntRange(1, LARGEST), click.IntRange(1, 1000)
 AMOUNT = click.FloatRange(0, LARGEST, min_open=True)
 
 folders = click.option(
-    *("--implementations", "folders"),
-    metavar="DIR",
-    multiple=True,
-    help="A folder with backend files of your own; repeatable.",
+    "--implementations", "folders", metavar="DIR", multiple=True, help="Folder of your backends; repeatable."
 )
-device = click.option(
-    "--device", default="cpu", metavar="DEVICE", type=click.Choice(DEVICES), help="cpu or cuda."
-)
+device = click.option("--device", default="cpu", type=click.Choice(DEVICES), help="Where backends run.")
 preset = click.option(
-    "--preset",
-    metavar="NAME[/PHASE],...",
-    help="The shapes of a known model, as llama3-8b or llama3-8b/decode.",
+    "--preset", metavar="NAME[/PHASE],...", help="Shapes of a known model, as llama3-8b or llama3-8b/decode."
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document and nothing else.")
 quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and print the answer alone.")

@@ -125,7 +125,7 @@ def _report(shown: execute.Progress, found: Run, ended: bool) -> None:
     names = [name for name in raced if not on_request(name, found.plan.folders)]
     total = len(found.plan.workloads)
     how: dict[str, Any] = {"backends": names, "folders": found.plan.folders}
-    how["on_event"] = lambda name: shown.stage(f"numerics: {name.replace('_', ' ')}", done=total, total=total)
+    how["stage"] = lambda name, **_: shown.stage(f"numerics: {name}", done=total, total=total)
     try:
         if names and ended and found.complete:
             with execute.accounted(found, "numerics"), terminable():
@@ -330,10 +330,7 @@ def report(folder: Path, out: Path | None) -> int:
 @click.command(cls=options.Command)
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @click.option(
-    *("--format", "form"),
-    type=click.Choice(["text", "md", "bmf"]),
-    default="text",
-    help="Text, Markdown, or Bencher's metric format.",
+    "--format", "form", type=click.Choice(["text", "md", "bmf"]), default="text", help="bmf: Bencher."
 )
 @options.as_json
 def show(folder: Path, form: str, as_json: bool) -> int:
@@ -356,18 +353,14 @@ def show(folder: Path, form: str, as_json: bool) -> int:
 @click.command(cls=options.Command)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=options.PATH)
 @click.option(
-    *("-o", "--out"),
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default="results.parquet",
-    help="The Parquet file to write; an existing one is replaced.",
+    "-o", "--out", type=options.PATH, metavar="FILE", default="results.parquet", help="A Parquet file."
 )
 def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 
     Takes every run in and below the folders, interrupted runs as far as they are. A row holds one measurement with its
-    workload, contender, run and machine. A result without measurements has one row too. Exits with 1 if a run could
-    not be read; the others are written all the same.
+    workload, contender, run and machine. A result without measurements has one row too. An existing file is replaced.
+    Exits with 1 if a run could not be read; the others are written all the same.
     """
     skipped: list[str] = []
     runs, rows = join(folders, out, skipped=skipped.append)

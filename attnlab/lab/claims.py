@@ -157,20 +157,19 @@ def chosen_claims(ids: Iterable[str] = ()) -> list[Claim]:
 def judge(
     ids: Iterable[str] = (),
     findings: list[Finding] | None = None,
-    on_event: Callable[[str, int, int], None] = lambda name, done, total: None,
+    stage: Callable[..., None] = lambda name, *, done, total: None,
     **how: Any,
 ) -> list[Claim]:
     """The claims called `ids`, all where none is named, judged by the experiments that they need, each run once.
 
-    findings : takes what each experiment found, at once: what it holds outlives an interrupt, see `ledger`. on_event :
-    is told the name of each experiment as it begins, how many are done, and of how many. how : backends, seed and
-    folders, as for `run_experiment`. Raises ValueError for an unknown id or backend or a bad seed, before any has run.
+    findings : takes what each experiment found, at once: what it holds outlives an interrupt, see `ledger`. stage,
+    how : as for `run_chapter`. Raises ValueError for an unknown id or backend or a bad seed, before any has run.
     """
     wanted, found = chosen_claims(ids), [] if findings is None else findings
     check_request(**how)
     needed = [name for name in EXPERIMENTS if any(one.experiment == name for one in wanted)]
     for done, name in enumerate(needed):
-        on_event(name, done, len(needed))
+        stage(name, done=done, total=len(needed))
         found.append(run_experiment(name, **how))
     return ledger(ids, found)
 

@@ -227,7 +227,7 @@ class Worker:
     def turn(self, calls: int, opening: bool) -> dict[str, float]:
         """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
 
-        ``seconds`` is of one call; what else is noted are growths of counters of this process.
+        ``seconds`` is of one call. ``run_delay_s`` is how long threads of this process waited for a core meanwhile.
         """
         library, call = _there(self._library), _there(self._call)
 
@@ -241,14 +241,14 @@ class Worker:
             started = _clock()
             if opening:
                 library.time_calls(keeping, 1)
-            before = {name: count() for name, count in system.COUNTERS.items()}
+            waited = system.run_delay_seconds()
             opened = _clock() - started
             seconds = between = 0.0
             for count in (1,) * calls if self._changes else (calls,):
                 timed, other = self._timed(keeping, count)
                 seconds, between = seconds + timed, between + other
             ended = _clock()
-            grown = {name: count() - before[name] for name, count in system.COUNTERS.items()}
+            waited = system.run_delay_seconds() - waited
             between += _clock() - ended  # a hundred threads are counted for some milliseconds
         finally:
             gc.enable()
@@ -257,7 +257,7 @@ class Worker:
             "iterations": float(calls),
             "opening_s": opened,
             "between_s": between,
-            **grown,
+            "run_delay_s": waited,
         }
 
     def _change_a_key(self) -> None:

@@ -140,7 +140,7 @@ def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> li
             by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
         # of the backend with the most rows: what theory predicts is the same for all
         longest = max(by_backend.values(), key=len)
-        room = np.array([max(style.STANDARD_ERRORS * row.standard_error, row.slack) for row in longest])
+        room = np.array([row.room for row in longest])
         x = np.array([float(row.where[chart.x]) for row in longest])
         y = np.array([row.predicted for row in longest])
         if all(row.compared for row in longest):

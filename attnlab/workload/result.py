@@ -43,7 +43,7 @@ _Sample = Annotated[float, Meta(ge=0, le=1e18)]
 class Measurement:
     """Every raw sample of one quantity, in its base unit.
 
-    columns : what was noted beside each sample (round, iterations, page faults, ...), each as long as `samples`; for a
+    columns : what was noted beside each sample (round, iterations, run delay, ...), each as long as `samples`; for a
     latency the number of the round. facts : what is true of all samples (method, cache state).
     """
 

@@ -96,12 +96,16 @@ def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Pa
 
 def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> None:
     told: list[str] = []
+
+    def begins(name: str, *, done: int, total: int) -> None:
+        told.append(name)
+
     for _ in range(2):
-        found = run_chapter(tmp_path, ["precision"], backends=["numpy_blocked"], on_event=told.append)
+        found = run_chapter(tmp_path, ["precision"], begins, backends=["numpy_blocked"])
     assert told == ["precision"] and read_chapter(tmp_path) == found and found[0].passed
     missing = ["torch_sdpa_cudnn"]
     for how in ({"backends": missing}, {"backends": missing, "seed": 1}, {"backends": missing, "seed": 1}):
-        other = run_chapter(tmp_path, ["precision"], on_event=told.append, **how)
+        other = run_chapter(tmp_path, ["precision"], begins, **how)
     assert len(told) == 3 and len(other) == 1 and (other[0].facts["seed"], other[0].asked) == (1, (*missing,))
     assert "nan" not in found[0].conclusion, "a sentence about PyTorch, which was not measured"
     for damaged in ('[{"experiment": 3}]', "[{"):

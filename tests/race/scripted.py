@@ -158,7 +158,7 @@ class _Process:
         seconds = self.script._seconds(self.visit, self.turns)
         self.clock.now += (calls + opening) * seconds
         told = {"seconds": seconds * self.script._claims, "iterations": float(calls)}
-        told |= dict.fromkeys(("between_s", "minor_faults", "involuntary_switches"), 0.0)
+        told["between_s"] = 0.0
         told["opening_s"] = opening * seconds
         told["run_delay_s"] = self.script._waits(self.turns) * calls * seconds
         self.turns += 1

@@ -27,12 +27,13 @@ from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
 from attnlab.backends.discovery import require, unasked
 from attnlab.errors import Declined, Unavailable
-from attnlab.figure_style import STANDARD_ERRORS as STANDARD_ERRORS
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
 from attnlab.text import finite, suggestion
 from attnlab.workload.workload import MOST_SEED
 
+#: a value that is so many standard errors from its prediction agrees with it
+_STANDARD_ERRORS = 5.0
 #: the conditions that tell a row apart: numbers and names
 Where = Mapping[str, Any]
 #: of which quantity rows are picked; ... for any
@@ -109,12 +110,17 @@ class Row(msgspec.Struct, frozen=True):
         return self.relation != MEASURED
 
     @property
+    def room(self) -> float:
+        """How far measured may be from predicted."""
+        return max(_STANDARD_ERRORS * self.standard_error, self.slack)
+
+    @property
     def excess(self) -> float:
         """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far.
 
         < and > must hold beyond the room.
         """
-        room = max(STANDARD_ERRORS * self.standard_error, self.slack)
+        room = self.room
         above = 0.0 if self.measured == self.predicted else self.measured - self.predicted
         beyond = {
             "=": abs(above) - room,
@@ -452,24 +458,24 @@ def check_request(
 def run_chapter(
     folder: Path,
     names: Sequence[str] = CHAPTER,
-    on_event: Callable[[str], None] = lambda text: None,
+    stage: Callable[..., None] = lambda name, *, done, total: None,
     **how: Any,
 ) -> list[Finding]:
     """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
 
-    A finding of another seed or other backends is replaced. Returns all findings of the file. `on_event` is told
-    the name of each experiment as it begins. how : backends, seed
-    and folders, as for `run_experiment`. Raises ValueError as that does, before anything has run, and OSError where the
-    folder cannot be written to.
+    A finding of another seed or other backends is replaced. Returns all findings of the file. `stage` hears the name of
+    each experiment as it begins, how many are `done`, and of how many in `total`. how : backends, seed and folders, as
+    for `run_experiment`. Raises ValueError as that does, before anything has run, and OSError where the folder cannot
+    be written to.
     """
     wanted = chosen_experiments(names)
     check_request(**how)
     found, backends = read_chapter(folder), how.get("backends")
     asked = {*(unasked(how.get("folders", ())) if backends is None else backends)}
-    for name in wanted:
+    for done, name in enumerate(wanted):
         old = [one for one in found if one.experiment == name]
         if not any((one.facts.get("seed"), {*one.asked}) == (how.get("seed", 0), asked) for one in old):
-            on_event(name)
+            stage(name, done=done, total=len(wanted))
             found = [*(one for one in found if one not in old), run_experiment(name, **how)]
             new = folder / f"{CHAPTER_FILE}.new"
             new.write_text(
