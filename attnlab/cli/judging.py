@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
@@ -33,12 +34,7 @@ _LOOK_SECONDS = 1.0
     "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file in such a form."
 )
 @options.workload_options(grid=False)
-@click.option(
-    "--jsonl",
-    type=click.File("ab", lazy=False),
-    metavar="FILE",
-    help="Append records as JSON; - prints them.",
-)
+@click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="You choose the best of so many candidates.")
 @click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
@@ -48,7 +44,7 @@ _LOOK_SECONDS = 1.0
 def judge(
     paths: tuple[str, ...],
     reference: str,
-    jsonl: IO[bytes] | None,
+    jsonl: str | None,
     forbid: tuple[str, ...],
     among: int | None,
     watch: Path | None,
@@ -73,15 +69,14 @@ def judge(
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
-    printed = jsonl is not None and jsonl.name == "<stdout>"
+    printed = jsonl == "-"
+    shown, lines = progress(quiet=quiet or printed), click.open_file(jsonl or os.devnull, "ab")
     try:
-        shown = progress(quiet=quiet or printed)
-        with shown as bar, terminable(), Judge(reference, workload, **how) as one:
+        with lines, shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
             for record in _watched(one, paths, watch, _known(jsonl)):
-                if jsonl is not None:
-                    jsonl.write(msgspec.json.encode(record) + b"\n")
-                    jsonl.flush()
+                lines.write(msgspec.json.encode(record) + b"\n")
+                lines.flush()
                 records.append(record)
                 bar.detail(f"{record.name}: {record.status}")
                 if watch is not None and not printed:
@@ -117,10 +112,10 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
             time.sleep(0 if new else _LOOK_SECONDS)
 
 
-def _known(jsonl: IO[bytes] | None) -> set[str]:
+def _known(jsonl: str | None) -> set[str]:
     """The digests of the candidates that the file has records of."""
     found = set[str]()
-    with suppress(OSError), Path(jsonl.name if jsonl else "").open(encoding="utf-8") as file:
+    with suppress(OSError), Path(jsonl or "").open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError, AttributeError):
                 found.add(json.loads(line).get("digest", ""))
