@@ -9,9 +9,6 @@ from collections.abc import Sequence
 
 from attnlab.text import one_line
 
-#: the most letters of an error message; some list all backends
-_MOST_LETTERS = 2000
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
@@ -21,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status, mistake = _ended(list(sys.argv[1:] if arguments is None else arguments))
         if mistake:
-            print("attnlab: " + one_line(mistake, _MOST_LETTERS), file=sys.stderr)
+            print("attnlab: " + one_line(mistake, 2000), file=sys.stderr)  # some list all backends
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has ended, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,7 +21,7 @@ import time
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -29,7 +29,6 @@ import numpy as np
 from attnlab.errors import Declined, Misbehaved, Unavailable
 from attnlab.system import die_with_parent, started_by, wait_until_stopped
 
-T = TypeVar("T")
 #: environment variables that would bring this interpreter's packages into another interpreter
 _OWN = ("PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
 #: before each message: its length in bytes, big-endian

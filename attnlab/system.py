@@ -162,13 +162,10 @@ def confine(device: str = "cpu") -> bool:
 
 def _limit(kind: int, most: int | None) -> bool:
     """Set a limit of this process, None for no limit, as far as the hard limit allows. Returns whether it was set."""
-    infinite = resource.RLIM_INFINITY
     try:
         _, hard = resource.getrlimit(kind)
-        wanted = infinite if most is None else most
-        if hard != infinite:
-            wanted = hard if wanted == infinite else min(wanted, hard)
-        resource.setrlimit(kind, (wanted, hard))
+        known = [one for one in (most, hard) if one not in (None, resource.RLIM_INFINITY)]
+        resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
     except (OSError, ValueError):
         return False
     return True

@@ -68,9 +68,9 @@ def black_box(
     def attend(q: NDArray[Any], k: NDArray[Any], v: NDArray[Any], **rest: Any) -> NDArray[Any]:
         number_format = dtype or str(q.dtype)
         q, k, v = (round_to(array, number_format) for array in (q, k, v))
-        problem = Inputs.of(q, k, v, dtype=number_format, **rest)
-        workload = Workload.of_inputs(problem, device=device)
-        return chosen.named(workload, chosen.bind(workload, problem)())[OUTPUT]
+        inputs = Inputs.of(q, k, v, dtype=number_format, **rest)
+        workload = Workload.of_inputs(inputs, device=device)
+        return chosen.named(workload, chosen.bind(workload, inputs)())[OUTPUT]
 
     return attend
 

@@ -80,8 +80,7 @@ def report_texts(
     frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Any] = ()
 ) -> dict[str, str]:
     """The report and its details as Markdown by the name of their file, with links to the pictures that there are."""
-    run, analysis, control, results = frames.run, frames.analysis, frames.control, frames.results
-    left_out = frames.left_out
+    run, control, results, left_out = frames.run, frames.control, frames.results, frames.left_out
     by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
     missing = left_out[(left_out.outcome == Outcome.UNAVAILABLE) & by_itself]
     fastest = dict(zip(frames.by_length.n, frames.by_length.best_seconds, strict=True))
@@ -90,28 +89,21 @@ def report_texts(
         **told,
         "race_two": _race_two(frames, told["chosen"]),
         "run": run,
-        "names": analysis.names,
-        "shared": analysis.shared,
-        "margin": analysis.margin,
+        "frames": frames,
         "machine": machine(run.environment),
         "environment": [
             (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
         ],
         "unseen": run.environment.get("not_seen_here") or [],
-        "command": run.command,
         "grids": grids(frames.winners),
         "most_groups": MOST_GROUPS,
-        "contenders": frames.contenders,
         "fallbacks": results[results.asked_kernel.notna()].drop_duplicates("contender"),
         "missing": missing.contender,
         "by_name": mapping(run.environment.get("raced_only_by_name")),
         "left_out": left_out.drop(missing.index),
-        "accuracy": frames.accuracy,
         "control": control,
         "control_worst": None if control.empty else float((control.speedup - 1).abs().max()),
         "between": None if control.empty else float(control.between_processes.median()),
-        "growth": frames.growth,
-        "by_length": frames.by_length,
         "fastest": {n: fastest[n] for n in evenly(sorted(fastest), MOST_LENGTHS)},
         "pictures": pictures,
         "findings": findings,

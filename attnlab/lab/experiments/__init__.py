@@ -62,8 +62,6 @@ _ORDER = (
 )
 _FOUND = {file.stem for file in Path(__file__).parent.glob("[a-z]*.py")}
 EXPERIMENTS = (*_ORDER, *sorted(_FOUND - set(_ORDER)))
-#: what every run's report shows; the others take longer and are asked for
-CHAPTER = ("variance_scaling", "saturation")
 #: the findings of a run's folder, a list
 CHAPTER_FILE = "numerics.json"
 Array = NDArray[np.float64]
@@ -457,7 +455,7 @@ def check_request(
 
 def run_chapter(
     folder: Path,
-    names: Sequence[str] = CHAPTER,
+    names: Sequence[str],
     stage: Callable[..., None] = lambda name, *, done, total: None,
     **how: Any,
 ) -> list[Finding]:
