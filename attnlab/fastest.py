@@ -157,7 +157,7 @@ class Fastest:
                 why = f"the fastest that is right at {workload.label}, {1 / verdict.ratio:.2f}× faster than {OWN}"
                 return Choice(name, why, workload, distance, verdict, left_out), _function(found, call)
             left_out[name] = found
-        why = f"nothing that may answer was decidedly faster than {OWN} at {workload.label}"
+        why = f"nothing that may answer was clearly faster than {OWN} at {workload.label}"
         if OWN not in by_name:
             why = f"{OWN} was not measured at {workload.label}: nothing is known to be faster"
         return Choice(OWN, why, workload, distance, None, left_out), None

@@ -6,7 +6,9 @@ that it can be made again at any time. matplotlib and altair are loaded only whe
 
 from __future__ import annotations
 
+import math
 import shlex
+import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,8 +24,7 @@ from attnlab.report.figures import draw
 from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, evenly, grids, mapping, peaks, records
 from attnlab.report.render import fill
 from attnlab.runs.store import Run
-from attnlab.stats.intervals import speeds
-from attnlab.stats.ranking import Sure
+from attnlab.stats.intervals import log_ratios, speeds
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
@@ -139,6 +140,8 @@ def answer(frames: Frames) -> dict[str, Any]:
     # where it is the fastest, or has no interval, it is not behind
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
     memory, changes = list(peaks(results, [name] if name else []).itertuples()), frames.crossovers
+    alone = dict(zip(winners.workload, winners.not_compared, strict=True))
+    unsure = timed[[name in alone[at] for at, name in zip(timed.workload, timed.contender, strict=True)]]
     return {
         "chosen": chosen,
         "measured": len(frames.contenders),
@@ -146,17 +149,25 @@ def answer(frames: Frames) -> dict[str, Any]:
         "kinds": len({one["name"] for _, one in groups if one}),
         "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),
         "outcomes": set(results.outcome),
-        "without": list(frames.left_out[frames.left_out.contender != name].itertuples()),
+        "without": list(frames.left_out.query("contender != @name and outcome != 'measured'").itertuples()),
         "memory": memory,
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),
-        "unsure": winners[(winners.sure == Sure.NO_INTERVAL) | winners.not_compared.map(bool)],
+        "unsure": unsure,
+        "visits": _visits(frames, chosen["open"][0]) if chosen and chosen["open"] else [],
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
         "usual": next(iter(winners.runner_up.value_counts().index), None),
-        "same_kernel": sorted({name for names in winners.same_kernel for name in names}),
+        "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),
     }
+
+
+def _visits(frames: Frames, row: Any) -> list[float]:
+    """The speedup of a winner over its runner-up in each visit, the least first."""
+    cell = next(one for one in frames.analysis.cells if one.workload.label == row.Index)
+    pair = [one for name in (row.contender, row.runner_up) if (one := cell.measured[name].latency)]
+    return sorted(math.exp(statistics.median(logs)) for logs in log_ratios(*pair).values())
 
 
 def warnings(frames: Frames) -> dict[str, Any]:
@@ -164,7 +175,7 @@ def warnings(frames: Frames) -> dict[str, Any]:
     run, results, control = frames.run, frames.results, frames.control
     timed = [one.latency for one in run.results if one.latency]
     disturbed = sum(len(one.disturbed_rounds) for one in timed)
-    rounds = sum(len(one.samples) for one in timed)
+    timings = sum(len(one.samples) for one in timed)
     facts = [one.facts for one in timed]
     failed = control[control.differs]
     refused = results[results.outcome == NOT_BELIEVED]
@@ -175,8 +186,8 @@ def warnings(frames: Frames) -> dict[str, Any]:
         "complete": run.complete,
         "torn": dict(run.torn),
         "disturbed": disturbed,
-        "rounds": rounds,
-        "busy": rounds > 0 and disturbed > BUSY * rounds,
+        "timings": timings,
+        "busy": timings > 0 and disturbed > BUSY * timings,
         "others": next((one["others"] for one in facts if "others" in one), None),
         "cut_short": sum("cut short" in one for one in facts),
         "control_failed": len(failed),

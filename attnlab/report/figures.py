@@ -51,10 +51,10 @@ class Curves(NamedTuple):
 LATENCY = Curves("n", "seconds", "Lowest median time", "n, length", "time of one call", seconds_text, min)
 MEMORY = Curves(
     *("n", "peak_bytes", "Lowest peak memory", "n, length", "peak memory of one call", bytes_text, min),
-    {"score matrix": "score_bytes", "output": "output_bytes"},
+    {"n × n scores": "score_bytes", "output": "output_bytes"},
 )
 ROOFLINE = Curves(
-    *("flop_per_byte", "flops", "Nearest to the machine's limit", "FLOPs per byte of inputs and output"),
+    *("flop_per_byte", "flops", "Nearest to the machine's limit", "operations per byte of inputs and output"),
     *("arithmetic per second", flops_text, max),
 )
 
@@ -82,7 +82,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     width = _PANEL[0] * len(panels) + 2.2 * (len(panels) < 2)
     figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
-    other_names = {name for names in frames.winners.same_kernel for name in names}
+    aliases, same = frames.winners.set_index("workload").same_kernel, dict[str, str]()
     for one, rows in zip(axes, panels, strict=True):
         if kind is ROOFLINE:
             _roofs(one, frames, rows)
@@ -90,7 +90,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
         style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
-        ranked = last[~last.contender.isin(other_names)]  # another name of a kernel has no rank
+        others = aliases[last.workload.iloc[0]]  # another name of a kernel has no rank
+        same |= {name: others[name] for name in last.contender if name in others}
+        ranked = last[~last.contender.isin([*others])]
         best, worst = (ranked if len(ranked) else last).iloc[0], last.iloc[-1]
         name = "several contenders" if (ranked[kind.y] == best[kind.y]).sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
@@ -106,9 +108,12 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         if most != value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
+    below = [f"{alias} runs the kernel of {name}, so it is not ranked." for alias, name in same.items()]
     if len(far):
-        told.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
-        figure.supxlabel(told[-1], fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
+        below.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
+    if below:
+        told += below
+        figure.supxlabel("\n".join(below), fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if len(panels) < len(every):
         told.append(f"Panels: {len(panels)} of {len(every)}.")
     return Drawn(figure, " ".join(told))

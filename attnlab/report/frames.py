@@ -68,12 +68,12 @@ class Frames:
         timed = self.results[self.results.seconds.notna()]
         found: pd.DataFrame = timed[timed.group == timed.group.iloc[0]] if len(timed) else timed
         found = found[found.heads == found.heads.max()].sort_values(["n", "seconds"], ascending=[False, True])
-        winner = found.workload.map(dict(zip(self.winners.workload, self.winners.contender, strict=True)))
-        its = found[found.contender == winner]
-        best = found.n.map(dict(zip(its.n, its.seconds, strict=True)))
-        unsure = found.behind.isna() & ~found["first"].map(bool)
-        times = found.behind.fillna((found.seconds / best).where(unsure, 1.0))
-        return found.assign(best_seconds=best, times=times, unsure=unsure)
+        ranked = [(one.workload.label, one.ranking.best) for one in self.analysis.cells if one.ranking]
+        best = found.workload.map({name: one.contender for name, one in ranked})
+        seconds = found.workload.map({name: one.seconds for name, one in ranked})
+        unsure = found.behind.isna() & (found.contender != best)
+        times = found.behind.fillna((found.seconds / seconds).where(unsure, 1.0))
+        return found.assign(best_seconds=seconds, times=times, unsure=unsure)
 
     @cached_property
     def crossovers(self) -> pd.DataFrame:
@@ -176,8 +176,12 @@ class Frames:
 
     @cached_property
     def left_out(self) -> pd.DataFrame:
-        """A row for each contender and outcome without a time: at how many workloads `of` all, and the first reason."""
-        without = self.results[self.results.seconds.isna()].groupby(["contender", "outcome"], sort=False)
+        """A row for each contender and outcome without a time: at how many workloads `of` all, and the first reason.
+
+        The outcome is `measured` where it has a time of some visits, and left others for that reason.
+        """
+        gone = self.results.seconds.isna() | (self.results.reason.notna() & self.results.asked_kernel.isna())
+        without = self.results[gone].groupby(["contender", "outcome"], sort=False)
         counted = without.agg(at=("n", "size"), reason=("reason", "first")).reset_index()
         return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
 
@@ -190,7 +194,8 @@ class Frames:
         ranked : all with a rank, at most `together` of them at one workload. alone : nowhere do two run different
         kernels. won, close, tied, behind, absent : at how many workloads it is decidedly the fastest, at most 5 %
         behind, not told apart, decidedly slower, and without a time. lead : the least and the greatest speedup over the
-        runner-up where it won. open : where it is tied. worst : where another leads by most.
+        runner-up where it won. open : where it is tied. worst : where another leads by most. share : the greatest of
+        the machine's best matrix product that it reaches.
         """
         results, winners = (
             one if group is None else one[one.group == group] for one in (self.results, self.winners)
@@ -235,6 +240,7 @@ class Frames:
             "open": list(tied.itertuples()),
             "behind": len(behind),
             "worst": next(worst, None),
+            "share": mine.share_of_matmul.dropna().max(),
             "others": list(dict.fromkeys(behind.contender)),
             "absent": len(absent),
             "absent_why": next(iter(whys), None),
@@ -351,7 +357,7 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "sure": str(won.sure),
         "contender": won.name,
         "first": list(won.first),
-        "same_kernel": sorted(cell.first.difference(won.first)),
+        "same_kernel": dict(won.aliases),
         "seconds": won.seconds,
         "runner_up": won.ahead.over if won.ahead else None,
         **(_span("speedup", won.ahead.ratio, won.ahead.low, won.ahead.high) if won.ahead else {}),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -178,9 +178,9 @@ class Winner:
 
     `first` holds the winner and those tied with it, one name an implementation, the winner in front; empty where
     nothing was measured. `seconds` is the winner's median call. `ahead` is over the fastest other implementation (one
-    that is tied, where there is one), and `over_baseline` over the contender that the run compares with; None where
-    that is the winner itself or has no time. `not_compared` were measured, with too few undisturbed visits for an
-    interval.
+    that is tied, where there is one: the second of `first`), and `over_baseline` over the contender that the run
+    compares with; None where that is the winner itself or has no time. `not_compared` were measured, in too few
+    undisturbed visits for an interval. `aliases` : by further name of an implementation the one that stands for it.
     """
 
     sure: Sure
@@ -189,6 +189,7 @@ class Winner:
     ahead: Lead | None = None
     over_baseline: Lead | None = None
     not_compared: tuple[str, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -209,14 +210,15 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     places = {name: at for at, name in enumerate(every)}
     others = [one for one in ranking.standings if one.implementation != best.implementation]
     compared = [one for one in others if one.against_best is not None]
-    by_kernel: dict[str, list[str]] = {one.implementation: [] for one in ranking.first}
-    for one in (
-        ranking.standings
-    ):  # a name that left early may stand for its kernel, unless it is known to be slower
+    known = {one.implementation for one in compared}
+    first = dict.fromkeys(one.implementation for one in ranking.first)
+    named: dict[str, str] = {}
+    for one in sorted(ranking.standings, key=lambda one: places[one.contender]):
+        # a name that left early may stand for a kernel that is first, unless it is known to be slower
         slower = one.against_best is not None and one.against_best.kind is Kind.SLOWER
-        if one.implementation in by_kernel and not slower:
-            by_kernel[one.implementation].append(one.contender)
-    names = [min(same, key=lambda name: (name not in order, places[name])) for same in by_kernel.values()]
+        if one.implementation not in first or not slower:
+            named.setdefault(one.implementation, one.contender)
+    names = [named[kernel] for kernel in first]
     if not others:
         sure = Sure.ALONE
     elif not compared:
@@ -229,6 +231,10 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
         compared, key=lambda one: (one not in ranking.first, one.against_best and one.against_best.ratio)
     )
     ahead = next(iter(rivals or others), None)
+    if ahead:
+        stands = next(one for one in others if one.contender == named[ahead.implementation])
+        ahead = replace(stands if stands.against_best else ahead, contender=stands.contender)
+        names = sorted(names, key=lambda name: (name != names[0], name != stands.contender))
     baseline = ranking.of(ranking.baseline) if ranking.baseline else None
     if baseline and baseline.implementation == best.implementation:
         baseline = None
@@ -238,7 +244,12 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
         best.seconds,
         _lead(ahead, best),
         _lead(baseline, best),
-        tuple(one.contender for one in others if compared and one.against_best is None),
+        tuple({named[one.implementation]: None for one in others if one.implementation not in known}),
+        {
+            one.contender: named[one.implementation]
+            for one in ranking.standings
+            if one.contender not in named.values()
+        },
     )
 
 

@@ -139,7 +139,7 @@ def test_disturbed_rounds_are_counted_and_warned_of(made: Make) -> None:
     for most, busy in ((27, True), (3, False)):
         run = disturbed(made(costs=B_WINS, **small), lambda n, turn, visit: turn < most)  # noqa: B023 - called now
         found = answer(Frames(run))["warned"]
-        assert (found["disturbed"], found["rounds"], found["busy"]) == (2 * most, 60, busy)
+        assert (found["disturbed"], found["timings"], found["busy"]) == (2 * most, 60, busy)
 
 
 def test_plain_data_for_other_programs(made: Make) -> None:

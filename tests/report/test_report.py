@@ -78,6 +78,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         best = "several contenders." if name == "memory" else "torch_sdpa"
         assert best in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
         assert "naive_loop" not in says or "Not shown: naive_loop" in says
+        assert "torch_sdpa_flash runs the kernel of torch_sdpa, so it is not ranked." in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
 
@@ -102,6 +103,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
         (OPEN, " --length 64 --heads 1 --dtype bfloat16 --direction training`"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
+        ({"costs": dict.fromkeys("ab", lambda w: 1e-4), "noise": 0.1}, "× as fast in 5 visits."),
     ],
 )
 def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(made, options, said) -> None:
@@ -119,6 +121,24 @@ def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
     run = disturbed(made(contenders=(*PAIR, "torch_eager#2"), heads=(1,)), lambda *turn: True)
     text = reported(run)
     assert not re.search(r"\d× faster|\d (ms|µs|ns)\b", text)
+
+
+def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make) -> None:
+    """At one size: a rival, and another name of the fastest kernel, whose ratio of medians is marked."""
+    run = made(contenders=(*FUSED, "torch_eager"), baseline=FUSED[0], lengths=(64, 256), heads=(1,))
+
+    def early(one: Result) -> Result:
+        assert one.latency is not None
+        columns = {name: column[:2] for name, column in one.latency.columns.items()}
+        first = replace(one.latency, samples=(1e-3, 1e-3), columns=columns)
+        return replace(one, reason="a call takes 9 s", measurements=(first, *one.measurements[1:]))
+
+    stays = [one.contender == FUSED[0] or one.workload.keys == 64 for one in run.results]
+    run.results = [one if stay else early(one) for one, stay in zip(run.results, stays, strict=True)]
+    text = reported(run)
+    said = "`torch_eager` at n = 256, 1 head has no interval. It left after 1 visit: a call takes 9 s"
+    assert said in text and "| `torch_eager` | left some visits | 1 of 2 sizes | a call takes 9 s |" in text
+    assert re.search(r"^\| `torch_sdpa_flash` \| [\d.]+ · [^|]*\| \? \d", text, re.M)
 
 
 def test_a_fallback_is_told(made: Make) -> None:

@@ -111,6 +111,16 @@ def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
         assert winner(rank(race, baseline="other"), ["own", "alias", "other"]).first == (named,)
 
 
+def test_the_runner_up_stands_second_under_the_name_of_its_kernel():
+    """Though another name of that kernel was luckier, and a third contender too."""
+    wild, fused = np.repeat([1.1, 0.9, 1.1, 0.9], 6), {"kernel": "flash attention", "library": "torch"}
+    race = {"best": measured("best", np.ones(24)), "third": measured("third", 1.02 * wild)}
+    race |= {name: measured(name, by * wild, **fused) for name, by in (("own", 1.03), ("alias", 1.01))}
+    found = winner(rank(race, baseline="best"), ["best", "own", "alias", "third"])
+    assert found.first[:2] == ("best", found.ahead.over) == ("best", "own") and found.sure is Sure.TIE
+    assert found.aliases == {"alias": "own"}
+
+
 def sittings(means, error=0.02, freedom=7):
     return [Sitting(f"2026-01-0{at + 1}", one, error, freedom, 5) for at, one in enumerate(means)]
 
