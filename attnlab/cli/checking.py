@@ -116,11 +116,11 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     lab.check_request(**how)
     said = lab.chosen_claims(names) if claims else []
     if listing and claims:
-        print_markdown(fill("claims.md.j2", claims=said, listing=True))
+        print_markdown(fill("listing.md.j2", what="claim", rows=[(it.id, it.theme, it.says) for it in said]))
         return 0
     if listing:
-        known = {name: lab.load_experiment(name).texts[0] for name in names or lab.EXPERIMENTS}
-        print_markdown(fill("experiments.md.j2", experiments=known))
+        known = [(name, lab.load_experiment(name).texts[0]) for name in names or lab.EXPERIMENTS]
+        print_markdown(fill("listing.md.j2", what="experiment", rows=known))
         return 0
     if claims:
         if out is not None:
@@ -160,7 +160,7 @@ def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int
             click.echo(json.dumps([one.to_dict() for one in found], ensure_ascii=False, allow_nan=False))
         else:
             counts = Counter(str(one.verdict) for one in found)
-            print_markdown(fill("claims.md.j2", claims=found, listing=False, counts=counts, seed=how["seed"]))
+            print_markdown(fill("claims.md.j2", claims=found, counts=counts, seed=how["seed"]))
     return 0
 
 
