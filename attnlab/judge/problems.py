@@ -124,11 +124,10 @@ class _Asked:
         if device == "cuda" and one.library != "torch":
             raise ValueError(f"{one.name}: on CUDA expected tensors of PyTorch, got {one.library}")
 
-    def draw(self, kind: str, count: int) -> list[Array]:
-        """Fresh inputs of so many calls, (count, *shape) each: no generator outlives a call, so that no answer tells
-        of the next."""
+    def draw(self, kind: str) -> list[Array]:
+        """Fresh inputs of a call: no generator outlives one, so that no answer tells of the next."""
         rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
-        arrays = [rng.standard_normal((count, *shape), dtype=np.float32) for shape in self.shapes]
+        arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in self.shapes]
         return [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
 
 

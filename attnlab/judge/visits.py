@@ -40,11 +40,14 @@ from attnlab.workload.inputs import Inputs, pack
 from attnlab.workload.number_formats import FORMATS, carrier
 from attnlab.workload.workload import OUTPUT, Workload
 
-#: the timed calls of a turn last about so long; messages of one, at most, calls of a message, and bytes of their arrays
-_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES = 0.03, 8, 100, 2**27
-#: where the reference's calls are shorter than so many empty ones, several are asked for at a time; longer than so many
-#: seconds need no first one
-_EMPTY_CALLS, _LONG_SECONDS = 4.0, 0.05
+#: the timed calls of a turn last about so long; at most so many messages of one, calls of a message, bytes of their
+#: arrays, and bytes of those on a device
+_TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES, _ON_DEVICE = 0.03, 8, 100, 2**27, 2**28
+#: where a call of the reference is shorter than so many messages without it, several are asked for at a time, as from a
+#: message of so many calls is seen; calls longer than so many seconds need none of this, and no first one
+_EMPTY_CALLS, _SOME, _LONG_SECONDS = 4.0, 8, 0.05
+#: of a message so many calls are checked, or as many as have so many bytes of inputs
+_CHECKED, _CHECKED_BYTES = 8, 2**25
 #: turns of which the shortest tells what an empty call takes
 _TURNS = 9
 #: kinds of inputs in a turn that is not timed
@@ -66,11 +69,15 @@ class Visits:
     def __init__(self, problem: Problem, load_seconds: float) -> None:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
         self._pool, self._told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
-        self._call_bytes = problem.input_bytes + problem.output_bytes
+        self._call_bytes, on_device = (
+            problem.input_bytes + problem.output_bytes,
+            problem.loading.device == "cuda",
+        )
+        self._most_bytes, self._at_once = _ON_DEVICE if on_device else _MOST_BYTES, 1
         #: bytes of shared memory that a sandbox needs
-        self.shared_bytes = 2**28 + 2 * max(_MOST_BYTES, 3 * self._call_bytes)
+        self.shared_bytes = 2**28 + 2 * max(self._most_bytes, 3 * self._call_bytes)
         #: of a device, for the calls that are timed; all sandboxes share it, since one alone computes at a time
-        self.device = DeviceMemory(self.shared_bytes) if problem.loading.device == "cuda" else None
+        self.device = DeviceMemory(self.shared_bytes) if on_device else None
         self._seed, self._odd = secrets.randbits(31), [one for one in problem.kinds if one != NORMAL]
 
     def open(self, seat: Seat) -> None:
@@ -103,24 +110,29 @@ class Visits:
         code, memory = f"<i{form.itemsize}", self.device or box.memory
         memory.clear()
 
-        def bits(array: Array) -> Any:
-            return memory.staged(np.ascontiguousarray(array.astype(form, copy=False)).view(code))
+        def made(kind: str) -> tuple[list[Array], list[Array]]:
+            call = problem.draw(kind)
+            return call, [np.ascontiguousarray(one.astype(form, copy=False)).view(code) for one in call]
 
-        drawn = list(self._pool.map(lambda kind: problem.draw(kind, at_once), kinds))
-        staged = [[bits(one) for one in call] for call in drawn]
+        calls = list(self._pool.map(made, [kind for kind in kinds for _ in range(at_once)]))
+        parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
+        staged = [
+            [memory.staged(np.stack(one)) for one in zip(*(bits for _, bits in part), strict=True)]
+            for part in parts
+        ]
         inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
         # as many for any number of messages, which nobody can count then
-        room = max(1, _MOST_BYTES // (at_once * problem.output_bytes))
+        room = max(1, self._most_bytes // (at_once * problem.output_bytes))
         free = max(len(kinds), min(_MOST_MESSAGES + 1, room))
         outputs = [memory.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
         places = [place for _, place in inputs]
         seconds, chosen, taken = list[float](), list[tuple[Array, ...]](), list[Array]()
-        made = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
+        orders = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
         for other in problem.boxes:
             other.stop()
         box.go_on()
         memory.finish()
-        for order, arrays, (output, _) in zip(made, staged, outputs, strict=False):
+        for order, arrays, (output, _) in zip(orders, staged, outputs, strict=False):
             started = perf_counter()
             for (view, _), array in zip(inputs, arrays, strict=True):
                 view[...] = array
@@ -139,9 +151,9 @@ class Visits:
             whole, rows = memory.taken(outputs[number][0], [every]).view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
-            for at in range(at_once):
-                call = [one[at] for one in drawn[number]]
-                got = rows[at].astype(np.float64)
+            checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
+            for at in np.random.default_rng().permutation(at_once)[:checked]:
+                call, got = parts[number][at][0], rows[at].astype(np.float64)
                 problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)
         return statistics.median(seconds[first:] or seconds) / at_once
 
@@ -170,9 +182,6 @@ class Visits:
         """
         random, waited, spent = np.random.default_rng(), 0.0, 0.0
         racing = [one for one in seats if one.racing]
-        # the same for all, so that none has a larger part of the empty call in its time; no candidate can move it
-        calls = math.ceil(_EMPTY_CALLS * self.empty_seconds / max(1e-6, seats[0].seconds))
-        at_once = min(_MOST_AT_ONCE, max(1, calls))
         order = [racing[at] for at in random.permutation(len(racing))]
         # a stopped process stops no kernel that it has sent to a device: there one ends before the next one begins
         for group in [[one] for one in order] if self.device else [order]:
@@ -186,7 +195,7 @@ class Visits:
                     if place == odd[at] and seat is not seats[0]:
                         seat.attempt(self.turn, seat, [*random.permutation(self._odd)[:_ODD]])
                     before, started = seat.sandbox.waited, perf_counter()
-                    seat.attempt(self._timed, seat, ROUNDS * number + place, at_once, place == strict[at])
+                    seat.attempt(self._timed, seat, ROUNDS * number + place, place == strict[at])
                     if seat is seats[0]:
                         waited += seat.sandbox.waited - before
                         spent += perf_counter() - started
@@ -201,11 +210,11 @@ class Visits:
         over = not any(one.racing for one in racing[1:])
         return over or self.visit(seats, number, rounds, caught and again)
 
-    def _timed(self, seat: Seat, round_number: int, at_once: int, strict: bool) -> None:
+    def _timed(self, seat: Seat, round_number: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
-        first = seat.seconds < _LONG_SECONDS
+        first, at_once = seat.seconds < _LONG_SECONDS, self._at_once
         messages = round(_TURN_SECONDS / (seat.seconds * at_once)) + secrets.randbelow(3) - 1
-        room = _MOST_BYTES // (at_once * self._call_bytes)
+        room = self._most_bytes // (at_once * self._call_bytes)
         kinds = [NORMAL] * (first + max(1, min(messages, room, _MOST_MESSAGES)))
         seat.turns.append((round_number, self.turn(seat, kinds, at_once, first=first, strict=strict)))
 
@@ -215,6 +224,17 @@ class Visits:
         while perf_counter() < until or (len(found) < 2 and found[0] < _LONG_SECONDS):
             found.append(self.turn(seat, [NORMAL] * 3, first=True))
         seat.seconds = statistics.median(found)
+
+    def _batch(self, seat: Seat) -> int:
+        """Calls of a message, so that most of its time is theirs: for all alike, and moved by the reference alone."""
+        most = min(_MOST_AT_ONCE, max(1, self._most_bytes // self._call_bytes))
+        few = min(most, _SOME)
+        alone = self.turn(seat, [NORMAL] * 4, first=True)
+        if few == 1 or alone > _LONG_SECONDS:
+            return 1
+        call = (few * self.turn(seat, [NORMAL] * 4, few, first=True) - alone) / (few - 1)
+        beside = max(self.empty_seconds, alone - call)
+        return max(1, min(most, math.ceil(_EMPTY_CALLS * beside / max(1e-6, call))))
 
     # -- the exam
 
@@ -227,7 +247,9 @@ class Visits:
         kinds = [*np.random.default_rng().permutation([*self._odd, *[NORMAL] * _ODD])]
         for start in range(0, len(kinds), _ODD):
             self.turn(seat, kinds[start : start + _ODD])
-        seat.seconds = self.turn(seat, [NORMAL] * 2, first=True, strict=True)
+        self.turn(seat, [NORMAL], strict=True)
+        if is_reference:
+            self._at_once = self._batch(seat)
         workload, asked = self.problem.loading.workload, 0
         if workload is None:
             return asked
