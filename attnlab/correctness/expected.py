@@ -33,15 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import (
-    ONE_MANTISSA,
-    SCORES,
-    ErrorBudget,
-    RoundedRows,
-    Roundings,
-    chain_variance,
-    rounding_variance,
-)
+from attnlab.correctness.error_budget import SCORES, ErrorBudget, Roundings, chain_variance, rounding_variance
 from attnlab.correctness.gradient_budget import GRADIENT_CLASSES, gradient_budgets
 from attnlab.correctness.reference import at_rows, blocks, chosen_rows, finite
 from attnlab.workload.inputs import Block, Inputs
@@ -141,7 +133,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
     empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]
     form, inner = roundings.form, roundings.inner.unit_roundoff
-    for block in (RoundedRows(one, roundings) for one in blocks(asked)):
+    for block in (forward.RoundedRows(one, roundings) for one in blocks(asked)):
         at, size = block.rows.at, np.abs(block.rows.scores[..., : inputs.shape.keys])
         low[at], high[at] = block.rows.extremes
         # of ln Z in one number: min(u|ln Z|, absorbed) + u ln l
@@ -156,7 +148,7 @@ def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[st
     relative = 3 * form.unit_roundoff + (2 * n + 6) * inner + logarithms
     slack = (relative + n * form.smallest_subnormal) * np.maximum(np.abs(low), np.abs(high))
     slack += form.smallest_subnormal
-    mantissa = ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # then their mantissas are similar
+    mantissa = forward.ONE_MANTISSA if sizes[1] < 2 * sizes[0] else 1.0  # then their mantissas are similar
     found = {OUTPUT: Expected(inputs.dtype, whole.classes(), low, high, slack, mantissa)}
     if log_sum:
         gained = "it is {} on average: a logarithm to another base, or a factor, is wrong"

@@ -59,24 +59,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from attnlab.correctness import error_budget as forward
-from attnlab.correctness.error_budget import (
-    CLASSES,
-    ONE_MANTISSA,
-    ErrorBudget,
-    RoundedRows,
-    Roundings,
-    ScoreErrors,
-    chain_variance,
-    rounding_variance,
-)
+from attnlab.correctness.error_budget import ONE_MANTISSA, RoundedRows, chain_variance, rounding_variance
 from attnlab.correctness.reference import Backward, at_rows, blocks, chosen_rows, pulled_rows
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import Array
 
 SOURCES = (*forward.SOURCES, "sums")
 SUMS = "partial sums rounded"
-GRADIENT_CLASSES = {one: CLASSES[one] for one in (forward.FULL, forward.WEIGHTS)}
-GRADIENT_CLASSES |= {SUMS: (*CLASSES[forward.WEIGHTS], "sums"), forward.SCORES: SOURCES}
+GRADIENT_CLASSES = {one: forward.CLASSES[one] for one in (forward.FULL, forward.WEIGHTS)}
+GRADIENT_CLASSES |= {SUMS: (*forward.CLASSES[forward.WEIGHTS], "sums"), forward.SCORES: SOURCES}
 #: the fewest terms that are added before a partial sum is stored: PyTorch 2.13's CPU kernel takes 32 to 256 queries and
 #: 512 keys at a time, and adds to the stored gradients
 SUM_BLOCK = 32
@@ -86,7 +77,7 @@ _INNER_OF_SLOPES, _LAST = 3, 2
 _FAR, _TILE = 6, 16
 
 
-def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[ErrorBudget, ...]:
+def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[forward.ErrorBudget, ...]:
     """The exact gradients of `inputs` and the error that roundings to its dtype predict.
 
     Those of query, key and value; `output` of each is the exact gradient, in the shape of its input. The arrays hold
@@ -100,7 +91,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     All is computed in float64, in blocks of rows. Raises ValueError as `error_budget` does, and for inputs without an
     output_gradient.
     """
-    roundings = Roundings(inputs.dtype, any_unfused=True)
+    roundings = forward.Roundings(inputs.dtype, any_unfused=True)
     pulled, wanted = pulled_rows(inputs), chosen_rows(rows, inputs.shape.queries)
     # rows whose output has no gradient contribute to no other gradient
     either = np.union1d(pulled, wanted)
@@ -108,7 +99,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     wider = asked.without_sinks()
     assert asked.output_gradient is not None
     shapes = asked.query.shape, wider.key.shape, wider.value.shape
-    query, key, value = found = tuple(ErrorBudget.empty(one, SOURCES) for one in shapes)
+    query, key, value = found = tuple(forward.ErrorBudget.empty(one, SOURCES) for one in shapes)
     terms, every = pulled.size * inputs.group, inputs.shape.queries * inputs.group
     # for the sums over keys and over queries: the number of terms, and how often a partial sum is stored
     over_keys = keys, (keys - 1) // SUM_BLOCK
@@ -135,7 +126,9 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     )
 
 
-def _stored(budget: ErrorBudget, length: tuple[int, int], roundings: Roundings) -> ErrorBudget:
+def _stored(
+    budget: forward.ErrorBudget, length: tuple[int, int], roundings: forward.Roundings
+) -> forward.ErrorBudget:
     """`budget` with the errors that depend on the whole sum: its drift, and the rounding when it is stored."""
     exact, (terms, stores) = budget.output, length
     summed = roundings.stored_variance * stores / 3 * exact**2
@@ -235,7 +228,9 @@ def _inner(block: RoundedRows, back: Backward, queries: int) -> _Noise:
     )
 
 
-def _of_cap(back: Backward, errors: ScoreErrors, unit: float, tanh: float, steps: float) -> Array | float:
+def _of_cap(
+    back: Backward, errors: forward.ScoreErrors, unit: float, tanh: float, steps: float
+) -> Array | float:
     """Variance of R beyond that of T ∘ f': of f' = 1 − y², of y² and y in it, and of `steps` products with T."""
     rows = back.rows
     if rows.softcap is None or rows.slope is None:

@@ -137,8 +137,12 @@ def weigh(
         # without a derivative in the scale all weights of a row are one number, and are rounded alike
         immaterial = immaterial if expected.lenient.tilt.any() else 1.0
         honest = systematic(dtype, None if exact else immaterial)
-        named = () if directions is None else tuple(one for one in along if abs(one[0].shift) > honest)
-        fault = _improbable(expected, named, directions or 0.0, relative, allowed, np.abs(error) / rms)
+        # a shift of 1 or more is beyond what is linear: the direction is nearly 0 there
+        named = () if directions is None else tuple(one for one in along if honest < abs(one[0].shift) < 1)
+        # e^δ − 1 in place of δ: a large error of a score is not normal in the weight
+        spread = 0.0 if exact else expected.lenient.exponent_error
+        far = np.abs(error) / rms * (LARGEST * spread / math.expm1(LARGEST * spread) if spread else 1.0)
+        fault = _improbable(expected, named, directions or 0.0, relative, allowed, far)
     likest, cause, _ = min(along, key=lambda each: each[0].rest)
     if fault is not None and likest.rest < _MOST and cause not in fault:
         fault = f"{fault}; {cause}"

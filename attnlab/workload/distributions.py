@@ -136,7 +136,7 @@ def named(text: str) -> Captured:
     """
     asked = Captured.parse(text)
     digest = digest_of(asked.file)
-    names = (name.rpartition(".") for name in _tensors(asked.file, digest))
+    names = (name.rpartition(".") for name in _tensors(asked.file))
     layers = [layer for layer, _, name in names if name == "query"]
     if not layers:
         raise ValueError(f"{asked.file} holds no inputs: it needs tensors query, key and value")
@@ -162,31 +162,29 @@ def _digest(file: str, size: int, changed: int) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()[:16]
 
 
-@lru_cache(maxsize=8)
-def _tensors(file: str, digest: str, *wanted: str) -> dict[str, Any]:
-    """The tensors that are `wanted`; if none is, the names of all that there are."""
+def _tensors(file: str, *wanted: str) -> dict[str, Any]:
+    """The tensors that are `wanted`; if none is, the names of all."""
     if importlib.util.find_spec("safetensors") is None:
         raise Unavailable("safetensors is not installed; pip install 'attnlab[diagnose]'")
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, "np") as opened:
-            there = dict.fromkeys(opened.keys())
-            return there | {name: opened.get_tensor(name) for name in wanted if name in there}
+            return {name: wanted and opened.get_tensor(name) for name in wanted or opened.keys()}
     except AttributeError as fault:  # "module 'numpy' has no attribute 'float8_e4m3fn'"
         raise ValueError(f"{file} holds {fault.name}; save it in one of {', '.join(DTYPES)}") from None
     except SafetensorError as fault:
-        raise ValueError(f"{file} is no safetensors file: {fault}") from None
+        raise ValueError(f"{file} cannot be read as safetensors: {fault}") from None
 
 
 @lru_cache(maxsize=4)
 def _inputs(file: str, layer: str, digest: str) -> Inputs:
     """One layer of a file. Raises ValueError if its arrays do not fit each other."""
     wanted = {name: f"{layer}.{name}" if layer else name for name in ("query", "key", "value")}
-    tensors = _tensors(file, digest, *wanted.values())
+    tensors = _tensors(file, *wanted.values())
     try:
         for name, of in wanted.items():
-            floating(name, tensors.get(of))  # finite numbers
+            floating(name, tensors[of])  # finite numbers
         return Inputs.of(*(tensors[of] for of in wanted.values()))
     except ValueError as fault:
         raise ValueError(f"{file} holds no inputs{f' of {layer}' if layer else ''}: {fault}") from None

@@ -88,11 +88,7 @@ class Choice:
 
     def is_value(self, text: str) -> bool:
         """Whether the word after a bare option is its value."""
-        try:
-            value = _read(self.fields[0], text)
-        except ValueError:
-            return False
-        return isinstance(value, bool) or value in declaration(self.fields[0]).names
+        return text.lower() in ("true", "false", "none", *declaration(self.fields[0]).names)
 
 
 def _read(field: Field, text: str) -> Any:

@@ -59,17 +59,8 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     upstream = _drawn(w, _GRADIENT, w.shape_of(OUTPUT)) if w.backward else None
     if upstream is not None and rows is not None:
         upstream[:, :, np.delete(np.arange(w.queries), rows)] = 0
-    return Inputs(
-        *arrays,
-        dtype=w.dtype,
-        scale=w.scale,
-        mask=w.masked,
-        bias=bias,
-        softcap=w.softcap,
-        sinks=sinks,
-        output_gradient=upstream,
-        block=block,
-    )
+    asked: dict[str, Any] = {"dtype": w.dtype, "scale": w.scale, "softcap": w.softcap, "mask": w.masked}
+    return Inputs(*arrays, **asked, bias=bias, sinks=sinks, output_gradient=upstream, block=block)
 
 
 def _query_key_value(w: Workload) -> Three:
@@ -128,12 +119,7 @@ def _block(workload: Workload) -> Block:
 
 
 def _drawn(
-    workload: Workload,
-    stream: int,
-    shape: tuple[int, ...],
-    *,
-    wide: type[np.floating[Any]] = np.float64,
-    rounded: bool = True,
+    workload: Workload, stream: int, shape: tuple[int, ...], wide: Any = np.float64, rounded: bool = True
 ) -> NDArray[Any]:
     """Standard normal numbers, drawn in the format `wide` and, if `rounded`, rounded to the workload's.
 

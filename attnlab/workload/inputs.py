@@ -119,7 +119,8 @@ class Inputs:
         causal : True or "top_left", "bottom_right", or False. window : (left, right) keys around a query's own place,
         -1 for no limit, along the causal diagonal (top-left if not causal). key_lengths : the number of real keys of
         each batch element. mask : a boolean array, True keeps; a `Mask`; or its text. All of them intersect. bias :
-        -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given.
+        -inf masks its pair. scale : 1/√head_dim by default. dtype : the query's unless given; all but the bias is
+        rounded to it.
 
         Raises ValueError, in one line, for whatever does not fit.
         """
@@ -129,24 +130,23 @@ class Inputs:
         shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
         masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
         added, hidden = _checked_bias(bias, shape)
-        sunk = _fitting("sinks", sinks, (shape.heads,))
-        for name, one, also in (("bias", added, ", or -inf to hide a key"), ("sinks", sunk, "")):
-            if isinstance(one, np.ndarray) and not np.isfinite(round_to(one, dtype)).all():
-                raise FieldError(name, f"must hold numbers of {dtype}{also}, got ±{np.abs(one).max():g}")
+        if isinstance(added, np.ndarray) and not np.isfinite(round_to(added, dtype)).all():
+            wrong = f"must hold numbers of {dtype}, or -inf to hide a key, got ±{np.abs(added).max():g}"
+            raise FieldError("bias", wrong)
         if hidden is not None:
             masked = masked & Mask((Given(hidden),))
         masked.check(shape)
         return cls(
-            query=q,
-            key=k,
-            value=v,
+            query=round_to(q, dtype),
+            key=round_to(k, dtype),
+            value=round_to(v, dtype),
             dtype=dtype,
             scale=checked_number("scale", scale, 1 / math.sqrt(q.shape[-1])),
             mask=masked,
             bias=added,
             softcap=checked_number("softcap", softcap, above=LEAST_CAP),
-            sinks=sunk,
-            output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1])),
+            sinks=_fitting("sinks", sinks, (shape.heads,), dtype),
+            output_gradient=_fitting("output_gradient", output_gradient, (*shape[:3], v.shape[-1]), dtype),
         )
 
     @property
@@ -304,7 +304,7 @@ class Block:
             holds = f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does"
             raise ValueError(f"{holds}, got {odd[0]}; give zeros for a bias that is not there")
         then = f"; transpose it, or give other heads than {block.heads} of {block.head_dim} ({block.kv_heads} of keys)"
-        fitting = {name: _fitting(name, parameters[name], shape, then) for name, shape in wanted.items()}
+        fitting = {name: _fitting(name, parameters[name], shape, then=then) for name, shape in wanted.items()}
         return replace(block, parameters=fitting)
 
     @property
@@ -421,9 +421,14 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, ND
     return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
 
 
-def _fitting(name: str, array: ArrayLike | None, shape: tuple[int, ...], then: str = "") -> Any:
-    """Finite floating-point numbers in this shape; None for None."""
-    found = None if array is None else floating(name, array)
-    if found is not None and found.shape != shape:
+def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: str = "", then: str = "") -> Any:
+    """Finite floating-point numbers in this shape, rounded to a `dtype`; None for None."""
+    if array is None:
+        return None
+    found = floating(name, array)
+    if found.shape != shape:
         raise FieldError(name, f"must have shape {shape}, got {found.shape}{then}")
-    return found
+    rounded = round_to(found, dtype) if dtype else found
+    if not np.isfinite(rounded).all():
+        raise FieldError(name, f"must hold numbers of {dtype}, got ±{np.abs(found).max():g}")
+    return rounded

@@ -158,8 +158,7 @@ class _Band(Part):
 
     def __post_init__(self) -> None:
         if self.alignment not in ALIGNMENTS:
-            wanted = f"must be one of {', '.join(ALIGNMENTS)} or false"
-            raise FieldError(self.kind, f"{wanted}, got {self.alignment!r}")
+            raise FieldError(self.kind, f"must be {', '.join(ALIGNMENTS)} or false, got {self.alignment!r}")
         if min(self.sides) < OPEN:
             raise FieldError(self.kind, f"must be at least {OPEN} on each side, got {self.sides}")
 
@@ -246,8 +245,7 @@ class KeyLengths(Part):
             wanted = f"needs one length a batch element, {shape.batch}"
             raise FieldError(self.kind, f"{wanted}, got {len(self.lengths)}: {self.lengths}")
         if not all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths):
-            wanted = f"must be whole numbers from 0 to the {shape.keys} keys"
-            raise FieldError(self.kind, f"{wanted}, got {self.lengths}")
+            raise FieldError(self.kind, f"must be whole numbers from 0 to {shape.keys}, got {self.lengths}")
 
 
 @dataclass(frozen=True)
@@ -306,11 +304,9 @@ class Given(Part):
     array: NDArray[np.bool_] = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.array, np.ndarray) or self.array.dtype != np.bool_:
-            came = getattr(self.array, "dtype", type(self.array).__name__)
-            wanted = "must be a boolean array, True where a key is seen"
-            mend = "give numbers that are added to the scores as bias"
-            raise FieldError("mask", f"{wanted}, got {came}; {mend}")
+        if self.array.dtype != np.bool_:
+            wanted = f"must be a boolean array, True where a key is seen, got {self.array.dtype}"
+            raise FieldError("mask", f"{wanted}; give numbers that are added to the scores as bias")
 
     def visible(self, place: Place) -> NDArray[np.bool_]:
         """Its tile, with as many axes as the array."""

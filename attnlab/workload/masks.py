@@ -152,11 +152,7 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     if window is not None:
         parts.append(Window.of(window, alignment))
     if key_lengths is not None:
-        lengths = held("key_lengths", key_lengths)
-        if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-            wanted = "must be whole numbers, one a batch element"
-            raise FieldError("key_lengths", f"{wanted}, got {key_lengths!r}")
-        parts.append(KeyLengths(tuple(map(int, lengths))))
+        parts.append(KeyLengths(tuple(held("key_lengths", key_lengths).ravel().tolist())))
     return Mask(tuple(parts))
 
 

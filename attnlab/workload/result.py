@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from attnlab.text import decode, finite, number_text, one_line, seconds_text
+from attnlab.text import decode, finite, number_text, one_line
 from attnlab.workload.workload import Workload
 
 
@@ -67,9 +67,7 @@ class Measurement:
                 )
 
     def __repr__(self) -> str:
-        seconds = self.unit == "s"
-        shown = seconds_text(self.median) if seconds else f"{number_text(self.median)} {self.unit}"
-        return f"{self.quantity} {shown}, median of {len(self.samples)}"
+        return f"{self.quantity} {number_text(self.median)} {self.unit}, median of {len(self.samples)}"
 
     @cached_property
     def median(self) -> float:
@@ -125,14 +123,8 @@ class Accuracy:
 
     def precision(self) -> dict[str, Any]:
         """The same as plain data, under the keys of ``attnlab check --json``."""
-        return {
-            "class": self.kind,
-            "relative_error": self.relative_error,
-            "budget_ratio": self.ratio,
-            "max_ulp": self.max_ulp,
-            "bias": self.bias,
-            "of": self.of,
-        }
+        first = {"class": self.kind, "relative_error": self.relative_error, "budget_ratio": self.ratio}
+        return {**first, "max_ulp": self.max_ulp, "bias": self.bias, "of": self.of}
 
 
 @dataclass(frozen=True)

@@ -184,10 +184,7 @@ class Workload:
     sinks: bool = declared(False, "One more logit a head in the denominator.")
     scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", brief="")
     layout: str = declared(
-        "bhsd",
-        "How the arrays lie in memory: heads outside, or as a projection leaves them.",
-        names=("bhsd", "bshd"),
-        group="What is measured",
+        "bhsd", "Order in memory (bshd: as projected).", ("bhsd", "bshd"), group="What is measured"
     )
     storage: str = declared(
         CONTIGUOUS, "How keys and values lie in memory.", STORAGES, brief="storage={}", several="storage"

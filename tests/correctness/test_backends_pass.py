@@ -59,6 +59,14 @@ def test_no_false_alarm(name: str, dtype: str, brief: bool) -> None:
 
 
 OFFSET = {"head_dim": 2, "scale": 1.2953324684324823, "distribution": "below_minus_50000", "dtype": "float64"}
+FAR = {"heads": 4, "kv_heads": 1, "dtype": "bfloat16", "distribution": "subnormal"}
+BANDS = {
+    "batch": 2,
+    "queries": 65,
+    "keys": 16,
+    "mask": "prefix(15) & window(4,2) & window(1,15)",
+    "seed": 730110,
+}
 
 
 @pytest.mark.parametrize(
@@ -67,10 +75,13 @@ OFFSET = {"head_dim": 2, "scale": 1.2953324684324823, "distribution": "below_min
         ("torch_eager", {"keys": 11, "scale": 0.0, "dtype": "float16"}),
         ("numpy_blocked", {**OFFSET, "direction": "forward_with_log_sum"}),
         ("torch_eager", {"keys": 64, "distribution": "subnormal", "direction": "training"}),
+        ("torch_eager", {**FAR, **BANDS, "bias": "normal", "direction": "training"}),
+        ("torch_eager", {**FAR, "heads": 12, "queries": 129, "keys": 70, "softcap": 0.64, "scale": 0.008}),
     ],
 )
 def test_a_right_answer_to_unusual_inputs_passes_before_a_race(name: str, asked: dict[str, Any]) -> None:
-    """Equal weights; a rounded scale that moves all scores alike; weights for which a processor takes 0."""
+    """Equal weights; a rounded scale that moves all scores alike; weights for which a processor takes 0; large errors
+    of scores, whose exponentials are not normal; and scores that a cap makes the same whatever the scale is."""
     torch.set_flush_denormal(True)
     try:
         found = judged(here(name), Workload(**{"queries": 64, "keys": 33, **asked}))

@@ -85,7 +85,8 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
         ({**GOOD, "key": np.ones((3, 4), np.float32)}, "key must be a non-empty array of shape"),
         ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, "value must be finite"),
         ({**GOOD, "query": 1e6 * GOOD["query"]}, "no float16 holds the inputs .* name a wider dtype"),
-        ((2**62).to_bytes(8, "little") + b"{}", "is no safetensors file"),
+        ({"query": GOOD["query"], "key": GOOD["key"]}, "does not contain tensor value"),
+        ((2**62).to_bytes(8, "little") + b"{}", "cannot be read as safetensors"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_input_is_told_in_one_line(tmp_path: Path, held: Any, told: str) -> None:

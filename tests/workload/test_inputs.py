@@ -101,4 +101,5 @@ def test_a_tensor_that_numpy_cannot_hold_is_refused_in_one_line() -> None:
 
 def test_tensors_of_bfloat16_that_require_gradients() -> None:
     half, bias = torch.ones(1, 1, 2, 8, requires_grad=True).bfloat16(), torch.zeros(2, 2, requires_grad=True)
-    assert Inputs.of(half, half, half, bias=bias).dtype == "bfloat16"
+    found = Inputs.of(half, half, half, bias=bias, sinks=[1.003])
+    assert found.dtype == "bfloat16" and found.sinks == [1.0], "what a kernel is given is what is asked"
