@@ -42,6 +42,8 @@ CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
     "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
+#: what of a contender must be unchanged too
+_DECIDING = {"versions", "file"}
 #: entries of `environment` that tell machines apart: they do not change when software is installed
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
 #: those of `CONDITIONS` that are software: two versions of it may be compared
@@ -108,13 +110,13 @@ def fingerprint(environment: Mapping[str, Any]) -> str:
 
 
 def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises ValueError, naming what differs, if `now` is another machine or has other software than `before`.
+    """Raises ValueError, naming what differs, if `now` has another machine, software or backend files than `before`.
 
     Entries that `before` lacks are not compared.
     """
     found = differing(before, now, CONDITIONS)
     was, is_ = (
-        {f"the versions of {name}": one["versions"] for name, one in told.items() if one.get("versions")}
+        {f"the {of} of {name}": one[of] for name, one in told.items() for of in one.keys() & _DECIDING}
         for told in (before.get("contenders", {}), now.get("contenders", {}))
     )
     found |= differing(was, is_, [name for name in was if name in is_])

@@ -7,6 +7,7 @@ were drawn, nor which rows of a turn's answer will be checked.
 from __future__ import annotations
 
 import gc
+import hashlib
 import math
 import random
 import sys
@@ -20,7 +21,7 @@ import numpy as np
 from attnlab import system
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import load
+from attnlab.backends.discovery import load, require
 from attnlab.errors import Declined, Misbehaved
 from attnlab.libraries.library import VERSIONS, Library
 from attnlab.processes import Channel, refusal, serve
@@ -88,6 +89,7 @@ class Worker:
         """Import the backend, with its own settings; what is known of it then."""
         one = load(contender.backend, folders, dict(contender.settings))
         self._backend, self._contender = replace(one, mask_form=contender.mask), contender
+        self._file = hashlib.sha256(require(contender.backend, folders).read_bytes()).hexdigest()[:16]
         gc.collect()
         gc.freeze()
         known = ("library", "kernel", "computes_in", "memory", "summary")
@@ -284,14 +286,14 @@ class Worker:
         return INSTRUMENTS[quantity].measure(_there(self._library), _there(self._call))
 
     def facts(self, device: str) -> dict[str, Any]:
-        """Versions, thread pools and interpreter: what decides the figures in this process."""
+        """Versions, thread pools, interpreter and a digest of the backend's file: what decides the figures here."""
         from threadpoolctl import threadpool_info
 
         known = ("user_api", "internal_api", "prefix", "version", "num_threads", "architecture")
         pools = [{name: pool.get(name) for name in known} for pool in threadpool_info()]
         library = self._open(device)
         versions = {**VERSIONS, **library.versions()}
-        told = {"versions": versions, "pools": pools, "python": sys.version.split()[0]}
+        told = {"versions": versions, "pools": pools, "python": sys.version.split()[0], "file": self._file}
         modes = library.modes()
         return {**told, "modes": modes} if modes else told
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from scripted import RIGHT
 from small_runs import QUICK, plan
 
 from attnlab.race.conductor import Conductor
@@ -62,6 +63,17 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="cpu was another and is "):
         resume(folder)
     assert len(read_run(folder).results) == 2
+
+
+def test_a_run_does_not_go_on_with_another_text_of_a_backend(tmp_path: Path) -> None:
+    """Its visits would be mixed with those of the text before."""
+    file = tmp_path / "mine.py"
+    file.write_text(f"{RIGHT}attend = right\n")
+    run(plan(contenders=("mine",), folders=(str(tmp_path),)), tmp_path / "run", progress=After(1))
+    file.write_text(f"{RIGHT}attend = right  # faster\n")
+    with pytest.raises(ValueError, match=r"the file of mine was .* and is .*; start a new run"):
+        resume(tmp_path / "run")
+    assert len(read_run(tmp_path / "run").results) == 1
 
 
 def test_a_machine_that_sleeps_in_every_visit_ends_a_run(
