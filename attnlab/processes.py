@@ -337,12 +337,13 @@ def serve(
     Arguments are converted to the methods' type hints. refused : gives the kind and the text of a failure, for
     `Failed`; by default `refusal`.
     """
+    hints_of = functools.cache(typing.get_type_hints)  # a tenth of what a short request takes
     with contextlib.suppress(Closed):
         while True:
             op, arguments = channel.receive()
             try:
                 method = getattr(holder, op)
-                hints = typing.get_type_hints(method)
+                hints = hints_of(method)
                 given = {
                     name: msgspec.convert(one, hints.get(name, Any), dec_hook=lambda _, found: found)
                     for name, one in arguments.items()

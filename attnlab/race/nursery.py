@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 
+from attnlab.libraries.library import libraries
 from attnlab.processes import Channel, Closed, Failed, Process
 from attnlab.system import adopt_orphans, die_with_parent
 
@@ -71,8 +72,9 @@ def tend(channel: Channel) -> None:
     modules, guardian = channel.receive()
     for module in (*modules, WORK.partition(":")[0]):
         importlib.import_module(module)
+    libraries()  # each worker would import them, and memray
     with contextlib.suppress(ImportError):
-        importlib.import_module("memray")  # each worker would import it
+        importlib.import_module("memray")
     gc.collect()
     gc.freeze()  # collecting would copy the pages that all share
     channel.send("ready")

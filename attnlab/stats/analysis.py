@@ -302,14 +302,15 @@ class Slope:
 
 def slope_of(seconds: Mapping[int, float]) -> Slope | None:
     """Ordinary least squares of ln(seconds) on ln(length); None for fewer than three lengths."""
-    from scipy.stats import linregress
+    import numpy as np
 
     lengths = sorted(seconds)
     if len(lengths) < LEAST_LENGTHS:
         return None
-    line = linregress([math.log(n) for n in lengths], [math.log(seconds[n]) for n in lengths])
-    half = quantile(len(lengths) - 2, ALPHA) * line.stderr
-    return Slope(line.slope, line.slope - half, line.slope + half, lengths[0], lengths[-1])
+    logs = np.log([lengths, [seconds[n] for n in lengths]])
+    (slope, _), ((variance, _), _) = (one.tolist() for one in np.polyfit(*logs, 1, cov=True))
+    half = quantile(len(lengths) - 2, ALPHA) * math.sqrt(variance)
+    return Slope(slope, slope - half, slope + half, lengths[0], lengths[-1])
 
 
 # -- where two contenders change places --------------------------------------------------------------
