@@ -314,16 +314,20 @@ class Process:
                 time.sleep(2e-4)
         return self._status
 
-    def end(self) -> None:
-        """End it and all processes that it has started."""
-        if not self.alive:
-            return
-        self.alive = False
+    def kill(self) -> None:
+        """Kill it and all processes that it has started. `end` waits until it is gone."""
         family = started_by(self.number)  # some may have left its group
         self.signal(signal.SIGKILL)
         for number in family:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(number, signal.SIGKILL)
+
+    def end(self) -> None:
+        """End it and all processes that it has started."""
+        if not self.alive:
+            return
+        self.alive = False
+        self.kill()
         self.ended(_ENDING_SECONDS)
         self.channel.socket.close()
         self._log.close()

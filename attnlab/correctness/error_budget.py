@@ -371,17 +371,20 @@ class RoundedRows:
         sums S and S' contribute (m/3)(S² + SS' + S'²) and (m/2)Σa².
         """
         n, visible, seen = terms.shape[-2], self.rows.visible, self.rows.seen
-        step, sums = math.ceil(n / BLOCKS), dict.fromkeys(CHAINS, (np.zeros(1), np.zeros(1)))
+        step, own = math.ceil(n / BLOCKS), np.zeros(squares.shape)
+        end, found = np.zeros((2, len(CHAINS), *squares.shape))
         for block, start in enumerate(range(0, n, step)):
             keys = slice(start, min(start + step, n))
             count = keys.stop - start if visible is None else visible[..., keys].sum(axis=-1, keepdims=True)
             more = self.rows.weights[..., keys] @ terms[..., keys, :]
-            for chains, (before, found) in sums.items():
+            for at, chains in enumerate(CHAINS):
                 if block % (BLOCKS // chains) == 0:
-                    before = np.zeros(1)
-                end = before + more
-                sums[chains] = end, found + count / 3 * (before * before + before * end + end * end)
-        most = np.maximum.reduce([found for _, found in sums.values()]) + seen / BLOCKS / 2 * squares
+                    end[at] = 0.0
+            before, end = end, end + more
+            # S² + SS' + S'² = 3SS' + (S' − S)²
+            found += count * (before * end)
+            own += count * (more * more)
+        most = found.max(axis=0) + own / 3 + seen / BLOCKS / 2 * squares
         return np.maximum(chain_variance(seen, squares, totals), squares + most), most
 
 

@@ -73,22 +73,28 @@ class Conductor:
         #: seconds of smaller calls, which tell how long a call will take, by contender
         self._trials: dict[tuple[str, Workload], float | None] = {}
         self._watch: Watch | None = None
+        self._ready = False
 
     def __enter__(self) -> Conductor:
-        started = monotonic()
         try:
             for contender in self.contenders if self._start == self._begin else ():  # side by side
                 with contextlib.suppress(Failed, OSError):
                     self._nursery(contender)
-            for nursery in filter(None, self._nurseries.values()):
-                with contextlib.suppress(Failed):  # then its workers start afresh
-                    nursery.wait()
         except BaseException:
             self.__exit__()
             raise
+        return self
+
+    def wait(self) -> None:
+        """Return when the nurseries have imported their libraries. Seconds that are shared out begin after it."""
+        if self._ready:
+            return
+        started, self._ready = monotonic(), True
+        for nursery in filter(None, self._nurseries.values()):
+            with contextlib.suppress(Failed):  # then its workers start afresh
+                nursery.wait()
         self.account["importing"] = self.account.get("importing", 0.0) + monotonic() - started
         self._watch = Watch()  # what a nursery takes to import is not another program's
-        return self
 
     def __exit__(self, *_: object) -> None:
         for nursery in self._nurseries.values():
@@ -104,6 +110,7 @@ class Conductor:
         number : of the visit, unique among those to this workload; with 0 all contenders are asked anew.
         once : ask also the instruments that need one visit only. Empty where the machine was suspended.
         """
+        self.wait()
         if number == 0:
             self._settled[workload], self._measured[workload] = set(), set()
         settled, measured = self._settled[workload], self._measured[workload]
@@ -161,6 +168,7 @@ class Conductor:
         enough : told all results so far, merged, it says whether the least number of visits suffices. By default the
         time decides: an interval that is looked at until it pleases is too narrow.
         """
+        self.wait()
         started, limits, so_far = monotonic(), self.limits, list[Result]()
         for number in range(limits.most_visits):
             found = self.visit(workload, names, number=number, once=not so_far)

@@ -24,6 +24,7 @@ import numpy as np
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.correctness import weighing
+from attnlab.correctness.expected import expect
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
@@ -36,7 +37,7 @@ from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
-from attnlab.workload.workload import OUTPUT, Workload
+from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
 
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
@@ -150,6 +151,9 @@ class Visit:
                 with self._activity("instruments"):
                     self._measure()
         finally:
+            for process in (seat.process for seat in self.seats):
+                if process is not None and process.alive:
+                    process.kill()  # all at once: each takes milliseconds to end
             for seat in self.seats:
                 if seat.process is not None:
                     seat.process.end()
@@ -249,6 +253,9 @@ class Visit:
 
         for seat in self._racing():
             self._attempt(seat, begin)
+        if begun:  # while they load
+            log_sum = LOG_SUM in self.workload.results
+            self._truth[None] = expect(self.drawn.first, self._rows, log_sum=log_sum)
         for seat, load in begun:
             self._attempt(seat, partial(finish, load))
 

@@ -151,9 +151,6 @@ def _able(plan: Plan) -> dict[str, str | None]:
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
     plan, before = record.plan, record.environment
     total, left = len(plan.workloads), record.left()
-    with accounted(record, "environment"):
-        found = environment()
-        unchanged(before, found)
     conductor = Conductor(
         contenders,
         baseline=record.baseline,
@@ -166,11 +163,15 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     progress.begins(record)
     progress.stage("starting the contenders", done=total - len(left), total=total)
     with conductor:
+        with accounted(record, "environment"):  # while libraries are imported
+            found = environment()
+            unchanged(before, found)
         if not before:
             raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
             left_out = {name: why for name, why in _able(plan).items() if why and name not in raced}
             record.environment = {**found, "raced_only_by_name": left_out}
             record.save()
+        conductor.wait()
         _visit(record, conductor, progress, on_lap)
     if plan.ceilings and any(one.outcome is Outcome.MEASURED for one in record.results):
         progress.stage("ceilings: matrix products and copies", done=total, total=total)

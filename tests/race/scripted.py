@@ -91,6 +91,8 @@ class _Process:
     def stop(self) -> None:
         self.running = False
 
+    kill = stop
+
     def end(self) -> None:
         self.running = self.alive = False
         self.log.append((self.name, "end"))
