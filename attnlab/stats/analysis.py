@@ -307,9 +307,10 @@ def slope_of(seconds: Mapping[int, float]) -> Slope | None:
     lengths = sorted(seconds)
     if len(lengths) < LEAST_LENGTHS:
         return None
-    logs = np.log([lengths, [seconds[n] for n in lengths]])
-    (slope, _), ((variance, _), _) = (one.tolist() for one in np.polyfit(*logs, 1, cov=True))
-    half = quantile(len(lengths) - 2, ALPHA) * math.sqrt(variance)
+    x, y = np.log(lengths), np.log([seconds[n] for n in lengths])
+    line, covariance = np.polyfit(x, y, 1, cov=True)
+    slope, error = float(line[0]), math.sqrt(covariance[0, 0])
+    half = quantile(len(lengths) - 2, ALPHA) * error
     return Slope(slope, slope - half, slope + half, lengths[0], lengths[-1])
 
 
