@@ -26,10 +26,13 @@ _PAGE = mmap.PAGESIZE
 
 
 class HostMemory:
-    """So many bytes of the host's memory; `shared` is the descriptor of one that was made elsewhere."""
+    """So many bytes of the host's memory, of which `used` are.
+
+    shared : the descriptor of one that was made elsewhere.
+    """
 
     def __init__(self, size: int = 0, shared: int | None = None) -> None:
-        self._used, self.number = 0, -1 if shared is None else shared
+        self.used, self.number = 0, -1 if shared is None else shared
         if shared is None:
             self.number = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
             os.ftruncate(self.number, size)
@@ -39,18 +42,14 @@ class HostMemory:
         self._bytes: Any = mmap.mmap(self.number, size)
         self.size = len(self._bytes)
 
-    def clear(self) -> None:
-        """Forget what was laid here."""
-        self._used = 0
-
     def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Place]:
         """An array here, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
-        start, count = self._used, int(np.prod(shape))
+        start, count = self.used, int(np.prod(shape))
         end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
         if end > self.size:
             raise Failed("memory", f"its shared memory has {self.size} bytes, and {end} are needed")
         self.array(("u1", (end - start,), start))[...] = 0xFF
-        self._used = end
+        self.used = end
         return self.array((dtype, shape, start)), (dtype, shape, start)
 
     def array(self, place: Place) -> Any:
@@ -97,7 +96,7 @@ class DeviceMemory(HostMemory):
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         whole = _done(driver.cuMemGetAllocationGranularity(asked, least))
-        self.size, self._used = -(-size // whole) * whole, 0
+        self.size, self.used = -(-size // whole) * whole, 0
         if shared is None:
             handle = _done(driver.cuMemCreate(self.size, asked, 0))
             self.number = int(_done(driver.cuMemExportToShareableHandle(handle, kind, 0)))

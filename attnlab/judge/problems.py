@@ -124,11 +124,12 @@ class _Asked:
         if device == "cuda" and one.library != "torch":
             raise ValueError(f"{one.name}: on CUDA expected tensors of PyTorch, got {one.library}")
 
-    def draw(self, kind: str) -> list[Array]:
-        """Fresh inputs of a call: no generator outlives one, so that no answer tells of the next."""
-        rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
+    def draw(self, kind: str) -> tuple[list[Array], list[Array]]:
+        """Fresh inputs of a call, and their bits: no generator outlives one, so that no answer tells of the next."""
+        rng, code = np.random.Generator(np.random.SFC64(secrets.randbits(256))), f"<i{self.form.itemsize}"
         arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in self.shapes]
-        return [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
+        inputs = [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
+        return inputs, [np.ascontiguousarray(one.astype(self.form, copy=False)).view(code) for one in inputs]
 
 
 class Attention(_Asked):

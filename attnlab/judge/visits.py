@@ -108,18 +108,11 @@ class Visits:
         """
         box, problem, form = seat.sandbox, self.problem, self.problem.form
         code, memory = f"<i{form.itemsize}", self.device or box.memory
-        memory.clear()
-
-        def made(kind: str) -> tuple[list[Array], list[Array]]:
-            call = problem.draw(kind)
-            return call, [np.ascontiguousarray(one.astype(form, copy=False)).view(code) for one in call]
-
-        calls = list(self._pool.map(made, [kind for kind in kinds for _ in range(at_once)]))
+        memory.used = 0  # what was laid there before is forgotten
+        calls = list(self._pool.map(problem.draw, [kind for kind in kinds for _ in range(at_once)]))
         parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
-        staged = [
-            [memory.staged(np.stack(one)) for one in zip(*(bits for _, bits in part), strict=True)]
-            for part in parts
-        ]
+        stacked = [map(np.stack, zip(*(bits for _, bits in part), strict=True)) for part in parts]
+        staged = [[memory.staged(one) for one in message] for message in stacked]
         inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
         # as many for any number of messages, which nobody can count then
         room = max(1, self._most_bytes // (at_once * problem.output_bytes))
