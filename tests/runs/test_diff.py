@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,9 @@ from typed import status
 
 from attnlab.runs.diff import diff
 from attnlab.runs.store import Run
-from attnlab.workload.workload import Workload
 
 NAMES = ("torch_eager", "torch_sdpa", "torch_sdpa_math", "numpy_blocked")
 Made = Callable[..., Run]
-
-
-def _cost(name: str, factor: float, workload: Workload) -> float:
-    return factor * COSTS[name](workload)
 
 
 @pytest.fixture
@@ -35,7 +29,7 @@ def made(tmp_path: Path) -> Made:
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
         factors = {name: drift * (slower if name == "torch_sdpa" else 1.0) for name in NAMES}
-        costs = {name: partial(_cost, name, factor) for name, factor in factors.items()}
+        costs = {name: lambda w, of=name: factors[of] * COSTS[of](w) for name in NAMES}
         small = {"lengths": (64, 256), "heads": (2,), "contenders": NAMES, **more}
         run = synthetic(folder, costs=costs, **small)
         run.id, run.environment = folder.name, {**run.environment, **(environment or {})}

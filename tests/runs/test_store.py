@@ -87,13 +87,9 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     with claimed(None, tmp_path, RUN_FILE) as place:
         for _ in range(2):
-            with pytest.raises(ValueError, match="another process is writing"), held(place):
-                pass
-            with (
-                pytest.raises(ValueError, match="another process is writing"),
-                claimed(None, place, RUN_FILE),
-            ):
-                pass
+            for again in (lambda: held(place), lambda: claimed(None, place, RUN_FILE)):
+                with pytest.raises(ValueError, match="another process is writing"), again():
+                    pass
             record(place)
     assert read_run(tmp_path).results
 
