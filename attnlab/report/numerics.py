@@ -1,7 +1,7 @@
 """The page of experiments, ``numerics.md``: what each found, with figures of theory against measurement.
 
-There is one way to draw every experiment. What theory predicts is a line with its band; what was measured are circles.
-The band is what passes, of the backend with most rows: its circles must lie in it. A row that misses its prediction is
+There is one way to draw every experiment. What theory predicts is a line with its band; what was measured are open marks.
+The band is what passes, of the backend with most rows: its marks must lie in it. A row that misses its prediction is
 a red cross with the name of its backend.
 """
 
@@ -121,7 +121,7 @@ def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
     for text, at in chart.marks.items():
         axes.axvline(at, color=style.GREY, linestyle="--", linewidth=1.1, zorder=1)
         across = axes.get_xaxis_transform()
-        axes.text(at, 1.01, text, transform=across, fontsize=style.SIZE - 2, color=style.GREY, ha="center")
+        axes.text(at, 1.03, text, transform=across, fontsize=style.SIZE - 2, color=style.GREY, ha="center")
     passed = [row.passed for mine in found.values() for row in mine]
     # the title of an experiment holds where all agrees with theory
     title = chart.title if all(passed) else f"{passed.count(False)} of {len(passed)} rows failed"
@@ -173,15 +173,17 @@ def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
         for label, rows in lines.items()
     }
     names = list(dict.fromkeys(name for rows in named.values() for name, _ in rows))
-    for (label, rows), colour in zip(named.items(), style.CYCLE, strict=False):
+    for at, ((label, rows), colour) in enumerate(zip(named.items(), style.CYCLE, strict=False)):
+        # each line a little lower and with a mark of its own: none hides another, and none needs its colour
+        half, marker = 0.36 / len(named), style.MARKERS[at]
         for name, row in rows:
-            height = names.index(name)
+            height = names.index(name) - 0.36 + (2 * at + 1) * half
             if row.compared:
-                at = row.predicted
-                axes.plot([at, at], [height - 0.36, height + 0.36], color=colour, linewidth=2.4, alpha=0.4)
-            _mark(axes, _shown(row, chart), height, row, colour)
+                bar = {"color": colour, "linewidth": 2.4, "alpha": 0.4}
+                axes.plot([row.predicted] * 2, [height - half, height + half], **bar)
+            _mark(axes, _shown(row, chart), height, row, colour, marker)
         if len(lines) > 1:
-            axes.plot([], [], "o", color=colour, markerfacecolor="none", label=label)
+            axes.plot([], [], marker, color=colour, markerfacecolor="none", label=label)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     if chart.log_x:
@@ -199,10 +201,10 @@ def _shown(row: lab.Row, chart: lab.Chart) -> float:
     return high if math.isnan(row.measured) else min(max(low, row.measured), high)
 
 
-def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str) -> None:
-    """What was measured: one circle, or a red cross with a name."""
+def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str, marker: str = "o") -> None:
+    """What was measured: an open mark, or a red cross with a name."""
     if row.passed:
-        axes.plot([x], [y], "o", color=colour, markerfacecolor="none", markersize=5, zorder=3)
+        axes.plot([x], [y], marker, color=colour, markerfacecolor="none", markersize=5, zorder=3)
         return
     axes.plot([x], [y], "X", color=style.RED, markersize=7, zorder=5)
     name = str(row.where.get("backend", ""))

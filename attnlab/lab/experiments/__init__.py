@@ -71,7 +71,7 @@ class Row(msgspec.Struct, frozen=True):
     """One comparison. `where` tells it apart (d_k, scaling, backend, ...).
 
     It passes if `measured` stands in `relation` to `predicted`, within five times `standard_error` or within `slack`
-    (what the instrument cannot resolve), whichever is larger.
+    (an allowance, as for rounding), whichever is larger.
     """
 
     quantity: str
@@ -235,9 +235,13 @@ class Experiment:
         return question, theory
 
 
-def measured(quantity: Quantity, how: Callable[..., Any] = np.mean, **where: Any) -> Callable[..., float]:
-    """For a sentence: the mean, or `how` else, of what was measured of these rows; NaN without any."""
-    return lambda rows: float(how([row.measured for row in pick(rows, quantity, **where)] or [math.nan]))
+def measured(
+    quantity: Quantity, how: Callable[..., Any] = np.mean, field: str = "measured", **where: Any
+) -> Callable[..., float]:
+    """For a sentence: the mean, or `how` else, of that field of these rows; NaN without any."""
+    return lambda rows: float(
+        how([getattr(row, field) for row in pick(rows, quantity, **where)] or [math.nan])
+    )
 
 
 def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:

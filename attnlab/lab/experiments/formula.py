@@ -6,8 +6,8 @@ weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
 
 An error may exceed its budget by a quarter, as the budget is a root mean square.
 
-So the numbers of queries and keys are independent, and so are the widths of keys and values. The same permutation of
-all tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
+So the numbers of queries and keys are independent, and so are the widths of keys and values. Unmasked, permuting all
+tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ share queries and keys; the standard errors allow for that.
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent
 with variance σ_w², and the biases with σ_b². Then a logit q·k/√d_k starts with the variance (d_model σ_w² + σ_b²)².
 Of the four schemes measured here only separate Xavier matrices make it 1. Stack layers x ← x + W_O Attention(x). With
-a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh random weights q·k then has the same variance
-at every depth, whatever the scale. Without a norm |x|² grows by what each layer adds.
+a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh random weights q·k then has the same mean
+square at every depth, whatever the scale. Within a row it varies less and less, as tokens become alike. Without a norm
+|x|² grows by what each layer adds.
 """
 
 from __future__ import annotations
@@ -182,8 +183,9 @@ EXPERIMENT = Experiment(
         "At d_k = 256 components of standard deviation 2 give {wide:.2f} d_k (predicted: 16 d_k).",
         "At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
         "{xavier:.2f} with separate Xavier matrices.",
-        "Over 6 layers without a norm Var(q·k)/d_k grows to {deep:.0f} unscaled and {deep_scaled:.1f} with "
-        "1/√d_k. Under a pre-norm it stays at {pre:.2f}.",
+        "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
+        "to {deep:.0f} ± {deep_error:.0f} unscaled and {deep_scaled:.1f} ± {scaled_error:.1f} with 1/√d_k. Under a "
+        "pre-norm it stays at {pre:.2f}.",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
@@ -194,11 +196,17 @@ EXPERIMENT = Experiment(
         "xavier": measured(START, scheme="separate Xavier matrices"),
         "deep": measured(BY_LAYER, norm="none", scaling="unscaled", layer=LAYERS),
         "deep_scaled": measured(BY_LAYER, norm="none", scaling="scaled", layer=LAYERS),
+        "deep_error": measured(
+            BY_LAYER, field="standard_error", norm="none", scaling="unscaled", layer=LAYERS
+        ),
+        "scaled_error": measured(
+            BY_LAYER, field="standard_error", norm="none", scaling="scaled", layer=LAYERS
+        ),
         "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
     },
     lesson="Divide by √d_k if the components have unit variance and mean 0. The factor removes d_k and nothing else. "
     "Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every row. The "
-    "initialisation decides with what variance logits start. In this stack depth matters only without a norm.",
+    "initialisation decides with what variance logits start. In this stack q·k grows only without a norm.",
     charts=(
         Chart(
             title="The scale 1/√d_k keeps the variance at 1",
@@ -212,7 +220,7 @@ EXPERIMENT = Experiment(
             },
         ),
         Chart(
-            title="Var(q·k) / d_k is σ⁴ for components of mean 0",
+            title="Var(q·k) / d_k is σ⁴ with mean 0, more without",
             x="head_dim",
             y=OF_FAMILY,
             log_y=True,
