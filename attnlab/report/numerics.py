@@ -1,8 +1,8 @@
 """The page of experiments, ``numerics.md``: what each found, with figures of theory against measurement.
 
-There is one way to draw every experiment. What theory predicts is a line with its band; what was measured are open marks.
-The band is what passes, of the backend with most rows: its marks must lie in it. A row that misses its prediction is
-a red cross with the name of its backend.
+There is one way to draw every experiment. What theory predicts is a line with its band; open marks are measured. The
+band is what passes, of the backend with most rows: its marks must lie in it. A row that misses its prediction is a red
+cross with the name of its backend.
 """
 
 from __future__ import annotations
@@ -177,11 +177,10 @@ def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
         # each line a little lower and with a mark of its own: none hides another, and none needs its colour
         half, marker = 0.36 / len(named), style.MARKERS[at]
         for name, row in rows:
-            height = names.index(name) - 0.36 + (2 * at + 1) * half
+            y = names.index(name) - 0.36 + (2 * at + 1) * half
             if row.compared:
-                bar = {"color": colour, "linewidth": 2.4, "alpha": 0.4}
-                axes.plot([row.predicted] * 2, [height - half, height + half], **bar)
-            _mark(axes, _shown(row, chart), height, row, colour, marker)
+                axes.vlines(row.predicted, y - half, y + half, colors=colour, linewidth=2.4, alpha=0.4)
+            _mark(axes, _shown(row, chart), y, row, colour, marker)
         if len(lines) > 1:
             axes.plot([], [], marker, color=colour, markerfacecolor="none", label=label)
     axes.set_yticks(range(len(names)), names)

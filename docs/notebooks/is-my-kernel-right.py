@@ -85,7 +85,7 @@ print(
 )
 
 # %% [markdown]
-# The tolerance of a usual half-precision test accepts this. The check asks more than two hundred questions of different
+# The tolerance of a usual half-precision test accepts this. The check asks it about 150 questions of different
 # shapes, logits, masks and layouts. It weighs the size *and the direction* of each error. An error along the
 # derivative of the answer in the scale is a wrong scale.
 

@@ -2,9 +2,9 @@
 # # Which attention on my machine?
 #
 # Three ways to compute the same attention are raced on this machine: PyTorch's fused kernel, the formula in plain
-# PyTorch, and the formula in NumPy. The race is small and takes a minute.
+# PyTorch, and in NumPy. The race is small and takes a minute.
 #
-# A **backend** is one implementation. A **workload** is one question, put to all of them: how long, how many heads,
+# A **backend** is one implementation. A **workload** is one question, put to all: how long, how many heads,
 # which number format. A **verdict** is an answer with an interval.
 
 # %%
@@ -43,21 +43,22 @@ print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, m
 
 # %% Time of a call against the length, one line for each backend, both axes logarithmic
 figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
-for name, colour in zip(
-    latency.columns, ("#D55E00", "#222222", "#1F5FBF"), strict=True
+for name, colour, mark in zip(
+    latency.columns, ("#D55E00", "#222222", "#1F5FBF"), "os^", strict=True
 ):
-    axes.plot(latency.index, 1e3 * latency[name], "o-", color=colour, label=name)
+    axes.plot(latency.index, 1e3 * latency[name], f"{mark}-", color=colour, label=name)
 axes.set(
     xscale="log",
     yscale="log",
     xlabel="queries and keys",
-    ylabel="ms a call",
-    title="4 heads of 64, float32",
+    ylabel="ms a call, 4 heads of 64, float32",
+    title=f"{latency.iloc[-1].idxmin()} has the lowest median at n = 1024",
 )
 axes.legend()
 
 # %% [markdown]
-# How sure is that? Each visit gives one ratio of times, and the interval is taken over the visits:
+# How sure is that? Each visit gives one ratio of times, and the interval is taken over the visits. So a speedup may
+# differ from the ratio of two medians:
 
 # %%
 from attnlab.stats.intervals import verdicts_against
@@ -74,5 +75,5 @@ for length in (64, 256, 1024):
 # `faster` and `slower`: the whole interval lies beyond one percent. `undecided`: it does not. Three visits make wide
 # intervals. The folder `my-run` holds everything, and `attnlab report my-run` makes the report with a verdict.
 #
-# [How to read a verdict](../verdicts.md) explains every word in it. For a model that you know, see
+# [How to read a verdict](../verdicts.md) explains it. For a model that you know, see
 # [the questions page](../which-question.md).

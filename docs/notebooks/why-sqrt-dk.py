@@ -2,7 +2,7 @@
 # # Why divide by √d_k?
 #
 # Attention weights the values by softmax(q·k / √d_k). What happens without the root? This lecture predicts it, then
-# measures it *through* PyTorch's own kernel, which never shows its weights. It takes some seconds.
+# measures it *through* PyTorch's own kernel, which never shows its weights.
 #
 # Words used: a **query** q and **keys** $k_1 \dots k_n$ are vectors of d_k numbers (the *head dimension*). The
 # **logit** of a key is its score $s_j = \text{scale}\cdot q\cdot k_j$. The **weights** are
@@ -57,9 +57,8 @@ print(f"over n = {N} keys the softmax freezes around β = {beta_c:.2f}")
 print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 
 # %% [markdown]
-# Without the root β is about √d_k. Over 1024 keys, a softmax of 14 or more dimensions is then frozen. With the
-# root β is about 1 from some 16 dimensions on. **So the root keeps a softmax over normal inputs from freezing.** The
-# largest weight averages .39 at β_c and .71 at β = 8.
+# Without the root β is about √d_k. Over 1024 keys, a softmax then freezes around 14 dimensions. With the
+# root β is about 1 from some 16 dimensions on. **So the root keeps a softmax over normal inputs from freezing.**
 #
 # ## 3. Seen through a fused kernel
 #
@@ -68,32 +67,32 @@ print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 # theory.
 
 # %% Largest weight and entropy of a row against d_k, unscaled and scaled: measured points lie on the predicted curves
-dims = (2, 4, 8, 16, 32, 64, 128)
+law = attnlab.theory.attention_under_random_inputs
+curve = (2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
+dims = curve[::2]
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-for name, scale, colour in (
-    ("unscaled", lambda d: 1.0, "#D55E00"),
-    ("times 1/√d_k", lambda d: d**-0.5, "#1F5FBF"),
+for name, scale, mark, colour in (
+    ("unscaled", lambda d: 1.0, "o", "#D55E00"),
+    ("times 1/√d_k", lambda d: d**-0.5, "s", "#1F5FBF"),
 ):
-    theory = [
-        attnlab.theory.attention_under_random_inputs(N, d, scale(d)) for d in dims
-    ]
+    theory = [law(N, d, scale(d)) for d in curve]
     rows = [attnlab.observe("torch_sdpa", *drawn(d), scale=scale(d)) for d in dims]
     for axes, what in ((left, "largest_weight"), (right, "entropy")):
         measured = [getattr(one, what).mean() for one in rows]
-        axes.plot(dims, [getattr(one, what) for one in theory], color=colour)
-        axes.plot(dims, measured, "o", color=colour, label=name)
-for axes, title in (
-    (left, "largest weight of a row"),
-    (right, "entropy of a row, in nats"),
+        axes.plot(curve, [getattr(one, what) for one in theory], color=colour)
+        axes.plot(dims, measured, mark, color=colour, label=name)
+for axes, title, y in (
+    (left, "Unscaled, few keys take the weight", "largest weight of a row"),
+    (right, "Scaled, entropy stays near ln n", "entropy of a row, in nats"),
 ):
     axes.axvline(beta_c**2, color="grey", linestyle=":")
-    axes.set(xscale="log", xlabel="d_k", title=title)
+    axes.set(xscale="log", xlabel="d_k", ylabel=y, title=title)
 left.legend()
 
 # %% [markdown]
-# The dotted line is d_k = 2 ln n. The scaled softmax hardly notices d_k.
+# The dotted line is d_k = 2 ln n.
 #
-# ## 4. What it does to learning
+# ## 4. What it does to gradients
 #
 # The gradient that reaches the logits passes through the softmax's Jacobian J = diag p − p pᵀ. If one key had all the
 # weight, J would be 0. Is it, in rows that are frozen?
@@ -102,10 +101,7 @@ left.legend()
 for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
     rows = attnlab.observe("torch_sdpa", *drawn(64, queries=256), scale=scale)
     size = np.sqrt(rows.jacobian_norm_squared)
-    exact = (
-        attnlab.theory.attention_under_random_inputs(N, 64, scale).jacobian_norm_squared
-        ** 0.5
-    )
+    exact = law(N, 64, scale).jacobian_norm_squared ** 0.5
     print(
         f"{name:8}  rms {np.sqrt((size**2).mean()):.3f} (predicted {exact:.3f}), "
         f"median {np.median(size):.3f}, rows below 0.001: {(size < 1e-3).mean():.1%}"
@@ -113,10 +109,10 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
-# few percent at d_k = 64, more at a larger d_k. For the median row it is true only from d_k of about 1,400 on.
+# few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from d_k ≈ 1,400 on.
 # Freezing leaves a few keys. J → 0 needs a single one, and so β ≫ β_c. The scaled rows have small Jacobians too,
-# because their weight is spread over a thousand keys. To choose among them, training must lift some logits far above
-# the others. Whether a model *learns* without the root is another question, about training.
+# because their weight is spread over a thousand keys. Whether a model *learns* without the root is another question,
+# about training.
 #
 # ## 5. What the root does not do
 #

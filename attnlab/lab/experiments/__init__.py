@@ -180,6 +180,7 @@ def pick(rows: Iterable[Row], quantity: Quantity, **where: Any) -> list[Row]:
 
 
 Rows = Callable[[Sequence[Row]], list[Row]]
+Number = Callable[[Sequence[Row]], float]
 
 
 def of(quantity: Quantity, **where: Any) -> Rows:
@@ -222,7 +223,7 @@ class Experiment:
     title: str
     measure: Callable[[Subject], Iterator[Row]]
     sentences: tuple[str, ...]
-    numbers: Mapping[str, Callable[[Sequence[Row]], float]] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
     lesson: str = ""
     charts: tuple[Chart, ...] = ()
     dtypes: tuple[str, ...] = ("float64",)
@@ -235,13 +236,9 @@ class Experiment:
         return question, theory
 
 
-def measured(
-    quantity: Quantity, how: Callable[..., Any] = np.mean, field: str = "measured", **where: Any
-) -> Callable[..., float]:
+def measured(quantity: Quantity, how: Any = np.mean, field: str = "measured", **where: Any) -> Number:
     """For a sentence: the mean, or `how` else, of that field of these rows; NaN without any."""
-    return lambda rows: float(
-        how([getattr(row, field) for row in pick(rows, quantity, **where)] or [math.nan])
-    )
+    return lambda rows: how([getattr(row, field) for row in pick(rows, quantity, **where)] or [math.nan])
 
 
 def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:

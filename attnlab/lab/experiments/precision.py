@@ -58,6 +58,8 @@ _HEADS, _QUERIES = 2, 32
 _OFF = 0.25
 #: calls for the time on subnormal weights; heads, length and head dimension of one
 _CALLS, _TIMED = 5, (4, 512, 64)
+#: whose errors are drawn: they differ in what they store
+_DRAWN = ("torch_eager", "torch_sdpa", "torch_sdpa_math")
 SUBNORMAL = "time with subnormal weights / with ordinary ones"
 Point = tuple[list[NDArray[Any]], float, Mapping[str, ErrorBudget], dict[str, float]]
 
@@ -181,9 +183,8 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
     for name, budget in budgets.items():
         others = budget.restricted_to(*(source for source in budget.variances if source != "output"))
         rounded = round_to(budget.output, dtype).astype(np.float64) - budget.output
-        known[name] = math.hypot(
-            others.relative, float(np.linalg.norm(rounded) / np.linalg.norm(budget.output))
-        )
+        stored = float(np.linalg.norm(rounded) / np.linalg.norm(budget.output))
+        known[name] = math.hypot(others.relative, stored)
     return arrays, scale, budgets, known
 
 
@@ -249,10 +250,7 @@ EXPERIMENT = Experiment(
             x_label="standard deviation of the logits, in bfloat16",
             y=ERROR,
             log_y=True,
-            lines={
-                name: of(ERROR, dtype="bfloat16", axis="logit_std", backend=name)
-                for name in ("torch_eager", "torch_sdpa", "torch_sdpa_math")
-            },
+            lines={name: of(ERROR, dtype="bfloat16", axis="logit_std", backend=name) for name in _DRAWN},
         ),
         Chart(
             title="Subnormal weights slow kernels that keep them",

@@ -86,6 +86,7 @@ def identities(
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
     square, cube = (weights**2).sum(axis=-1), (weights**3).sum(axis=-1)
     low = b * logits.max(axis=-1)
+    high = low + math.log(k.shape[2])
     for name, left, right in (
         ("p = exp(bs)/Z", weights, boltzmann),
         ("Σp = 1", weights.sum(axis=-1), np.ones(1)),
@@ -93,11 +94,7 @@ def identities(
         ("Σp² = Z(2b)/Z(b)²", seen.participation, square),
         ("‖J‖² from Z(b), Z(2b), Z(3b)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
         # an inequality: ln Z beside the nearest number that is allowed
-        (
-            "max bs ≤ ln Z ≤ max bs + ln n",
-            seen.log_partition,
-            seen.log_partition.clip(low, low + math.log(k.shape[2])),
-        ),
+        ("max bs ≤ ln Z ≤ max bs + ln n", seen.log_partition, seen.log_partition.clip(low, high)),
     ):
         yield name, left, right, ALGEBRAIC
     yield from _responses(attend, q, k, v, weights, logits, scale, b)

@@ -140,11 +140,8 @@ def _norms(keys: int, head_dim: int, scale: float) -> Array:
 
     rng = np.random.default_rng([0, 610, keys, head_dim])
     levels = (rng.permutation(_LAW_ROWS) + rng.random(_LAW_ROWS)) / _LAW_ROWS
-    betas, at_once, squared = (
-        scale * np.sqrt(chi2.ppf(levels, head_dim)),
-        max(1, 2**20 // keys),
-        list[Array](),
-    )
+    betas, at_once = scale * np.sqrt(chi2.ppf(levels, head_dim)), max(1, 2**20 // keys)
+    squared = list[Array]()
     for beta in np.split(betas, range(at_once, _LAW_ROWS, at_once)):
         x = rng.standard_normal((beta.size, keys))
         x[np.arange(beta.size), x.argmax(axis=1)] = -np.inf

@@ -184,7 +184,7 @@ EXPERIMENT = Experiment(
         "At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
         "{xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
-        "to {deep:.0f} ± {deep_error:.0f} unscaled and {deep_scaled:.1f} ± {scaled_error:.1f} with 1/√d_k. Under a "
+        "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
         "pre-norm it stays at {pre:.2f}.",
     ),
     numbers={
@@ -196,12 +196,8 @@ EXPERIMENT = Experiment(
         "xavier": measured(START, scheme="separate Xavier matrices"),
         "deep": measured(BY_LAYER, norm="none", scaling="unscaled", layer=LAYERS),
         "deep_scaled": measured(BY_LAYER, norm="none", scaling="scaled", layer=LAYERS),
-        "deep_error": measured(
-            BY_LAYER, field="standard_error", norm="none", scaling="unscaled", layer=LAYERS
-        ),
-        "scaled_error": measured(
-            BY_LAYER, field="standard_error", norm="none", scaling="scaled", layer=LAYERS
-        ),
+        "deep_off": measured(BY_LAYER, field="standard_error", norm="none", scaling="unscaled", layer=LAYERS),
+        "scaled_off": measured(BY_LAYER, field="standard_error", norm="none", scaling="scaled", layer=LAYERS),
         "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
     },
     lesson="Divide by √d_k if the components have unit variance and mean 0. The factor removes d_k and nothing else. "
