@@ -4,7 +4,7 @@ There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The 
 up to 1 over the keys it sees: p_ij = e^{s_ij} / Σ_l e^{s_il}. Its output is the mean of the values under these
 weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
 
-An error may exceed its budget by a quarter, as the budget is a root mean square.
+An error may exceed its budget, which is a root mean square, by five standard errors or by a quarter.
 
 So the numbers of queries and keys are independent, and so are the widths of keys and values. Unmasked, permuting all
 tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
@@ -163,7 +163,7 @@ EXPERIMENT = Experiment(
     charts=(
         Chart(
             title="No error above its error budget",
-            y="relative error / error budget (passes up to 1.25)",
+            y="relative error / error budget (bar: the budget)",
             by="backend",
             log_x=False,
             lines={dtype: of(ERROR, dtype=dtype, mask="none") for dtype in ("float64", "float32")},

@@ -16,7 +16,7 @@ the output is stored (full precision inside), the weights too, or the scores as 
 the nearest of the three. It must lie within five standard errors of it, or within a quarter: numbers with similar
 leading digits round by 0.68 to 1.36 times the average. The three ranges overlap, so a pass does not tell what a kernel
 stores. In float32 the roundings of arithmetic count several times more. There the budget takes sums in order, and may
-be exceeded by a quarter.
+be exceeded by as much.
 """
 
 from __future__ import annotations
