@@ -24,7 +24,7 @@ from torch.nn.functional import scaled_dot_product_attention as own_function
 
 from attnlab.backends.backend import Backend
 from attnlab.backends.contender import in_this_process
-from attnlab.backends.discovery import on_request
+from attnlab.backends.discovery import digest, on_request
 from attnlab.backends.keywords import given_nothing
 from attnlab.environment import environment
 from attnlab.errors import Unavailable
@@ -186,10 +186,13 @@ class Fastest:
 
     def _able(self, result: Result, call: Workload) -> Backend | str:
         """The backend of a contender that may answer the call, or why it may not."""
-        source = result.contender, result.backend, result.library, self._run.plan.folders
-        backend = _loaded(*source, self._compiled)
+        folders, told = self._run.plan.folders, self._run.environment.get("contenders", {})
+        backend = _loaded(result.contender, result.backend, result.library, folders, self._compiled)
         if isinstance(backend, str):
             return backend
+        measured, now = told.get(result.contender, {}).get("file"), digest(result.backend, folders)
+        if measured not in (None, now):
+            return "its file has changed since it was measured"
         if result.computes_in is not None:
             return f"it computes in {result.computes_in}, less precisely than its inputs"
         rounded = result.accuracy is not None and "scores" in (result.accuracy.kind or "")

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import require
+from attnlab.backends.discovery import digest
 from attnlab.environment import cache_folder, circumstances
 from attnlab.race.instruments import Notice
 from attnlab.stats.intervals import (
@@ -124,7 +124,7 @@ class Record:
             pair = _digest(
                 self._here,
                 [entered_once(each.name) for each in (baseline, one)],
-                [_digest(require(each.backend, folders).read_text()) for each in (baseline, one)],
+                [digest(each.backend, folders) for each in (baseline, one)],
             )
             question, sitting = _digest(pair, {**workload.to_dict(), "seed": 0}), _sitting(verdict)
             mine = [each.sitting for each in known if each.question == question][-_MOST:]

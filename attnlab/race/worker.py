@@ -7,7 +7,6 @@ were drawn, nor which rows of a turn's answer will be checked.
 from __future__ import annotations
 
 import gc
-import hashlib
 import math
 import random
 import sys
@@ -21,7 +20,7 @@ import numpy as np
 from attnlab import system
 from attnlab.backends.backend import Backend, Calling
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import load, require
+from attnlab.backends.discovery import digest, load
 from attnlab.errors import Declined, Misbehaved
 from attnlab.libraries.library import VERSIONS, Library
 from attnlab.processes import Channel, refusal, serve
@@ -89,7 +88,7 @@ class Worker:
         """Import the backend, with its own settings; what is known of it then."""
         one = load(contender.backend, folders, dict(contender.settings))
         self._backend, self._contender = replace(one, mask_form=contender.mask), contender
-        self._file = hashlib.sha256(require(contender.backend, folders).read_bytes()).hexdigest()[:16]
+        self._file = digest(contender.backend, folders)
         gc.collect()
         gc.freeze()
         known = ("library", "kernel", "computes_in", "memory", "summary")

@@ -156,6 +156,9 @@ def test_a_contender_that_may_not_answer_is_left_out_with_the_reason(tmp_path: P
     assert "leave out threads" in found.left_out["torch_eager[threads=1]"]
     assert "compiled=True" in found.left_out["torch_flex"]
     assert "bfloat16" in found.left_out["torch_sdpa_math"]
+    run.environment = {"contenders": {"torch_eager": {"file": "of another text"}}}
+    found = answered(attnlab.fastest(run), *tensors())
+    assert found.backend == "torch_sdpa" and "has changed" in found.left_out["torch_eager"]
 
 
 def test_scores_in_float16_never_answer(tmp_path: Path) -> None:
