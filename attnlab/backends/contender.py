@@ -85,7 +85,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "mask": (f"{' or '.join(FORMS)}", dict(zip(FORMS, FORMS, strict=True)).get),
     "deterministic": ("0 or 1", {"0": False, "1": True}.get),
     "python": ("the path of an interpreter or of a virtual environment", str),
-    "with": ("requirements with versions, as torch==2.11.0, ; between them", _requirements),
+    "with": ("requirements with versions, e.g. torch==2.11.0, ; between them", _requirements),
     "ref": ("a commit, branch or tag, or . for the working tree", str),
 }
 #: the settings of every contender, in words
@@ -301,7 +301,7 @@ def setting_of(text: str) -> tuple[str, str]:
     this git repository. Raises ValueError for anything else.
     """
     if "," in text or "[" in text:
-        raise ValueError(f"{text!r} names no side: one version of a package without extras, as torch==2.11.0")
+        raise ValueError(f"{text!r} names no side: a version of a package without extras, e.g. torch==2.11.0")
     if re.search(r"[=<>~!@]=|@ ", text):
         return "with", text
     path = text != WORKING_TREE and (Path(text).is_file() or Path(text, "bin", "python").exists())

@@ -32,7 +32,7 @@ from attnlab.text import finite, read_text
 @options.backend_names
 @options.device
 @options.folders
-@click.option("--matrix", is_flag=True, help="Ask for every feature and run each yes once; Markdown.")
+@click.option("--matrix", is_flag=True, help="Ask about every feature, run each supported once; Markdown.")
 @options.as_json
 def backends(
     names: tuple[str, ...], device: str, folders: tuple[str, ...], matrix: bool, as_json: bool
@@ -73,8 +73,8 @@ def backends(
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Check answers and gradients of backends against float64.
 
-    All backends, or those named, in each number format. Exits with 1 if one is wrong or cannot be loaded, or was named
-    and could not be asked. --quiet prints only those.
+    All backends, or those named, in each number format. Exits with 1 if a backend is wrong or fails to load, or a named
+    one cannot run. --quiet prints only those.
     """
     asked = names or there(folders)
     for name in asked:

@@ -36,7 +36,7 @@ _LOOK_SECONDS = 1.0
 @options.workload_options(grid=False)
 @click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
-@click.option("--among", type=options.COUNT, metavar="N", help="You choose the best of so many candidates.")
+@click.option("--among", type=options.COUNT, metavar="N", help="How many candidates you choose from.")
 @click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
 @click.option("--trust", is_flag=True, help="No sandbox, for what you have read yourself.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a record.")

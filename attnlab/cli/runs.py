@@ -44,10 +44,10 @@ from attnlab.workload.result import Outcome
 )
 @click.option("--plan", "file", type=options.PATH, metavar="FILE.toml", help="A plan file.")
 @options.preset
-@click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, as 3/16.")
+@click.option("--shard", metavar="N/COUNT", help="Measure one part of the plan's workloads, e.g. 3/16.")
 @click.option("--shards", type=options.COUNT, help="Measure the plan in so many parts, each a run in --out.")
 @click.option("--cluster", type=click.Choice(["slurm", "local"]), help="Runs the shards (default: local).")
-@click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="Option for Slurm, as partition=cpu.")
+@click.option("--slurm", metavar="KEY=VALUE", multiple=True, help="Option for Slurm, e.g. partition=cpu.")
 @click.option("--list-presets", is_flag=True, help="List the presets; with --preset also what they cost.")
 @click.option(
     "--resume", type=options.PATH, metavar="DIR", help="Continue this run; no other option is taken."
@@ -56,7 +56,7 @@ from attnlab.workload.result import Outcome
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
-@options.names("--experiments", metavar="A,B", help="The numerical chapter: names, or all, or none.")
+@options.names("--experiments", metavar="A,B", help="Numerical experiments to run: names, all or none.")
 @click.option("--seconds", type=options.AMOUNT, help="Time for each workload, in all its visits.")
 @click.option("--visits", type=options.VISITS, metavar="N", help="Visits to each workload, at most.")
 @click.option("--afresh", is_flag=True, default=None, help="Measure ceilings again.")
@@ -85,7 +85,7 @@ def run(
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
     unused = (cluster, slurm) if shards is None else (shard, slurm and cluster != "slurm")
     if any(unused):
-        raise ValueError("--cluster goes with --shards, --slurm with --cluster slurm, --shard with neither")
+        raise ValueError("--cluster needs --shards, --slurm needs --cluster slurm, --shard excludes them")
     if resume is None:
         asked = plan_of(**given)
         if shards is not None:
@@ -142,7 +142,7 @@ def _run_shards(plan: Plan, shards: int, out: Path | None, cluster: str | None, 
     if out is None:
         raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
     if bad := [one for one in slurm if "=" not in one]:
-        raise ValueError(f"--slurm must be KEY=VALUE, as partition=cpu, got {bad[0]!r}")
+        raise ValueError(f"--slurm must be KEY=VALUE, e.g. partition=cpu, got {bad[0]!r}")
     words = options.words_without("--shards", "--cluster", "--slurm", "--out")[1:]
     jobs = list(execute.missing(plan, [one for one in words if one != "--quiet"], shards, out))
     click.echo(f"{shards - len(jobs)} of {shards} shards are complete; {len(jobs)} to run", err=True)
@@ -240,7 +240,7 @@ def _percent(context: click.Context, param: click.Parameter, text: str) -> float
     except ValueError:
         part = -1.0
     if not 0 <= part <= 100:
-        raise ValueError(f"{param.opts[0]} must be a percentage, as 3%, got {text!r}")
+        raise ValueError(f"{param.opts[0]} must be a percentage, e.g. 3%, got {text!r}")
     return part
 
 
@@ -336,7 +336,7 @@ def report(folder: Path, out: Path | None) -> int:
 def show(folder: Path, form: str, as_json: bool) -> int:
     """Print the verdict and the table of a stored run.
 
-    As `attnlab run` did at its end; of a run that was interrupted, what there is. Writes nothing.
+    Repeats the end of `attnlab run`; for an interrupted run, shows what exists. Writes nothing.
     """
     found = read_run(folder)
     if as_json:
@@ -358,7 +358,7 @@ def show(folder: Path, form: str, as_json: bool) -> int:
 def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 
-    Takes every run in and below the folders, interrupted runs as far as they are. A row holds one measurement with its
+    Takes every run in and below the folders, and interrupted runs' finished part. A row holds one measurement with its
     workload, contender, run and machine. A result without measurements has one row too. An existing file is replaced.
     Exits with 1 if a run could not be read; the others are written all the same.
     """
@@ -378,9 +378,9 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     """Show two stored runs side by side.
 
-    They are of one machine and one plan, such as of two versions of a library. They did not race each other, so a ratio
-    of their times has no interval and no verdict. Within a run each contender raced the baseline. "changed" says that
-    the intervals of that speedup are disjoint in the two runs.
+    They share one machine and one plan, e.g. with two library versions. They did not race each other, so a ratio of
+    their times has no interval and no verdict. Within a run each contender raced the baseline. "changed": the two runs'
+    intervals of that speedup do not overlap.
     """
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:

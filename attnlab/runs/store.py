@@ -166,14 +166,14 @@ def read_run(folder: Path | str) -> Run:
         if isinstance(fault.__cause__, FieldError) and fault.__cause__.field in _NAMED:
             by = f"attnlab {data.get('environment', {}).get('attnlab', 'of another version')}"
             said = one_line(str(fault.__cause__), 200)
-            raise ValueError(f"{file} was written by {by}, which reads it; here {said}") from None
+            raise ValueError(f"{file}: read it with {by}, which wrote it; here {said}") from None
         raise ValueError(f"{file} is damaged: {one_line(str(fault))}; restore it from a copy") from None
     found, faults, workloads = list[Result](), list[str](), {*record.plan.workloads}
     for number, line in enumerate(lines, start=1):
         try:
             one = Result.from_json(line.decode())
             if one.workload not in workloads or one.contender not in record.contenders:
-                raise ValueError(f"the plan does not ask {one.contender} at {one.workload.label}")
+                raise ValueError(f"the plan has no {one.contender} at {one.workload.label}")
             found.append(one)
         except ValueError as fault:
             why = str(fault) if line.endswith(b"\n") else "it was cut off"

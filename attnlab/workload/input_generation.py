@@ -47,7 +47,7 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     arrays = block.unknown() if block else _held(w) if w.captured else _query_key_value(w)
     if w.distribution != "normal" and not all(np.isfinite(one).all() for one in arrays):
         mend = "name a wider dtype" if w.captured else "use a larger scale"
-        raise Declined(f"no {w.dtype} holds the inputs of {w.distribution} at scale {w.scale:g}; {mend}")
+        raise Declined(f"{w.dtype} cannot hold inputs of {w.distribution} at scale {w.scale:g}; {mend}")
     bias: Any = Alibi.of_heads(w.heads) if w.bias == "alibi" else None
     if w.bias == "normal":  # as large as a score matrix: float32 takes half the memory of float64
         wide = np.float64 if w.dtype == "float64" else np.float32

@@ -164,7 +164,7 @@ class Workload:
     device: str = declared("cpu", "Device.", names=DEVICES, always=True)
     causal: str | bool = declared(
         False,
-        "Hide later keys. Query 0 sees key 0 alone, or the last query sees all keys.",
+        "Hide later keys. top_left: query 0 sees only key 0; bottom_right: last query sees all.",
         read=lambda text: _CAUSAL.get(text.lower(), text),
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
@@ -184,7 +184,7 @@ class Workload:
     sinks: bool = declared(False, "One more logit a head in the denominator.")
     scale: float = declared(None, "Factor on the scores. [default: 1/sqrt(head_dim)]", brief="")
     layout: str = declared(
-        "bhsd", "Order in memory (bshd: as projected).", ("bhsd", "bshd"), group="What is measured"
+        "bhsd", "In memory heads lie before positions, or after.", ("bhsd", "bshd"), group="What is measured"
     )
     storage: str = declared(
         CONTIGUOUS, "How keys and values lie in memory.", STORAGES, brief="storage={}", several="storage"
@@ -211,7 +211,9 @@ class Workload:
             raise ValueError(f"{what}: take a smaller batch, fewer queries or keys")
         least = max(min(self.queries, self.keys), self.d_model or 1)
         if positions * self.heads * (self.head_dim + self.value_dim) * least > _MOST_PRODUCTS:
-            raise ValueError("a workload of so many multiplications is computed nowhere: take smaller sizes")
+            raise ValueError(
+                f"a workload has at most {_MOST_PRODUCTS:.1e} multiplications: take smaller sizes"
+            )
         written.update(
             causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
             scale=checked_number("scale", self.scale, 1 / math.sqrt(self.head_dim)),

@@ -36,8 +36,8 @@ MISTAKES = {
     "run --resume later --quiet --seconds 1": "--resume",
     # options that would do nothing
     "run --resume later --cluster local": "--resume takes no other option",
-    "run --shards 2 --out new --slurm partition=cpu": "--slurm with --cluster slurm",
-    "run --shard 1/2 --shards 2 --out new": "--shard with neither",
+    "run --shards 2 --out new --slurm partition=cpu": "--slurm needs --cluster slurm",
+    "run --shard 1/2 --shards 2 --out new": "--shard excludes them",
     "numerics --claims boltzmann --out new": "leave out --out",
     f"show {'a' * 5000}": "File name too long",
     "collect missing": "holds a run",

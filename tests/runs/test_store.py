@@ -60,7 +60,7 @@ def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -
         (json.dumps({**good, "plan": {**good["plan"], "origins": ["one"]}}), "origins must be 2"),
         (json.dumps({**good, "environment": {"contenders": []}}), "got `array`"),
         (json.dumps({**good, "ceilings": [CEILING]}), r"> 0.0 - at `\$.ceilings\[0\].matmul_flops`"),
-        (json.dumps(good).replace('"mask": ""', '"mask": "tree(3)"', 1), "which reads it; .* no kind 'tree'"),
+        (json.dumps(good).replace('"mask": ""', '"mask": "tree(3)"', 1), "which wrote it; .* no kind 'tree'"),
     ):
         (tmp_path / RUN_FILE).write_text(text)
         with pytest.raises(ValueError, match=said) as refused:

@@ -84,7 +84,7 @@ GOOD = {name: np.ones((1, 2, 3, 4), np.float32) for name in ("query", "key", "va
         ({"weight": np.ones((2, 2), np.float32)}, "holds no inputs: it needs tensors query, key and value"),
         ({**GOOD, "key": np.ones((3, 4), np.float32)}, "key must be a non-empty array of shape"),
         ({**GOOD, "value": np.full((1, 2, 3, 4), np.nan, np.float32)}, "value must be finite"),
-        ({**GOOD, "query": 1e6 * GOOD["query"]}, "no float16 holds the inputs .* name a wider dtype"),
+        ({**GOOD, "query": 1e6 * GOOD["query"]}, "float16 cannot hold inputs .* name a wider dtype"),
         ({"query": GOOD["query"], "key": GOOD["key"]}, "does not contain tensor value"),
         ((2**62).to_bytes(8, "little") + b"{}", "cannot be read as safetensors"),
     ],
