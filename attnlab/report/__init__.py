@@ -25,6 +25,7 @@ from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, evenly, grid
 from attnlab.report.render import fill
 from attnlab.runs.store import Run
 from attnlab.stats.intervals import log_ratios, speeds
+from attnlab.stats.ranking import is_second_entry
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
@@ -181,7 +182,7 @@ def warnings(frames: Frames) -> dict[str, Any]:
     refused = results[results.outcome == NOT_BELIEVED]
     # on a device it is the library that tells, or does not: no advice helps there
     on_cpu = [one for one in run.results if one.latency and one.workload.device == "cpu"]
-    without_peak = sum(one.peak_bytes is None for one in on_cpu)
+    without_peak = sum(one.peak_bytes is None and not is_second_entry(one.contender) for one in on_cpu)
     return {
         "answered": results.workload.nunique(),
         "planned": len(run.plan.workloads),
