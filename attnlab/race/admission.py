@@ -83,8 +83,8 @@ def too_long(workload: Workload, seconds_of: Callable[[Workload], float | None],
         predicted = seconds * workload.flops / rung.flops
         if predicted > _SURE * limit:
             return (
-                f"a call would take about {seconds_text(predicted)}, by one at {rung.label}; the limit is "
-                f"{seconds_text(limit)} (call_seconds of a plan)"
+                f"a call would take about {seconds_text(predicted)}, estimated from {rung.label}; "
+                f"limit: {seconds_text(limit)} (call_seconds in the plan)"
             )
     return None
 

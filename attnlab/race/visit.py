@@ -322,7 +322,7 @@ class Visit:
         seat.seconds, seat.between, limit = least["seconds"], least.pop("between_s"), self.limits.call_seconds
         # a busy machine makes calls long, but gives them no more processor time
         if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
-            said = f"a call takes {seat.seconds:.3g} s; the limit is {limit:g} s (call_seconds of a plan)"
+            said = f"a call takes {seat.seconds:.3g} s; limit: {limit:g} s (call_seconds in the plan)"
             raise Ended(Outcome.OVER_BUDGET, said)
         if seat.name in self._first:
             with self._activity("attesting"):

@@ -192,8 +192,8 @@ class Frames:
         the least memory at the largest workload, and of those that need about as much the first that was named.
 
         ranked : all with a rank, at most `together` of them at one workload. alone : nowhere do two run different
-        kernels. won, close, tied, behind, absent : at how many workloads it is decidedly the fastest, at most 5 %
-        behind, not told apart, decidedly slower, and without a time. lead : the least and the greatest speedup over the
+        kernels. won, close, tied, behind, absent : at how many workloads it is clearly the fastest, at most 5 %
+        behind, not told apart, clearly slower, and without a time. lead : the least and the greatest speedup over the
         runner-up where it won. open : where it is tied. worst : where another leads by most. share : the greatest of
         the machine's best matrix product that it reaches.
         """

@@ -318,7 +318,7 @@ def slope_of(seconds: Mapping[int, float]) -> Slope | None:
 #
 # A crossover is the length at which two curves meet. There is none where neither overtakes the other. ln(ratio) is
 # interpolated against ln(n) by straight lines. The curves of the ratio and of both ends of its interval are followed
-# from a length where one contender is decidedly faster to one where the other is. Straight lines place a crossover
+# from a length where one contender is clearly faster to one where the other is. Straight lines place a crossover
 # between two lengths only about: the interval is widened on both sides by `_DOUBT` of the distance between the lengths
 # beside it.
 

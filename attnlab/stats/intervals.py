@@ -96,7 +96,7 @@ class Verdict:
 
     @property
     def close(self) -> bool:
-        """Whether neither is decidedly faster and the two are at most `CLOSE` apart."""
+        """Whether neither is clearly faster and the two are at most `CLOSE` apart."""
         decided = self.kind in (Kind.FASTER, Kind.SLOWER)
         return not decided and max(self.apart, self.margin) <= CLOSE
 

@@ -1,11 +1,11 @@
 """Which contender is first at one workload, by how much and how sure, and whether the machine can tell.
 
 The contender with the least median, or one that is ahead of it visit by visit, is the reference, and every other is
-compared with it. Those that are not decidedly slower share the first place: "first" is a set; a set of one is a win.
+compared with it. Those that are not clearly slower share the first place: "first" is a set; a set of one is a win.
 
 Choosing the reference from the same data costs no confidence. Let every interval against the *truly* fastest cover,
 which fails with probability 5 % at most when the error is shared among k - 1 comparisons. Then the truly fastest is
-never decidedly slower than the reference, so it is in the first set; and where that set has one member, it is the truly
+never clearly slower than the reference, so it is in the first set; and where that set has one member, it is the truly
 fastest, whose intervals cover (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained simultaneous
 confidence intervals for multiple comparisons with the best").
 """
@@ -81,7 +81,7 @@ class Ranking:
 
     @cached_property
     def first(self) -> tuple[Standing, ...]:
-        """The best, and those that are not decidedly slower; contenders without an interval are not here."""
+        """The best, and those that are not clearly slower; contenders without an interval are not here."""
         tied = (one for one in self.standings if (v := one.against_best) and v.kind is not Kind.SLOWER)
         return (self.best, *tied)
 

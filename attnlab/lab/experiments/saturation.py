@@ -116,12 +116,12 @@ EXPERIMENT = Experiment(
     measure=measure,
     dtypes=("float32", "float64"),
     sentences=(
-        "Over 1024 keys the largest weight averages {few:.2f} at d_k = 8 (predicted: 0.23) and {many:.2f} at 256 "
-        "(0.86) without the scale, and {scaled:.3f} at 256 (0.016) with 1/√d_k.",
+        "Without the scale the largest of 1024 weights averages {few:.2f} at d_k = 8 (predicted: 0.23) and {many:.2f} "
+        "at 256 (0.86). With 1/√d_k it averages {scaled:.3f} at 256 (0.016).",
         "The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 times it.",
         "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
-        "The largest logit of a head over 16 queries averages {logit:.1f} ± {logit_error:.1f} at d_k = 64 "
-        "without the scale, and an eighth of that with it.",
+        "Without the scale the largest logit of a head over 16 queries averages {logit:.1f} ± {logit_error:.1f} at "
+        "d_k = 64, and with it an eighth of that.",
     ),
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
