@@ -34,6 +34,7 @@ from attnlab.runs.store import Run, read_run
 from attnlab.runs.store import collect as join
 from attnlab.system import terminable
 from attnlab.text import finite, one_line
+from attnlab.workload.distributions import SUFFIX
 from attnlab.workload.grid import by_option, read_options
 from attnlab.workload.result import Outcome
 
@@ -283,7 +284,7 @@ def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bo
     sides, seconds, visits = (setting_of(base), setting_of(head)), given.pop("seconds"), given.pop("visits")
     require_two(*sides)
     margins = regression.Margins(**{one.name: given.pop(one.name) for one in fields(regression.Margins)})
-    if not given["file"] and not given["preset"]:
+    if not (given["file"] or given["preset"] or SUFFIX in (given["distribution"] or "")):
         given |= {name: given[name] or text for name, text in _GATE_GRID.items()}
     plan = plan_of(**given)
     raced = plan.contenders or tuple(sorted({*there(plan.folders)} - {*there()}))

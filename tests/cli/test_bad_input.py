@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typed import status
 
@@ -97,3 +98,15 @@ def test_what_is_gone_is_one_line_that_says_what_to_do(gone: str, capsys: pytest
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1
     assert f"attnlab {gone} is gone" in shown.err and REMOVED[gone] in shown.err
+
+
+def test_a_gate_takes_the_sizes_of_a_file_of_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is refused here is the number of visits, not sizes that nobody typed."""
+    save = pytest.importorskip("safetensors.numpy").save_file
+    save(
+        {f"a.{name}": np.ones((1, 2, 8, 4), np.float32) for name in ("query", "key", "value")},
+        "qkv.safetensors",
+    )
+    words = "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --visits 2 --inputs qkv.safetensors/a"
+    assert status(*words.split()) == 2
+    assert "at least 4" in capsys.readouterr().err
