@@ -115,12 +115,15 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     listing, claims = how.pop("listing"), how.pop("claims")
     lab.check_request(**how)
     said = lab.chosen_claims(names) if claims else []
-    if listing and claims:
-        print_markdown(fill("listing.md.j2", what="claim", rows=[(it.id, it.theme, it.says) for it in said]))
-        return 0
     if listing:
-        known = [(name, lab.load_experiment(name).texts[0]) for name in names or lab.EXPERIMENTS]
-        print_markdown(fill("listing.md.j2", what="experiment", rows=known))
+        known = [
+            (name, lab.load_experiment(name).texts[0]) for name in names or lab.EXPERIMENTS if not claims
+        ]
+        known += [(it.id, it.says) for it in said]
+        if as_json:
+            click.echo(json.dumps(dict(known), ensure_ascii=False))
+        else:
+            print_markdown(fill("listing.md.j2", rows=known))
         return 0
     if claims:
         if out is not None:
@@ -130,7 +133,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     folder = claimed(out, Path("reports/numerics"), lab.CHAPTER_FILE)
     place = click.get_current_context().with_resource(folder)
     try:
-        with progress(quiet=quiet) as shown, terminable():
+        with progress(quiet=as_json or quiet) as shown, terminable():
             lab.run_chapter(place, chosen, shown.stage, **how)
     finally:  # after Ctrl-C too: what is measured is on disk, and the page covers it
         found = lab.read_chapter(place)

@@ -353,9 +353,7 @@ def show(folder: Path, form: str, as_json: bool) -> int:
 
 @click.command(cls=options.Command)
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=options.PATH)
-@click.option(
-    "-o", "--out", type=options.PATH, metavar="FILE", default="results.parquet", help="A Parquet file."
-)
+@click.option("-o", "--out", type=options.PATH, default="results.parquet", help="A Parquet file.")
 def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 

@@ -65,7 +65,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
         findings: Sequence[Any] = ()
         with suppress(ValueError):  # a damaged file is left out
             findings = lab.read_chapter(run.folder)
-        texts = report_texts(frames, pictures, findings)
+        texts = report_texts(frames, pictures, findings, elsewhere=place.resolve() != run.folder.resolve())
         if explore:
             texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():
@@ -79,9 +79,16 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
 
 
 def report_texts(
-    frames: Frames, pictures: Sequence[Mapping[str, str]] = (), findings: Sequence[Any] = ()
+    frames: Frames,
+    pictures: Sequence[Mapping[str, str]] = (),
+    findings: Sequence[Any] = (),
+    *,
+    elsewhere: bool = False,
 ) -> dict[str, str]:
-    """The report and its details as Markdown by the name of their file, with links to the pictures that there are."""
+    """The report and its details as Markdown by the name of their file, with links to the pictures that there are.
+
+    elsewhere : they are not written into the folder of the run.
+    """
     run, control, results, left_out = frames.run, frames.control, frames.results, frames.left_out
     by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
     missing = left_out[(left_out.outcome == Outcome.UNAVAILABLE) & by_itself]
@@ -92,6 +99,7 @@ def report_texts(
         "race_two": _race_two(frames, told["chosen"]),
         "run": run,
         "frames": frames,
+        "elsewhere": elsewhere,
         "machine": machine(run.environment),
         "environment": [
             (name, _plain(run.environment[name])) for name in _ENVIRONMENT if run.environment.get(name)
