@@ -209,9 +209,8 @@ def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
     return normal * {"small": 2.0**-8, "large": 2.0**8}.get(upstream, 1.0)
 
 
-def forget() -> None:
-    """Free the questions asked so far. They serve all backends of a process; those of one dtype take some 300 MB."""
-    _posed.cache_clear()
+#: frees the questions asked so far. They serve all backends of a process; those of one dtype take some 300 MB
+forget = _posed.cache_clear
 
 
 @cache

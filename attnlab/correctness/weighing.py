@@ -127,18 +127,18 @@ def weigh(
     least = max(float_format(dtype).smallest_subnormal, inner.smallest_normal, _LEAST)
     rms = np.maximum(budget.rms, least) * mantissa
     shared = () if exact else expected.shared
-    gain, scale = (directed(error, one, rms, shared) for one in (truth, expected.lenient.tilt))
+    tilt = expected.lenient.tilt
+    gain, scale = (directed(error, one, rms, shared) for one in (truth, tilt))
     along: Along = (
         (scale, f"the scale looks {scale.said}", "the derivative in the scale"),
         (gain, expected.gained.format(gain.said), "the result itself"),
     )
     fault = _broken_fact(expected, answer, error, rms)
     if fault is None and (exact or expected.first_order):
-        # without a derivative in the scale all weights of a row are one number, and are rounded alike
-        immaterial = immaterial if expected.lenient.tilt.any() else 1.0
+        # equal scores have no derivative in the scale: all weights of a row are one number, and are rounded alike
+        told = directions is not None and (exact or bool(tilt.any()))
         honest = systematic(dtype, None if exact else immaterial)
-        # a shift of 1 or more is beyond what is linear: the direction is nearly 0 there
-        named = () if directions is None else tuple(one for one in along if honest < abs(one[0].shift) < 1)
+        named = _material(along, truth, tilt, honest) if told else ()
         # e^δ − 1 in place of δ: a large error of a score is not normal in the weight
         spread = 0.0 if exact else expected.lenient.exponent_error
         far = np.abs(error) / rms * (LARGEST * spread / math.expm1(LARGEST * spread) if spread else 1.0)
@@ -155,6 +155,16 @@ def weigh(
     largest, passed = float(np.abs(error).max()), fault is None
     found = Accuracy(relative, allowed, largest, checked, rows, passed, fault, of=of)
     return replace(found, kind=kind, ratio=ratio, max_ulp=max_ulp(error, truth, dtype), bias=gain.z)
+
+
+def _material(along: Along, truth: Array, tilt: Array, honest: float) -> Along:
+    """The directions, that of the scale and that of the result, along which an error is more than an `honest` shift.
+
+    An exponential may shift all weights by as much. That moves small scores by a larger part of themselves, so what
+    counts is how far the result moves. A shift of 1 or more is beyond what is linear: the derivative is nearly 0 there.
+    """
+    most = honest * max(1.0, float(np.linalg.norm(truth)) / max(float(np.linalg.norm(tilt)), _LEAST))
+    return tuple(one for one, low in zip(along, (most, honest), strict=True) if low < abs(one[0].shift) < 1)
 
 
 def _improbable(
@@ -176,8 +186,7 @@ def _improbable(
 
 def allowance(budget: ErrorBudget) -> float:
     """The largest relative error that passes: 1.25 budgets, and six times the scatter of few roundings."""
-    scatter = budget.relative_scatter
-    return budget.relative * (SLACK + SCATTERS * (scatter if math.isfinite(scatter) else 0.0))
+    return budget.relative * (SLACK + SCATTERS * float(np.nan_to_num(budget.relative_scatter)))
 
 
 def systematic(dtype: str, immaterial: float | None = IMMATERIAL) -> float:
@@ -272,10 +281,9 @@ def weigh_rows(
     found = weigh(expected, answer, **how)
     if found.reason is None:
         return found
-    reason = f"{expected.of}: {found.reason}"
-    if expected.of == OUTPUT:
-        reason = _explained(inputs, answer, expected, found.reason, rows)
-    return replace(found, reason=reason)
+    own = f"{expected.of}: {found.reason}"
+    told = _explained(inputs, answer, expected, found.reason, rows) if expected.of == OUTPUT else own
+    return replace(found, reason=told)
 
 
 def _explained(inputs: Inputs, answer: NDArray[Any], exact: Expected, fault: str, rows: QueryRows) -> str:

@@ -72,6 +72,7 @@ BANDS = {
 @pytest.mark.parametrize(
     ("name", "asked"),
     [
+        ("torch_sdpa", {"batch": 3, "queries": 200, "keys": 257, "head_dim": 128, "scale": 1 / 128}),
         ("torch_eager", {"keys": 11, "scale": 0.0, "dtype": "float16"}),
         ("numpy_blocked", {**OFFSET, "direction": "forward_with_log_sum"}),
         ("torch_eager", {"keys": 64, "distribution": "subnormal", "direction": "training"}),
@@ -80,8 +81,9 @@ BANDS = {
     ],
 )
 def test_a_right_answer_to_unusual_inputs_passes_before_a_race(name: str, asked: dict[str, Any]) -> None:
-    """Equal weights; a rounded scale that moves all scores alike; weights for which a processor takes 0; large errors
-    of scores, whose exponentials are not normal; and scores that a cap makes the same whatever the scale is."""
+    """Small scores, beside which errors of exp are large; equal weights; a rounded scale that moves all scores alike;
+    weights for which a processor takes 0; large errors of scores, whose exponentials are not normal; capped scores.
+    """
     torch.set_flush_denormal(True)
     try:
         found = judged(here(name), Workload(**{"queries": 64, "keys": 33, **asked}))
