@@ -79,8 +79,11 @@ def run(
     An option wins over the plan file, and both over the preset. Ctrl-C keeps what is measured and writes the report;
     --resume continues.
     """
-    if list_presets:
-        return _list_presets(given["preset"])
+    if list_presets:  # all of them, or those asked for with the cost at each length
+        parts = chosen_parts(given["preset"]) if given["preset"] else ()
+        known = [presets()[one] for one in dict.fromkeys(part.preset for part in parts) or presets()]
+        print_markdown(fill("presets.md.j2", known=known, parts=parts))
+        return 0
     spread = (shard, shards, cluster, slurm)
     if resume and any(one not in (None, ()) for one in (out, *spread, *given.values())):
         raise ValueError(f"--resume takes no other option: {resume} holds the plan; start a new run instead")
@@ -154,14 +157,6 @@ def _run_shards(plan: Plan, shards: int, out: Path | None, cluster: str | None, 
         click.echo(f"attnlab: {execute.AGAIN}", err=True)
         return 1
     click.echo(f"All shards are complete. To join them: attnlab collect {shlex.quote(str(out))}")
-    return 0
-
-
-def _list_presets(asked: str | None) -> int:
-    """Print all presets, or those asked for with the cost at each length."""
-    parts = [] if asked is None else list(chosen_parts(asked))
-    names = presets() if asked is None else dict.fromkeys(part.preset for part in parts)
-    print_markdown(fill("presets.md.j2", known=[presets()[one] for one in names], parts=parts))
     return 0
 
 
