@@ -163,7 +163,7 @@ class Conductor:
         *,
         enough: Callable[[list[Result]], bool] = lambda results: False,
     ) -> Iterator[list[Result]]:
-        """Visits to one workload until the limits say that it is enough: the results of each.
+        """Visits to one workload until the limits say that it is enough, or one is left alone: the results of each.
 
         enough : told all results so far, merged, it says whether the least number of visits suffices. By default the
         time decides: an interval that is looked at until it pleases is too narrow.
@@ -174,12 +174,12 @@ class Conductor:
             found = self.visit(workload, names, number=number, once=not so_far)
             yield found
             so_far += found
-            if found and not any(one.outcome is Outcome.MEASURED for one in found):
+            measured = sum(one.outcome is Outcome.MEASURED for one in found)
+            if found and not measured:
                 return
             with_next = (monotonic() - started) * (number + 2) / (number + 1)
-            if number + 1 >= limits.visits and (
-                with_next > limits.workload_seconds or enough(merged(so_far))
-            ):
+            over = with_next > limits.workload_seconds or measured == 1 < len(self.contenders)
+            if number + 1 >= limits.visits and (over or enough(merged(so_far))):
                 return
 
     def race(self, workload: Workload, names: Sequence[str] | None = None, **how: Any) -> list[Result]:
@@ -194,7 +194,8 @@ class Conductor:
         The fastest, and whoever is not surely much slower, nor surely close; on the first visits also the baseline
         and its A/A control. So the naive loop is not timed again and again to be told apart from a fused kernel.
         """
-        times = {one.contender: one.latency for one in results if one.latency and not one.uncounted}
+        able = (one for one in results if one.contender not in self._settled[one.workload])
+        times = {one.contender: one.latency for one in able if one.latency and not one.uncounted}
         count = max((len(set(one.visits.values())) for one in times.values()), default=0)
         if not count or count >= self.limits.most_visits:
             return []

@@ -145,6 +145,9 @@ def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> N
     dead = {name: Scripted(fails={"load": Failed("unavailable", "gone")}) for name in (A, B)}
     with conducted(dead, limits=limits) as conductor:
         assert [len(one) for one in conductor.visits(SMALL)] == [2]
+    limits = replace(QUICK, most_visits=9, workload_seconds=1e6)
+    with conducted({A: Scripted(), B: dead[B]}, limits=limits) as conductor:
+        assert [len(one) for one in conductor.visits(SMALL)] == [2, 1]
 
 
 def test_a_further_visit_asks_those_between_whom_it_is_open() -> None:
@@ -167,6 +170,16 @@ def test_a_further_visit_asks_those_between_whom_it_is_open() -> None:
     scripts = {C: Scripted(1e-2), A: Scripted(noisy(1e-3, 3)), B: Scripted(noisy(1.5e-3, 4))}
     with conducted(scripts, limits=limits) as conductor:
         found = merged(chain(*(conductor.visit(SMALL, number=number) for number in range(2))))
+        assert conductor.asked(found) == []
+
+
+def test_what_failed_later_leaves_nothing_open() -> None:
+    """The other would be visited alone until the time of the run is spent."""
+    scripts = {A: Scripted(noisy(1e-3, 1, visits=0.03)), B: Scripted(noisy(1e-3, 2, visits=0.03))}
+    with conducted(scripts, limits=replace(QUICK, most_visits=9)) as conductor:
+        found = conductor.visit(SMALL)
+        scripts[A].fails["load"] = Failed("crashed", "gone")
+        found = merged([*found, *conductor.visit(SMALL, number=1)])
         assert conductor.asked(found) == []
 
 
