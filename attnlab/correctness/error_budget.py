@@ -151,7 +151,8 @@ class ErrorBudget:
         Raises KeyError for a name that is not a source.
         """
         kept = {source: self.variances[source] for source in sources}
-        return replace(self, variances=kept, shared={source: self.shared[source] for source in kept})
+        shared = {source: self.shared[source] for source in sources}
+        return ErrorBudget(self.output, kept, shared, self.exponent_error, self.tilt)
 
     def classes(self, classes: Mapping[str, Sequence[str]] = CLASSES) -> "dict[str, ErrorBudget]":
         """The budget of each class, which rounds at its sources only; the tightest first.

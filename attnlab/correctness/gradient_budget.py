@@ -94,7 +94,7 @@ def gradient_budgets(inputs: Inputs, *, rows: ArrayLike | None = None) -> tuple[
     roundings = forward.Roundings(inputs.dtype, any_unfused=True)
     pulled, wanted = pulled_rows(inputs), chosen_rows(rows, inputs.shape.queries)
     # rows whose output has no gradient contribute to no other gradient
-    either = np.union1d(pulled, wanted)
+    either = wanted if rows is None else np.union1d(pulled, wanted)
     asked, keys = at_rows(inputs, either), inputs.shape.keys
     wider = asked.without_sinks()
     assert asked.output_gradient is not None

@@ -146,6 +146,8 @@ class Visit:
                 for step in (self._prepare, self._warm):
                     for seat in self._racing():
                         self._attempt(seat, step)
+                with self._activity("attesting"):
+                    self._attest()
                 self._plan_rounds()
                 self._race()
                 with self._activity("instruments"):
@@ -209,6 +211,29 @@ class Visit:
         finally:
             if seat.process.alive:
                 seat.process.stop()
+
+    def _side_by_side(
+        self, seats: Sequence[Seat], op: str, *, alone: bool = False, **arguments: Any
+    ) -> Iterator[tuple[Seat, Callable[[], Any]]]:
+        """Ask what no clock decides of as many at once as there are cores; each comes with the wait for its answer.
+
+        One after the other if they are to be `alone`, on a device, and where memory could run short.
+        """
+        count, most = system.cores(), 4.0 * system.cores()
+        held = {"scores": most, "outputs": most}
+        if alone or self.workload.device != "cpu" or too_large(self.workload, held, system.free_bytes()):
+            count = 1
+        for at in range(0, len(seats), count):
+            begun = []
+            for seat in seats[at : at + count]:
+                assert seat.process is not None
+                seat.process.go_on()
+                wait = seat.process.begin(op, seconds=self.limits.deadline_seconds, **arguments)
+                begun.append((seat, seat.process, wait))
+            for seat, process, wait in begun:
+                yield seat, wait
+                if process.alive:
+                    process.stop()
 
     # -- before the clock --------------------------------------------------------------------------
 
@@ -324,12 +349,17 @@ class Visit:
         if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
             said = f"a call takes {seat.seconds:.3g} s; limit: {limit:g} s (call_seconds in the plan)"
             raise Ended(Outcome.OVER_BUDGET, said)
-        if seat.name in self._first:
-            with self._activity("attesting"):
-                seat.kernel = self._ask(seat, "attest", answer=str)
-            asked = seat.known.get("kernel")
-            if asked and asked not in (seat.kernel or ""):
-                seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
+
+    def _attest(self) -> None:
+        """Which kernels ran, of those that are new here."""
+        new = [seat for seat in self._racing() if seat.name in self._first]
+        for seat, wait in self._side_by_side(new, "attest", answer=str):
+            self._attempt(seat, partial(self._ran, wait))
+
+    def _ran(self, wait: Callable[[], str], seat: Seat) -> None:
+        seat.kernel, asked = wait(), seat.known.get("kernel")
+        if asked and asked not in (seat.kernel or ""):
+            seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
 
     # -- rounds --------------------------------------------------------------------------------------
 
@@ -410,10 +440,12 @@ class Visit:
             wanted = instrument.quantity in self._instruments or instrument.every_visit
             if not (wanted and instrument.applies(self.workload)):
                 continue
-            for seat in (one for one in self._racing() if not is_second_entry(one.name)):
-                self._on_event(f"{self.workload.label}: {instrument.quantity} of {seat.name}")
+            seats = [one for one in self._racing() if not is_second_entry(one.name)]
+            how: dict[str, Any] = {"quantity": instrument.quantity, "answer": Readings}
+            self._on_event(f"{self.workload.label}: {instrument.quantity}")
+            for seat, wait in self._side_by_side(seats, "measure", alone=instrument.every_visit, **how):
                 try:
-                    found = self._ask(seat, "measure", quantity=instrument.quantity, answer=Readings)
+                    found = wait()
                     seat.measurements.append(instrument.measurement(found, self.number))
                 except Failed as fault:
                     seat.notes.append(f"its {instrument.quantity} could not be measured: {fault}")
