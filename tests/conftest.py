@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,6 +36,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., Any]:
+    """Makes a synthetic run in a folder of its own, a small one by default, by the arguments of `synthetic`."""
+    from synthetic import synthetic  # pandas and the laboratory come with it
+
+    def make(**options: Any) -> Any:
+        place = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        place.mkdir()
+        return synthetic(place, **{"lengths": (64, 256, 1024), "heads": (1, 4), **options})
+
+    return make
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import COSTS, synthetic
+from synthetic import COSTS
 from typed import status
 
 from attnlab.runs.diff import diff
@@ -20,19 +20,17 @@ Made = Callable[..., Run]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Made:
+def made(made: Made) -> Made:
     """A run whose torch_sdpa takes `slower` times as long, all of it `drift` times."""
 
     def make(
         slower: float = 1.0, drift: float = 1.0, environment: dict[str, Any] | None = None, **more: Any
     ) -> Run:
-        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
         factors = {name: drift * (slower if name == "torch_sdpa" else 1.0) for name in NAMES}
         costs = {name: lambda w, of=name: factors[of] * COSTS[of](w) for name in NAMES}
         small = {"lengths": (64, 256), "heads": (2,), "contenders": NAMES, **more}
-        run = synthetic(folder, costs=costs, **small)
-        run.id, run.environment = folder.name, {**run.environment, **(environment or {})}
+        run = made(costs=costs, **small)
+        run.id, run.environment = run.folder.name, {**run.environment, **(environment or {})}
         run.save()
         return run
 
