@@ -198,7 +198,7 @@ class _Asking:
         for other in others:
             after = "at once" if other is first else f"after {other.text}"
             if other is not first:
-                self._found.blamed = other.dtype if other.dtype != first.dtype else None
+                self._found.blamed = other.inputs.dtype if other.inputs.dtype != first.inputs.dtype else None
                 self._answer(other, f", when asked after {first.text}")
                 self._found.blamed = None
             again = self._answer(first, f", when asked again {after}")
@@ -407,10 +407,10 @@ def _examined(
         nonlocal last, seconds
         lowered, inputs = held.said["computes_in"] is not None, question.inputs
         # questions in other dtypes, which come between, would need their own lower format
-        if question.dtype in spared or (lowered and question.dtype != asked_in):
-            raise Declined(f"{question.dtype} is not asked about here")
-        last = question.dtype
-        on_event(f"{held.contender.name}: {question.dtype}, {question.name}")
+        if question.inputs.dtype in spared or (lowered and question.inputs.dtype != asked_in):
+            raise Declined(f"{question.inputs.dtype} is not asked about here")
+        last = question.inputs.dtype
+        on_event(f"{held.contender.name}: {question.inputs.dtype}, {question.name}")
         plain, arrays = pack(inputs.cast(dtype) if lowered else inputs)
         how: dict[str, Any] = {"plain": plain, "arrays": list(arrays), "layouts": question.layouts}
         try:

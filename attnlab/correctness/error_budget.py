@@ -200,7 +200,7 @@ def error_budget(
     Raises ValueError for shapes that do not fit, inputs that are not finite, and unknown dtypes.
     """
     asked = at_rows(finite(inputs), rows)
-    found = ErrorBudget.empty(asked.output_shape)
+    found = ErrorBudget.empty((*asked.shape[:3], asked.value.shape[-1]))
     roundings = Roundings(inputs.dtype, score_roundings, any_unfused)
     for rows_of in blocks(asked):
         add_output(found, RoundedRows(rows_of, roundings))

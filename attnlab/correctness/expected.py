@@ -128,7 +128,7 @@ def expect(
 def _of_rows(inputs: Inputs, chosen: NDArray[np.intp], log_sum: bool) -> dict[str, Expected]:
     """The output, and ln Z if it is asked for, from one pass over the rows."""
     asked, roundings = at_rows(finite(inputs), chosen), Roundings(inputs.dtype, any_unfused=True)
-    shape = asked.output_shape
+    shape = (*asked.shape[:3], asked.value.shape[-1])
     whole, logarithm = ErrorBudget.empty(shape), ErrorBudget.empty((*shape[:3], 1))
     low, high, logarithms = np.empty(shape), np.empty(shape), np.empty((*shape[:3], 1))
     empty, sizes = np.zeros((*shape[:3], 1), bool), [np.inf, 0.0]

@@ -81,11 +81,6 @@ class Question:
     fields: Fields
     forward: Question | None = None
 
-    @property
-    def dtype(self) -> str:
-        """That of the inputs."""
-        return self.inputs.dtype
-
     @cached_property
     def workload(self) -> Workload:
         """The workload that a backend is asked for."""
@@ -127,7 +122,7 @@ class Question:
         """Dtype, name and the whole condition, for a message."""
         own = (f"{name}={self.fields[name]}" for name, usual in _DRAWN.items() if self.fields[name] != usual)
         of = {BACKWARD: "gradients in ", LOG_SUM: "ln Z in "}.get(self.kind, "")
-        return f"{of}{self.dtype}, {self.name} ({' '.join([self.workload.named('device'), *own])})"
+        return f"{of}{self.inputs.dtype}, {self.name} ({' '.join([self.workload.named('device'), *own])})"
 
 
 def pose(name: str, asked: Fields, dtype: str, seed: int, kind: str = FORWARD) -> Question | None:
@@ -197,7 +192,7 @@ def _sizes(axes: str, shape: Shape) -> tuple[int, ...]:
 
 def _gradient(upstream: str, forward: Question, rng: Generator) -> Array:
     """The output's gradient."""
-    normal = rng.standard_normal(forward.inputs.output_shape)
+    normal = rng.standard_normal(forward.workload.shape_of(OUTPUT))
     if upstream == "output":  # the loss is half the squared norm of the output
         return forward.expected[OUTPUT].output
     if upstream == "one_row":  # the loss depends on the last query only: what others contribute is a fault

@@ -166,11 +166,6 @@ class Inputs:
         return self.shape.heads // self.kv_heads
 
     @property
-    def output_shape(self) -> tuple[int, int, int, int]:
-        """(batch, heads, queries, value_dim)."""
-        return (*self.query.shape[:3], int(self.value.shape[-1]))
-
-    @property
     def bias_array(self) -> NDArray[Any] | None:
         """The bias as an array, broadcastable to the scores, or None."""
         return self.bias.at(Place.whole(self.shape))[None] if isinstance(self.bias, Alibi) else self.bias

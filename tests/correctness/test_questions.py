@@ -37,7 +37,7 @@ def test_drawn_questions_have_every_kind_of_mask_and_every_part_of_the_contract(
 
 def exact(question: Question) -> dict[str, Any]:
     """The right output, rounded."""
-    return {OUTPUT: round_to(question.expected[OUTPUT].output, question.dtype)}
+    return {OUTPUT: round_to(question.expected[OUTPUT].output, question.inputs.dtype)}
 
 
 def test_a_slow_one_is_asked_what_fits() -> None:

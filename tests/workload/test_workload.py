@@ -124,7 +124,7 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
         assert workload.output_bytes == inputs.block.x.size * width
         return
     arrays = [inputs.query, inputs.key, inputs.value]
-    output = int(np.prod(inputs.output_shape))
+    output = int(np.prod(workload.shape_of(OUTPUT)))
     returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
     returned[OUTPUT] = output * width
     returned[LOG_SUM] = int(np.prod(inputs.shape[:3])) * max(width, 4)  # in float32 at least
