@@ -261,7 +261,7 @@ class Visits:
 
         def ask(question: Question) -> Answers:
             # PyTorch's own kernels answer NaN to a negative scale, which nobody asks for
-            if question.dtype != workload.dtype or question.inputs.scale <= 0:
+            if question.inputs.dtype != workload.dtype or question.inputs.scale <= 0:
                 raise Declined("it is not judged here")
             return {OUTPUT: self._answer(seat, question.workload, question.inputs)}
 
