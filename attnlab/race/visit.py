@@ -146,8 +146,10 @@ class Visit:
                 for step in (self._prepare, self._warm):
                     for seat in self._racing():
                         self._attempt(seat, step)
+                new = [seat for seat in self._racing() if seat.name in self._first]
                 with self._activity("attesting"):
-                    self._attest()
+                    for seat, wait in self._side_by_side(new, "attest", answer=str):
+                        self._attempt(seat, partial(self._attest, wait))
                 self._plan_rounds()
                 self._race()
                 with self._activity("instruments"):
@@ -350,13 +352,8 @@ class Visit:
             said = f"a call takes {seat.seconds:.3g} s; limit: {limit:g} s (call_seconds in the plan)"
             raise Ended(Outcome.OVER_BUDGET, said)
 
-    def _attest(self) -> None:
-        """Which kernels ran, of those that are new here."""
-        new = [seat for seat in self._racing() if seat.name in self._first]
-        for seat, wait in self._side_by_side(new, "attest", answer=str):
-            self._attempt(seat, partial(self._ran, wait))
-
-    def _ran(self, wait: Callable[[], str], seat: Seat) -> None:
+    def _attest(self, wait: Callable[[], str], seat: Seat) -> None:
+        """Which kernels ran, and whether those that it asked for."""
         seat.kernel, asked = wait(), seat.known.get("kernel")
         if asked and asked not in (seat.kernel or ""):
             seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")

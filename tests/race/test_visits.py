@@ -72,13 +72,14 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
         (Scripted(fails={("turn", 2): Failed("crashed", "killed", "tail")}), Outcome.CRASHED, "killed"),
         (Scripted(fails={"reveal": Failed("wrong", "no array")}), Outcome.WRONG, "no array"),
         (Scripted(fails={("turn", 1): Failed("timed_out", "late")}), Outcome.TIMED_OUT, "late"),
+        (Scripted(fails={"attest": Failed("crashed", "killed", "tail")}), Outcome.CRASHED, "killed"),
         (Scripted(fails={"prepare": Failed("memory", "none left")}), Outcome.OVER_BUDGET, "none left"),
         (Scripted(fails={"declines": Failed("declined", "no masks")}), Outcome.DECLINED, "no masks"),
         (Scripted(fails={"load": Failed("unavailable", "no such")}), Outcome.UNAVAILABLE, "no such"),
         (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2 s; limit: 0.5 s"),
         (Scripted(memory={"scores": 1e9}), Outcome.OVER_BUDGET, "its inputs alone"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_goes_wrong_ends_one_contender_with_a_reason(script, outcome, said) -> None:
     """The other goes on; and it is not asked again in the next visit."""
