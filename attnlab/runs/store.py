@@ -104,8 +104,7 @@ class Run(Record):
     def left(self) -> list[Workload]:
         """The workloads of the plan at which a contender has no result yet, in the plan's order."""
         done = {(one.workload, one.contender) for one in self.results}
-        asked = {one: {(one, name) for name in self.contenders} for one in self.plan.workloads}
-        return [one for one, pairs in asked.items() if not pairs <= done]
+        return [one for one in self.plan.workloads if not {(one, name) for name in self.contenders} <= done]
 
     def judged(self) -> Analysis:
         """What its results say: see `attnlab.stats.analysis.analyse`."""
