@@ -10,7 +10,6 @@ import pytest
 from every import here, judged
 
 from attnlab.backends.backend import Backend
-from attnlab.backends.contender import Contender
 from attnlab.backends.discovery import load
 from attnlab.workload.workload import Workload
 
@@ -65,4 +64,3 @@ def test_a_form_that_cannot_be_is_declined() -> None:
     assert none.declines(BASE) is None
     loop = replace(load("naive_loop"), mask_form="array")
     assert "takes no mask as an array; leave out mask=array" in str(loop.declines(BASE))
-    assert Contender.parse("numpy_vectorized[mask=array]").mask == "array"

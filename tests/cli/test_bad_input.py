@@ -103,10 +103,8 @@ def test_what_is_gone_is_one_line_that_says_what_to_do(gone: str, capsys: pytest
 def test_a_gate_takes_the_sizes_of_a_file_of_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What is refused here is the number of visits, not sizes that nobody typed."""
     save = pytest.importorskip("safetensors.numpy").save_file
-    save(
-        {f"a.{name}": np.ones((1, 2, 8, 4), np.float32) for name in ("query", "key", "value")},
-        "qkv.safetensors",
-    )
+    arrays = {f"a.{name}": np.ones((1, 2, 8, 4), np.float32) for name in ("query", "key", "value")}
+    save(arrays, "qkv.safetensors")
     words = "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --visits 2 --inputs qkv.safetensors/a"
     assert status(*words.split()) == 2
     assert "at least 4" in capsys.readouterr().err

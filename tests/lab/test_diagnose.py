@@ -144,7 +144,6 @@ def test_heads_of_every_shape_and_no_other_softmax() -> None:
     ("model", "inputs", "told"),
     [
         (nn.Linear(4, 4), torch.ones(1, 4), "Linear calls no attention"),
-        (Plain(), torch.ones(1, 3), "Plain cannot be called on these inputs: "),
         (Plain(), torch.ones(1, 1, 16), "every query sees one key"),
         (Calls(lambda x: x.softmax(-1)), torch.ones(1, 2, 3), "Calls calls no attention"),
         (Plain(), torch.full((1, 3, 16), math.nan), "call 0, of the module itself, has logits that are NaN"),
