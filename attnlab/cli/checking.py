@@ -17,8 +17,9 @@ from attnlab.backends.discovery import backends as there
 from attnlab.backends.discovery import require
 from attnlab.cli import options
 from attnlab.cli.progress import progress
+from attnlab.correctness.check import Checked
 from attnlab.correctness.check import check as hold
-from attnlab.correctness.support import listed, support
+from attnlab.correctness.support import Support, listed, support
 from attnlab.environment import environment
 from attnlab.report import support_text
 from attnlab.report.numerics import write_numerics
@@ -45,15 +46,18 @@ def backends(
     """
     for name in names:
         require(name, folders)
-    with progress(quiet=as_json) as shown:
-        if matrix:
-            found = [support(one, device, folders, on_event=shown.detail) for one in names or there(folders)]
-        else:
-            here = listed(device, folders, names, on_event=shown.detail)
+    found, every = list[Support](), names or there(folders)
+    try:
+        with progress(quiet=as_json) as shown, terminable():
+            if matrix:
+                found.extend(support(one, device, folders, on_event=shown.detail) for one in every)
+            else:
+                here = listed(device, folders, names, on_event=shown.detail)
+    finally:  # after Ctrl-C too
+        if found:
+            click.echo(json.dumps([asdict(one) for one in found]) if as_json else support_text(found))
     if matrix:
-        click.echo(json.dumps([asdict(one) for one in found]) if as_json else support_text(found))
         return 1 if any(one.faults for one in found) else 0
-    here.sort(key=lambda one: bool(one.reason))
     if as_json:
         click.echo(json.dumps([asdict(one) for one in here]))
     else:
@@ -76,23 +80,24 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     All backends, or those named, in each number format. Exits with 1 if a backend is wrong or fails to load, or a named
     one cannot run. --quiet prints only those.
     """
-    asked = names or there(folders)
+    asked, found = names or there(folders), list[Checked]()
     for name in asked:
         Contender.parse(name).require(folders)
-    keep = len(asked) > 1
-    with progress(quiet=as_json or quiet) as shown:
-        found = [
-            hold(one, folders, on_event=shown.detail, keep=keep, invariance=how["everything"], **how)
-            for one in asked
+    how |= {"keep": len(asked) > 1, "invariance": how["everything"]}
+    try:
+        with progress(quiet=as_json or quiet) as shown, terminable():
+            found.extend(hold(one, folders, on_event=shown.detail, **how) for one in asked)
+    finally:  # after Ctrl-C too
+        failed = [
+            one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))
         ]
-    failed = [one for one in found if one.passed is False or not (one.loaded and (one.passed or not names))]
-    if as_json:
-        click.echo(json.dumps([asdict(one) for one in found]))
-    elif quiet:
-        for one in failed:
-            click.echo(f"{one.name}: {one.reason}")
-    else:
-        print_markdown(fill("check.md.j2", found=found))
+        if as_json and found:
+            click.echo(json.dumps([asdict(one) for one in found]))
+        elif quiet:
+            for one in failed:
+                click.echo(f"{one.name}: {one.reason}")
+        elif found:
+            print_markdown(fill("check.md.j2", found=found))
     return 1 if failed else 0
 
 

@@ -127,8 +127,7 @@ class Command(click.Command):
     def __init__(self, *args: Any, common: Sequence[str] = (), **rest: Any) -> None:
         super().__init__(*args, **rest)
         self._common = common
-        every = click.Option(["--help-all"], is_flag=True, expose_value=False, help="Show every option.")
-        self.params.append(every)
+        self.params.append(click.Option(["--help-all"], is_flag=True, expose_value=False, help="Show all."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The common options, or all of them: first the command's own, then those of a workload by their headings."""

@@ -16,6 +16,7 @@ from typed import status
 from attnlab.cli import HOMES, app
 from attnlab.cli.options import read_workload
 from attnlab.cli.runs import compare
+from attnlab.correctness.check import Checked
 from attnlab.workload.grid import choices
 from attnlab.workload.workload import Workload
 
@@ -89,3 +90,14 @@ def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureF
     for more in (("--seed", "7"), ("--device", "cuda")):
         shown = printed(capsys, *words, *more, status_is=1)
         assert shown.startswith("mean: ") and shown.count("\n") == 1
+
+
+def test_ctrl_c_leaves_what_check_has_found(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted_second(name: str, *_: object, **how: object) -> Checked:
+        if name != "numpy_blocked":
+            raise KeyboardInterrupt
+        return Checked(name, False, "it is wrong")
+
+    monkeypatch.setattr("attnlab.cli.checking.hold", interrupted_second)
+    assert status("check", "numpy_blocked", "torch_sdpa", "-q") == 130
+    assert capsys.readouterr().out == "numpy_blocked: it is wrong\n"
