@@ -137,11 +137,12 @@ def weigh(
     if fault is None and (exact or expected.first_order):
         # equal scores have no derivative in the scale: all weights of a row are one number, and are rounded alike
         told = directions is not None and (exact or bool(tilt.any()))
-        honest = systematic(dtype, None if exact else immaterial)
-        named = _material(along, truth, tilt, honest) if told else ()
+        named = _counted(along, truth, tilt, systematic(dtype, None if exact else immaterial)) if told else ()
         # e^δ − 1 in place of δ: a large error of a score is not normal in the weight
         spread = 0.0 if exact else expected.lenient.exponent_error
         far = np.abs(error) / rms * (LARGEST * spread / math.expm1(LARGEST * spread) if spread else 1.0)
+        # a weight moves all components of a block's row: a product of two normal numbers has four times the tail
+        far = far / 4 if expected.of_block else far
         fault = _improbable(expected, named, directions or 0.0, relative, allowed, far)
     likest, cause, _ = min(along, key=lambda each: each[0].rest)
     if fault is not None and likest.rest < _MOST and cause not in fault:
@@ -157,7 +158,7 @@ def weigh(
     return replace(found, kind=kind, ratio=ratio, max_ulp=max_ulp(error, truth, dtype), bias=gain.z)
 
 
-def _material(along: Along, truth: Array, tilt: Array, honest: float) -> Along:
+def _counted(along: Along, truth: Array, tilt: Array, honest: float) -> Along:
     """The directions, that of the scale and that of the result, along which an error is more than an `honest` shift.
 
     An exponential may shift all weights by as much. That moves small scores by a larger part of themselves, so what

@@ -73,6 +73,18 @@ BANDS = {
     ("name", "asked"),
     [
         ("torch_sdpa", {"batch": 3, "queries": 200, "keys": 257, "head_dim": 128, "scale": 1 / 128}),
+        (
+            "torch_eager",
+            {
+                "d_model": 512,
+                "causal": True,
+                "sinks": True,
+                "dtype": "float64",
+                "seed": 213765,
+                "queries": 128,
+                "keys": 128,
+            },
+        ),
         ("torch_eager", {"keys": 11, "scale": 0.0, "dtype": "float16"}),
         ("numpy_blocked", {**OFFSET, "direction": "forward_with_log_sum"}),
         ("torch_eager", {"keys": 64, "distribution": "subnormal", "direction": "training"}),
@@ -82,7 +94,8 @@ BANDS = {
 )
 def test_a_right_answer_to_unusual_inputs_passes_before_a_race(name: str, asked: dict[str, Any]) -> None:
     """Small scores, beside which errors of exp are large; equal weights; a rounded scale that moves all scores alike;
-    weights for which a processor takes 0; large errors of scores, whose exponentials are not normal; capped scores.
+    weights for which a processor takes 0; large errors of scores, whose exponentials are not normal; capped scores;
+    and a block's row that sees one key and a sink.
     """
     torch.set_flush_denormal(True)
     try:
