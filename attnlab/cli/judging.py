@@ -78,9 +78,8 @@ def judge(
                 records.append(record)
                 bar.detail(f"{record.name}: {record.status}")
                 if watch is not None and not printed:
-                    print_markdown(
-                        fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
-                    )
+                    row = fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
+                    print_markdown(row)
     finally:  # after Ctrl-C too
         if records and watch is None and not printed:
             print_markdown(fill("judge.md.j2", records=records, asked=one.asked, reference=reference))
