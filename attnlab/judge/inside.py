@@ -101,10 +101,9 @@ class Guest:
         if order.device == "cuda":
             self._memory = DeviceMemory(*self._device)
         if one.form == "backend":
-            self._written(one)
             self._backend = load(_FILE.stem, [_FILE.parent])
         else:
-            module, options = self._imported(one), frozenset[str]()
+            module, options = self._imported(), frozenset[str]()
             attend, declines = getattr(module, one.entry), getattr(module, "declines", None)
             if one.form == "function":
                 options = options_of(one.entry, attend, 3)
@@ -150,7 +149,7 @@ class Guest:
 
     def describe(self, order: Order) -> dict[str, Any]:
         """What KernelBench's functions of a reference say, computed without numbers."""
-        module, torch = self._imported(order.candidate), importlib.import_module("torch")
+        module, torch = self._imported(), importlib.import_module("torch")
         with torch.device("meta"):
             init, inputs = list(module.get_init_inputs()), list(module.get_inputs())
             output = module.Model(*init)(*inputs)
@@ -189,12 +188,7 @@ class Guest:
             raise Misbehaved(f"it returned a Tensor on {found.device.type}, expected {self._library.device}")
         return found if self._library.device == "cuda" else found.numpy()
 
-    def _written(self, candidate: Candidate) -> None:
-        _FILE.parent.mkdir(exist_ok=True)
-        _FILE.write_text(candidate.source, encoding="utf-8")
-
-    def _imported(self, candidate: Candidate) -> Any:
-        self._written(candidate)
+    def _imported(self) -> Any:
         sys.path.insert(0, str(_FILE.parent.absolute()))
         return importlib.import_module(_FILE.stem)
 
@@ -223,6 +217,9 @@ def _serve(channel: socket.socket, guest: Guest, data: bytes) -> None:
     while data:
         order, reply = decoder.decode(data), DONE
         try:
+            if order.candidate.source:
+                _FILE.parent.mkdir(exist_ok=True)
+                _FILE.write_text(order.candidate.source, encoding="utf-8")
             if plain := getattr(guest, order.op)(order):
                 reply = msgspec.msgpack.encode(Reply("done", plain=plain))
         except Exception as fault:

@@ -18,7 +18,7 @@ import msgspec
 
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.inside import Limits
-from attnlab.judge.problems import pose
+from attnlab.judge.problems import NORMAL, pose
 from attnlab.judge.record import CAUGHT, KEPT, Record, Scatter, Seat, escaped
 from attnlab.judge.sandbox import Sandbox, command
 from attnlab.judge.visits import Visits
@@ -165,7 +165,9 @@ class Judge:
         seat.record.questions = self._visits.examine(seat, seat is self.reference)
         seat.record.correct = True
         asked = self._problem.boxes if seat is self.reference else self._forbid
-        ran = self._visits.profile(seat) if asked else []
+        if asked:
+            self._visits.turn(seat, [NORMAL], op="profile")
+        ran = [str(one) for one in self._visits.told.get("ran") or ()] if asked else []
         if seat is not self.reference and (called := forbidden(ran, self._forbid)):
             raise Failed(CAUGHT, f"it called {called}")
         if seat is self.reference and asked and not any("bmm" in one or "attention" in one for one in ran):

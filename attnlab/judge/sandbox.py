@@ -290,8 +290,10 @@ class Sandbox:
         taken = sum(map(_private_bytes, family)) + max(0, self._held + _unowned_bytes() - self._before)
         if self._is_ready and taken > self.limits.data:
             raise self._ended("memory", f"it took more than {self.limits.data} bytes of memory")
-        if any(_files(number) > _MOST_FILES for number in family[:1] if self._home is None):
-            raise self._ended("memory", f"it made more than {_MOST_FILES} files")
+        with contextlib.suppress(OSError, IndexError):
+            folder = os.statvfs(f"/proc/{family[0]}/root/tmp")
+            if self._home is None and folder.f_files - folder.f_ffree > _MOST_FILES:
+                raise self._ended("memory", f"it made more than {_MOST_FILES} files")
 
     def _ended(self, kind: str, why: str) -> Failed:
         self.close()
@@ -397,14 +399,6 @@ def _unowned_bytes() -> int:
         words = map(str.split, Path("/proc/meminfo").read_text().splitlines())
         found = {word[0]: int(word[1]) for word in words}
         return 1024 * (found["MemTotal:"] - found["MemAvailable:"] - found["AnonPages:"])
-    return 0
-
-
-def _files(number: int) -> int:
-    """Files in the temporary folder that this process has."""
-    with contextlib.suppress(OSError):
-        found = os.statvfs(f"/proc/{number}/root/tmp")
-        return found.f_files - found.f_ffree
     return 0
 
 

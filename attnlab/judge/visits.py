@@ -68,7 +68,8 @@ class Visits:
 
     def __init__(self, problem: Problem, load_seconds: float) -> None:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
-        self._pool, self._told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
+        #: what the sandbox said last
+        self._pool, self.told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
         self._call_bytes, on_device = (
             problem.input_bytes + problem.output_bytes,
             problem.loading.device == "cuda",
@@ -135,7 +136,7 @@ class Visits:
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
             taken.append(memory.taken(output, chosen[-1]).view(form))
             seconds.append(perf_counter() - started)
-            self._told = box.checked(reply).plain
+            self.told = box.checked(reply).plain
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
@@ -159,11 +160,6 @@ class Visits:
         kinds = [NORMAL] * _MOST_MESSAGES
         self.empty_seconds = min(self.turn(seat, kinds, first=True, op=None) for _ in range(_TURNS))
         seat.sandbox.end_visit()
-
-    def profile(self, seat: Seat) -> list[str]:
-        """The operators that ran in one call, as the sandbox tells. Raises Failed."""
-        self.turn(seat, [NORMAL], op="profile")
-        return [str(one) for one in self._told.get("ran") or ()]
 
     # -- visits
 

@@ -118,7 +118,8 @@ class Conductor:
             one for one in self.contenders if (names is None or one.name in names) and one.name not in settled
         ]
         absent = [one for one in racing if (one.name, workload.device) in self._absent]
-        hung = [one for one in racing if one not in absent and self._hangs(one.name, workload)]
+        asked = [one for one in racing if one not in absent and len(self._hung[one.name]) >= _HANGS]
+        hung = [one for one in asked if workload.flops >= max(self._hung[one.name])]
         visit = Visit(
             workload,
             number,
@@ -211,10 +212,6 @@ class Conductor:
             names = [name for name in names if name == best or not is_second_entry(name)]
             return names if len(names) > 1 else []
         return list(dict.fromkeys([*names, *(one for one in times if entered_once(one) == self.baseline)]))
-
-    def _hangs(self, name: str, workload: Workload) -> bool:
-        hung = self._hung[name]
-        return len(hung) >= _HANGS and workload.flops >= max(hung)
 
     def _warn(self) -> None:
         """Tell once that other programs take the cores."""

@@ -126,7 +126,12 @@ class Record:
                 [entered_once(each.name) for each in (baseline, one)],
                 [digest(each.backend, folders) for each in (baseline, one)],
             )
-            question, sitting = _digest(pair, {**workload.to_dict(), "seed": 0}), _sitting(verdict)
+            moment, error = (
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                verdict.spread / math.sqrt(verdict.visits),
+            )
+            sitting = Sitting(moment, math.log(verdict.ratio), error, verdict.freedom, verdict.visits)
+            question = _digest(pair, {**workload.to_dict(), "seed": 0})
             mine = [each.sitting for each in known if each.question == question][-_MOST:]
             same: dict[str, list[Sitting]] = {}
             for each in (each for each in known if each.pair == pair):
@@ -158,11 +163,6 @@ class Record:
             self._tell(
                 Notice(f"This sitting is not kept for later calls: {self._file}: {fault.strerror or fault}")
             )
-
-
-def _sitting(found: Verdict) -> Sitting:
-    moment, error = datetime.now(UTC).isoformat(timespec="seconds"), found.spread / math.sqrt(found.visits)
-    return Sitting(moment, math.log(found.ratio), error, found.freedom, found.visits)
 
 
 def _digest(*parts: Any) -> str:

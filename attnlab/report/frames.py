@@ -311,6 +311,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     beyond = cell.faults.get(name)
     fault = NO_ROUND if one.uncounted else beyond and f"beyond the machine's {beyond}"
     standing = None if fault else cell.standing(name)
+    fell_back = one.asked_kernel and one.kernel and one.asked_kernel not in one.kernel
     row: dict[str, Any] = {
         **_place(cell),
         "contender": name,
@@ -319,7 +320,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
         "outcome": NOT_BELIEVED if fault else str(one.outcome).replace("_", " "),
         "reason": fault or one.reason,
         "kernel": one.kernel,
-        "asked_kernel": one.asked_kernel if one.fell_back else None,
+        "asked_kernel": one.asked_kernel if fell_back else None,
         "error": one.accuracy.relative_error if one.accuracy else None,
         "budget": one.accuracy.budget if one.accuracy else None,
         "flop_per_byte": workload.flops / workload.least_bytes,

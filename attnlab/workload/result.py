@@ -176,12 +176,6 @@ class Result:
         """The name of the backend: that of the contender without settings and entry number."""
         return self.contender.partition("[")[0].partition("#")[0]
 
-    @property
-    def fell_back(self) -> bool:
-        """Whether another operator ran than the one that the backend forces."""
-        asked, ran = self.asked_kernel, self.kernel
-        return asked is not None and ran is not None and asked not in ran
-
     def measurement(self, quantity: str) -> Measurement | None:
         """The measurement of `quantity`, or None."""
         for one in self.measurements:  # a loop, because a large run asks a million times
