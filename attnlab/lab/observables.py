@@ -84,7 +84,7 @@ class Observables:
     entropy : H = −Σ p ln p, in nats.
     participation : Σ p², the inverse of the number of keys that take part.
     jacobian_norm_squared : ‖diag p − ppᵀ‖_F².
-    largest_logit : max_j s_j.
+    largest_logit : max_j s_j, computed here for the key that the backend picked: it sees no wrong scale.
     largest_weight : max_j p_j = exp(max s − ln Z).
 
     All carry the rounding of the number format they were measured in. With u its unit roundoff and S =

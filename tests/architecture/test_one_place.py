@@ -25,27 +25,27 @@ def dilated() -> Iterator[None]:
 
     @dataclass(frozen=True)
     class Dilated(Part):
-        kind: ClassVar[str] = "dilated"
+        kind: ClassVar[str] = "every_nth"
         step: int
 
         def __post_init__(self) -> None:
             if self.step < 1:
-                raise FieldError("mask", f"dilated takes a step of at least 1, got {self.step}")
+                raise FieldError("mask", f"every_nth takes a step of at least 1, got {self.step}")
 
         def visible(self, place: Place) -> NDArray[np.bool_]:
             back = place.diagonal("top_left") - place.columns
             return np.asarray((back >= 0) & (back % (self.step + 1) == 0))
 
     yield
-    del Part.kinds["dilated"]
+    del Part.kinds["every_nth"]
 
 
 def test_a_mask_is_one_class(dilated: None) -> None:
     asked = {"heads": 2, "queries": 7, "keys": 9, "head_dim": 4, "direction": "training"}
-    workload = Workload(mask="dilated(2) & window(5,0)", **asked)
-    assert "dilated(2)" in workload.label and Workload.from_dict(workload.to_dict()) == workload
-    assert "mask dilated" in features(), "a row of the support matrix"
-    drawn = [Part.kinds["dilated"].drawn(np.random.default_rng(seed), workload.shape) for seed in range(50)]
+    workload = Workload(mask="every_nth(2) & window(5,0)", **asked)
+    assert "every_nth(2)" in workload.label and Workload.from_dict(workload.to_dict()) == workload
+    assert "mask every_nth" in features(), "a row of the support matrix"
+    drawn = [Part.kinds["every_nth"].drawn(np.random.default_rng(seed), workload.shape) for seed in range(50)]
     assert None not in drawn, "random questions ask for it, however often it refuses what was drawn"
     seen = [[i >= j and (i - j) % 3 == 0 and i - j <= 5 for j in range(9)] for i in range(7)]
     assert workload.pairs == 2 * int(np.sum(seen))
