@@ -75,11 +75,12 @@ class Order(msgspec.Struct, omit_defaults=True):
 
 
 class Reply(msgspec.Struct):
-    """What the sandbox says; it is shown, never believed."""
+    """What the sandbox says; it is shown, never believed. ran : operators. plain : what `describe` found."""
 
     kind: Literal["done", "declined", "wrong", "raised", "memory", "unavailable", "crashed"]
     text: str = ""
     plain: dict[str, Any] = {}
+    ran: list[str] = []
 
 
 DONE = msgspec.msgpack.encode(Reply("done"))
@@ -155,7 +156,8 @@ class Guest:
             output = module.Model(*init)(*inputs)
         dtypes = [str(one.dtype).partition(".")[2] for one in (*inputs, output)]
         shapes = [list(one.shape) for one in inputs]
-        return {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
+        found = {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
+        return {"plain": found}
 
     def profile(self, order: Order) -> dict[str, Any]:
         """The operators that ran in one call; none where the library tells none."""
@@ -220,8 +222,8 @@ def _serve(channel: socket.socket, guest: Guest, data: bytes) -> None:
             if order.candidate.source:
                 _FILE.parent.mkdir(exist_ok=True)
                 _FILE.write_text(order.candidate.source, encoding="utf-8")
-            if plain := getattr(guest, order.op)(order):
-                reply = msgspec.msgpack.encode(Reply("done", plain=plain))
+            if found := getattr(guest, order.op)(order):
+                reply = msgspec.msgpack.encode(Reply("done", **found))
         except Exception as fault:
             reply = msgspec.msgpack.encode(_told(fault))
         channel.send(reply)

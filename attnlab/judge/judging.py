@@ -167,7 +167,7 @@ class Judge:
         asked = self._problem.boxes if seat is self.reference else self._forbid
         if asked:
             self._visits.turn(seat, [NORMAL], op="profile")
-        ran = [str(one) for one in self._visits.told.get("ran") or ()] if asked else []
+        ran = self._visits.told.ran if asked else []
         if seat is not self.reference and (called := forbidden(ran, self._forbid)):
             raise Failed(CAUGHT, f"it called {called}")
         if seat is self.reference and asked and not any("bmm" in one or "attention" in one for one in ran):
@@ -223,6 +223,7 @@ class Judge:
     def _record(self, name: str, **known: Any) -> Record:
         told: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}
         told |= {"sandbox": not self._trust, "empty_seconds": self._visits.empty_seconds, "status": "judged"}
+        told["at_once"] = self._visits.at_once
         return Record(**{**told, "name": escaped(name), **known})
 
 

@@ -46,7 +46,8 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     "slower", "equivalent" or "undecided". disturbed : visits in which other programs used the cores; where these are
     most, nothing is rewarded. among : candidates that the interval allows for having chosen from. measured_again :
     whether the interval rests on visits after the last selection. empty_seconds : of a call that computes nothing,
-    which is in all times. output : what the candidate printed, its own words, control characters escaped.
+    which is in all times. at_once : calls that the judge asks for in one message, which may be computed as one batch.
+    output : what the candidate printed, its own words, control characters escaped.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
     seconds: float | None = None
     reference_seconds: float | None = None
     empty_seconds: float | None = None
+    at_once: int = 1
     setup_seconds: float | None = None
     visits: int = 0
     disturbed: int = 0

@@ -48,10 +48,10 @@ MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what y
 #: what the kernel tells of the whole machine
 _HIDDEN = [f"/proc/{name}" for name in ("kpageflags", "kpagecount", "slabinfo", "timer_list", "vmallocinfo")]
 #: by machine: its number (linux/audit.h), that of fcntl, and those of keyctl, add_key, request_key, mq_notify,
-#: io_uring_setup, perf_event_open, bpf and userfaultfd: no candidate needs them
+#: io_uring_setup, perf_event_open, bpf, userfaultfd, fanotify_init and inotify's: no candidate needs them
 _CALLS = {
-    "x86_64": (0xC000003E, 72, (250, 248, 249, 244, 425, 298, 321, 323)),
-    "aarch64": (0xC00000B7, 25, (219, 217, 218, 184, 425, 241, 280, 282)),
+    "x86_64": (0xC000003E, 72, (250, 248, 249, 244, 425, 298, 321, 323, 300, 253, 294)),
+    "aarch64": (0xC00000B7, 25, (219, 217, 218, 184, 425, 241, 280, 282, 262, 26)),
 }
 #: what finds the device and its compiler, handed on to a sandbox that has the device
 _OF_CUDA = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -92,7 +92,18 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
             bwrap += ["--ro-bind-try", name, name]
         for device in sorted(Path("/dev").glob("nvidia*")):
             bwrap += ["--dev-bind", str(device), str(device)]
-    bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--remount-ro", "/dev", "--remount-ro", "/"]
+    bwrap += [
+        "--size",
+        str(2**26),
+        "--tmpfs",
+        "/dev/shm",
+        "--tmpfs",
+        "/dev/pts",
+        "--remount-ro",
+        "/dev",
+        "--remount-ro",
+        "/",
+    ]
     bwrap += ["--seccomp", str(denied)] if denied is not None and _denied() else []
     for name, value in _variables("/tmp", cuda).items():
         bwrap += ["--setenv", name, value]
@@ -290,10 +301,11 @@ class Sandbox:
         taken = sum(map(_private_bytes, family)) + max(0, self._held + _unowned_bytes() - self._before)
         if self._is_ready and taken > self.limits.data:
             raise self._ended("memory", f"it took more than {self.limits.data} bytes of memory")
-        with contextlib.suppress(OSError, IndexError):
-            folder = os.statvfs(f"/proc/{family[0]}/root/tmp")
-            if self._home is None and folder.f_files - folder.f_ffree > _MOST_FILES:
-                raise self._ended("memory", f"it made more than {_MOST_FILES} files")
+        for folder in ("tmp", "dev/shm") if self._home is None else ():
+            with contextlib.suppress(OSError, IndexError):
+                found = os.statvfs(f"/proc/{family[0]}/root/{folder}")
+                if found.f_files - found.f_ffree > _MOST_FILES:
+                    raise self._ended("memory", f"it made more than {_MOST_FILES} files")
 
     def _ended(self, kind: str, why: str) -> Failed:
         self.close()

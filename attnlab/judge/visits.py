@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -30,7 +30,7 @@ from attnlab.correctness import weighing
 from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.judge.inside import Order
+from attnlab.judge.inside import Order, Reply
 from attnlab.judge.memory import Array, DeviceMemory
 from attnlab.judge.problems import NORMAL, Problem
 from attnlab.judge.record import CAUGHT, ROUNDS, Seat
@@ -69,12 +69,14 @@ class Visits:
     def __init__(self, problem: Problem, load_seconds: float) -> None:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
         #: what the sandbox said last
-        self._pool, self.told = ThreadPoolExecutor(system.cores()), dict[str, Any]()
+        self._pool, self.told = ThreadPoolExecutor(system.cores()), Reply("done")
         self._call_bytes, on_device = (
             problem.input_bytes + problem.output_bytes,
             problem.loading.device == "cuda",
         )
-        self._most_bytes, self._at_once = _ON_DEVICE if on_device else _MOST_BYTES, 1
+        #: calls of a message
+        self.at_once = 1
+        self._most_bytes = _ON_DEVICE if on_device else _MOST_BYTES
         #: bytes of shared memory that a sandbox needs
         self.shared_bytes = 2**28 + 2 * max(self._most_bytes, 3 * self._call_bytes)
         #: of a device, for the calls that are timed; all sandboxes share it, since one alone computes at a time
@@ -136,7 +138,7 @@ class Visits:
             chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
             taken.append(memory.taken(output, chosen[-1]).view(form))
             seconds.append(perf_counter() - started)
-            self.told = box.checked(reply).plain
+            self.told = box.checked(reply)
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
@@ -201,7 +203,7 @@ class Visits:
 
     def _timed(self, seat: Seat, round_number: int, strict: bool) -> None:
         """One turn of normal inputs, of a number of messages that is drawn."""
-        first, at_once = seat.seconds < _LONG_SECONDS, self._at_once
+        first, at_once = seat.seconds < _LONG_SECONDS, self.at_once
         messages = round(_TURN_SECONDS / (seat.seconds * at_once)) + secrets.randbelow(3) - 1
         room = self._most_bytes // (at_once * self._call_bytes)
         kinds = [NORMAL] * (first + max(1, min(messages, room, _MOST_MESSAGES)))
@@ -238,7 +240,7 @@ class Visits:
             self.turn(seat, kinds[start : start + _ODD])
         self.turn(seat, [NORMAL], strict=True)
         if is_reference:
-            self._at_once = self._batch(seat)
+            self.at_once = self._batch(seat)
         workload, asked = self.problem.loading.workload, 0
         if workload is None:
             return asked

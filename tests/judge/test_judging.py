@@ -69,6 +69,7 @@ BREAKERS = {
     "memory": "kept = [bytearray(2**28) for _ in range(64)]\n",
     "disk": "import os\nopen('/tmp/large', 'wb').write(b'x' * 2**20 * 600)\n",
     "files": "import os\nfor at in range(400_000): os.close(os.open(f'/tmp/{at}', os.O_CREAT))\n",
+    "files in memory": "import os\nfor at in range(400_000): os.close(os.open(f'/dev/shm/{at}', os.O_CREAT))\n",
     "memory files": "import os\nkept = [os.memfd_create('x') for _ in range(20)]\n"
     "for one in kept: os.posix_fallocate(one, 0, 2**27)\n",
     "crash": "import ctypes\nctypes.string_at(0)\n",
@@ -95,6 +96,8 @@ _try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096,
 _try("variables", lambda: {**os.environ}["PYTEST_CURRENT_TEST"])
 keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine, -1)
 _try("keys", lambda: 1 / (ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1))
+_try("inotify", lambda: 1 / (ctypes.CDLL(None).inotify_init1(0) != -1))
+_try("terminal", lambda: os.openpty())
 _try("lease", lambda: fcntl.fcntl(os.open(__import__("attnlab").__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK))
 _try("timer", lambda: 1 / (ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0))
 _try("kernel", lambda: open("/proc/vmallocinfo").read(8)[0])
@@ -235,6 +238,15 @@ def test_a_reference_that_is_no_attention_is_told(
     with pytest.raises(ValueError, match=said) as fault, Judge(str(tmp_path / "reference.py"), workload):
         pass
     assert "\n" not in str(fault.value)
+
+
+@needs_bubblewrap
+def test_a_profile_that_is_none_costs_one_candidate(tmp_path: Path) -> None:
+    liar = "from attnlab.judge import inside\ninside.Guest.profile = lambda *_: {'ran': 5}\n" + HONEST
+    asked = Workload(heads=1, queries=16, keys=16, head_dim=16)
+    with Judge("numpy_vectorized", asked, forbid=["any"], visits=1) as one:
+        found = verdicts(one, tmp_path, {"liar": liar, "zeros": FILES["zeros"][0]})
+    assert {name: it.status for name, it in found.items()} == {"liar": "failed", "zeros": "wrong"}
 
 
 def test_a_kernel_for_cuda_needs_the_device(tmp_path: Path) -> None:
