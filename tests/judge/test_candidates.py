@@ -36,8 +36,6 @@ def test_each_form_is_recognised_without_running_it(source, found, tmp_path) -> 
     file.write_text(source + "raise SystemExit('it must not be run')\n")
     one = read_candidate(file)
     assert (one.form, one.entry, one.library) == found
-    file.write_text(source)
-    assert read_candidate(file).digest != one.digest, "another text is another candidate"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,6 @@ def test_each_form_is_recognised_without_running_it(source, found, tmp_path) -> 
     [
         (b"def f(q, k, v", "expected Python, got SyntaxError"),
         (b"\xff\xfe", "expected Python, got UnicodeDecodeError"),
-        (b"\0", "expected Python"),
         (b"x = 1", "got none of them"),
         (b"def f(q, k, v): ...\ndef g(q, k, v): ...", "got f, g"),
         ((BACKEND + MODEL).encode(), "keep one form"),

@@ -56,7 +56,6 @@ FILES = {
         RIGHT + "def attend(q, k, v, *, scale):\n    v[...] = 0\n    return q * 0\n",
         "wrong",
     ),
-    "exits": ("import os\ndef attend(q, k, v): os._exit(0)\n", "failed"),
     "no candidate": ("x = 1\n", "refused"),
 }
 #: sandboxes that a judge keeps: the reference's, and two that wait for candidates
