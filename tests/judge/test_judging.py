@@ -241,7 +241,7 @@ def test_a_reference_that_is_no_attention_is_told(
 
 @needs_bubblewrap
 def test_a_profile_that_is_none_costs_one_candidate(tmp_path: Path) -> None:
-    liar = "from attnlab.judge import inside\ninside.Guest.profile = lambda *_: {'ran': 5}\n" + HONEST
+    liar = "import sys\nsys.modules['__main__'].Guest.profile = lambda *_: {'ran': 5}\n" + HONEST
     asked = Workload(heads=1, queries=16, keys=16, head_dim=16)
     with Judge("numpy_vectorized", asked, forbid=["any"], visits=1) as one:
         found = verdicts(one, tmp_path, {"liar": liar, "zeros": FILES["zeros"][0]})
