@@ -87,6 +87,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     """
     import numpy as np
 
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the names move no scale, nor do the lines to them
     to_panel = axes.transData + axes.transAxes.inverted()
     places = {name: to_panel.transform([*zip(x, y, strict=True)]) for x, y, name, _ in curves}
 

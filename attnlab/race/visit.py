@@ -345,8 +345,11 @@ class Visit:
             if self.workload.backward and not seat.refreshes:  # on a gradient that is not mostly 0
                 self.drawn.refresh()
                 self._bind(seat)
-            least = self._ask(seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float])
-        seat.seconds, seat.between, limit = least["seconds"], least.pop("between_s"), self.limits.call_seconds
+            ask = partial(self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float])
+            least, limit = ask(), self.limits.call_seconds
+            if least["seconds"] > limit:  # it may have been one slow call
+                least = min(ask(), least, key=lambda one: one["seconds"])
+        seat.seconds, seat.between = least["seconds"], least.pop("between_s")
         # a busy machine makes calls long, but gives them no more processor time
         if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
             said = f"a call takes {seat.seconds:.3g} s; limit: {limit:g} s (call_seconds in the plan)"

@@ -180,8 +180,8 @@ EXPERIMENT = Experiment(
     sentences=(
         "The variance of q·k grows as d_k to the power {unscaled:.3f} (predicted: 1).",
         "With 1/√d_k the power is {scaled:.3f} (0), with 1/d_k {mup:.3f} (−1).",
-        "At d_k = 256 components of standard deviation 2 give {wide:.2f} d_k (predicted: 16 d_k).",
-        "At d_model = 256 scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
+        "Components of standard deviation 2 give {wide:.2f} d_k at d_k = 256 (predicted: 16 d_k).",
+        "With d_model = 256, scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
         "{xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
         "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
