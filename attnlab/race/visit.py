@@ -345,7 +345,9 @@ class Visit:
             if self.workload.backward and not seat.refreshes:  # on a gradient that is not mostly 0
                 self.drawn.refresh()
                 self._bind(seat)
-            ask = partial(self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float])
+            ask = partial(
+                self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
+            )
             least, limit = ask(), self.limits.call_seconds
             if least["seconds"] > limit:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
