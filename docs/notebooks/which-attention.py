@@ -72,7 +72,7 @@ for length in (64, 256, 1024):
         )
 
 # %% [markdown]
-# `faster` and `slower`: the whole interval lies beyond one percent. `undecided`: it does not. Three visits make wide
+# `faster` and `slower`: the whole interval lies beyond one percent. `undecided`: it is too wide. Three visits make wide
 # intervals. The folder `my-run` holds everything, and `attnlab report my-run` makes the report with a verdict.
 #
 # [How to read a verdict](../verdicts.md) explains it. For a model that you know, see

@@ -138,4 +138,4 @@ for sigma in (1.0, 2.0, 3.0):
 # 2. Run section 3 through another backend (`attnlab.backends()` lists them). Should the points move?
 # 3. Queries and keys of ±1 in place of normal numbers: which predictions change? (Freezing, to d_k = 3.05 ln n.)
 #
-# [The theory](../theory.md) goes on from here, and `attnlab numerics` measures it through every backend.
+# [The theory](../theory.md) goes on from here, and `attnlab numerics` measures it through many backends.

@@ -135,7 +135,7 @@ EXPERIMENT = Experiment(
         "logit_error": measured(OF_HEAD, field="standard_error", scaling="unscaled", head_dim=64, keys=KEYS),
     },
     lesson="For independent normal logits the standard deviation β of a row against β_c = √(2 ln n) decides. For "
-    "components of mean 0 and unit variance 1/√d_k keeps β near 1 from d_k ≈ 16 on, below β_c (3.7 at n = 1024). "
+    "standard normal components 1/√d_k keeps β near 1 from d_k ≈ 16 on, below β_c (3.7 at n = 1024). "
     "For other logits, as those with heavy tails, β alone does not decide: one that lies 9.1 above 1023 equal "
     "ones has a weight of .9 at β = 0.28. A weight of .9 over n keys needs a gap of ln(9(n − 1)): 4.9 at n = 16, "
     "9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within 2c of each other. So a weight of .9 is out of "
