@@ -10,6 +10,7 @@ import fcntl
 import importlib
 import mmap
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,10 +87,8 @@ class DeviceMemory(HostMemory):
         self._torch.empty(1, device="cuda")  # the driver's calls below need PyTorch's context
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         asked, access = driver.CUmemAllocationProp(), driver.CUmemAccessDesc()
-        asked.type, asked.requestedHandleTypes = (
-            driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED,
-            kind,
-        )
+        asked.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        asked.requestedHandleTypes = kind
         asked.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         asked.location.id = self._torch.cuda.current_device()
         access.location = asked.location
@@ -100,11 +99,16 @@ class DeviceMemory(HostMemory):
         if shared is None:
             handle = _done(driver.cuMemCreate(self.size, asked, 0))
             self.number = int(_done(driver.cuMemExportToShareableHandle(handle, kind, 0)))
+            weakref.finalize(self, os.close, self.number)
         else:
             self.number, handle = shared, _done(driver.cuMemImportFromShareableHandle(shared, kind))
         start = _done(driver.cuMemAddressReserve(self.size, 0, 0, 0))
         _done(driver.cuMemMap(start, self.size, 0, handle, 0))
         _done(driver.cuMemSetAccess(start, self.size, [access], 1))
+        # given back with the last reference, the newest of these first
+        weakref.finalize(self, driver.cuMemRelease, handle)
+        weakref.finalize(self, driver.cuMemAddressFree, start, self.size)
+        weakref.finalize(self, driver.cuMemUnmap, start, self.size)
         form = {"shape": (self.size,), "typestr": "|u1", "data": (int(start), False), "version": 3}
         there = type("There", (), {"__cuda_array_interface__": form})()
         self._bytes = self._torch.as_tensor(there, device="cuda")

@@ -88,22 +88,13 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
     for name in _HIDDEN:  # these are open to the owner, and a judge that is root owns them
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
     if cuda:
-        for name in ("/sys/devices/system/node", "/sys/bus/pci", "/sys/devices"):
+        for name in ("/sys/bus/pci", "/sys/devices"):
             bwrap += ["--ro-bind-try", name, name]
         for device in sorted(Path("/dev").glob("nvidia*")):
             bwrap += ["--dev-bind", str(device), str(device)]
-    bwrap += [
-        "--size",
-        str(2**26),
-        "--tmpfs",
-        "/dev/shm",
-        "--tmpfs",
-        "/dev/pts",
-        "--remount-ro",
-        "/dev",
-        "--remount-ro",
-        "/",
-    ]
+    bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--tmpfs", "/dev/pts"]
+    for name in ("/dev/pts", "/dev", "/"):
+        bwrap += ["--remount-ro", name]
     bwrap += ["--seccomp", str(denied)] if denied is not None and _denied() else []
     for name, value in _variables("/tmp", cuda).items():
         bwrap += ["--setenv", name, value]

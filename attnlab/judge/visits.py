@@ -142,12 +142,12 @@ class Visits:
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
+        checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
         held, every = secrets.randbelow(len(kinds)) if strict else -1, np.arange(at_once)
         for number, kind in enumerate(kinds if op else ()):
             whole, rows = memory.taken(outputs[number][0], [every]).view(form), taken[number]
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
-            checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
             for at in np.random.default_rng().permutation(at_once)[:checked]:
                 call, got = parts[number][at][0], rows[at].astype(np.float64)
                 problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)

@@ -409,6 +409,8 @@ class Visit:
             calls = seat.calls + int(self._random.integers(2)) * (opening or seat.calls > 1)
             turn = process.ask("turn", seconds=seconds, calls=calls, opening=opening, answer=dict[str, float])
             bracket = self._clock() - began
+            if not turn["seconds"] > 0:
+                raise Ended(Outcome.WRONG, f"its clock told {turn['seconds']:g} s for a call")
             stolen = steal_seconds() - stolen
         with self._activity("between turns"):
             seat.pages.fill_nan()
@@ -442,7 +444,9 @@ class Visit:
             wanted = instrument.quantity in self._instruments or instrument.every_visit
             if not (wanted and instrument.applies(self.workload)):
                 continue
-            seats = [one for one in self._racing() if not is_second_entry(one.name)]
+            # the instrument before may have ended a process
+            living = [one for one in self._racing() if one.process and one.process.alive]
+            seats = [one for one in living if not is_second_entry(one.name)]
             how: dict[str, Any] = {"quantity": instrument.quantity, "answer": Readings}
             self._on_event(f"{self.workload.label}: {instrument.quantity}")
             for seat, wait in self._side_by_side(seats, "measure", alone=instrument.every_visit, **how):

@@ -180,7 +180,7 @@ class Frames:
 
         The outcome is `measured` where it has a time of some visits, and left others for that reason.
         """
-        gone = self.results.seconds.isna() | (self.results.reason.notna() & self.results.asked_kernel.isna())
+        gone = self.results.seconds.isna() | self.results.left.notna()
         without = self.results[gone].groupby(["contender", "outcome"], sort=False)
         counted = without.agg(at=("n", "size"), reason=("reason", "first")).reset_index()
         return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
@@ -261,9 +261,9 @@ def peaks(results: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
 
 
 _RESULT = (
-    "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "kernel",
-    "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict", "behind",
-    "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
+    "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "left",
+    "kernel", "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict",
+    "behind", "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
     "flop_per_byte", "share_of_matmul", "share_of_copy", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
@@ -318,7 +318,8 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
         "dtype": workload.dtype,
         "computes_in": one.computes_in,
         "outcome": NOT_BELIEVED if fault else str(one.outcome).replace("_", " "),
-        "reason": fault or one.reason,
+        "reason": fault or one.left or one.reason,
+        "left": one.left,
         "kernel": one.kernel,
         "asked_kernel": one.asked_kernel if fell_back else None,
         "error": one.accuracy.relative_error if one.accuracy else None,

@@ -110,7 +110,7 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
             _measure(record, contenders, progress, on_lap)
             ended = True
         record.save()  # as incomplete: a kill may come before all is written
-        record.complete = ended
+        record.complete = ended and not record.left()
         on_lap(record, True)
         record.save()
     except NotStored as fault:

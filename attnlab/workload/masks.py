@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from numpy.typing import NDArray
 from attnlab.errors import FieldError
 from attnlab.workload.mask_kinds import Causal, Given, KeyLengths, Part, Place, Shape, Window, forms
 from attnlab.workload.number_formats import held
+
+#: elements of the largest tile that is looked at at once, where pairs are counted one by one
+_TILE = 1 << 22
 
 
 class Counts(NamedTuple):
@@ -96,16 +100,20 @@ class Mask:
         return np.broadcast_to(True if seen is None else seen.reshape(seen.shape[-2:]), [*map(len, at)])
 
     def counts(self, shape: Shape) -> Counts:
-        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else by its array."""
+        """How much the mask leaves: by arithmetic if each query sees contiguous keys, else by blocks of rows."""
         if not self.parts:
             return Counts(math.prod(shape), shape.batch * shape.queries, shape.batch * shape.keys)
         spans = self._spans(shape)
         if spans is None:
-            seen = self._whole(shape)
-            alike = shape.batch * shape.heads // (seen.shape[0] * seen.shape[1])
-            by_batch = np.broadcast_to(seen.any(axis=1), (shape.batch, *shape[2:]))
-            queries, keys = (int(by_batch.any(axis=axis).sum()) for axis in (-1, -2))
-            return Counts(int(np.count_nonzero(seen)) * alike, queries, keys)
+            pairs = 0
+            queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
+            for rows, seen in self._row_blocks(shape):
+                pairs += int(np.count_nonzero(seen)) * (
+                    shape.batch * shape.heads // math.prod(seen.shape[:2])
+                )
+                queries[:, rows] = seen.any(axis=(1, 3))
+                keys |= seen.any(axis=(1, 2))
+            return Counts(pairs, int(queries.sum()), int(keys.sum()))
         first, end = spans
         lengths = np.maximum(end - first, 0)
         steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
@@ -119,7 +127,10 @@ class Mask:
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None if there are none."""
         spans = self._spans(shape)
-        empty = np.asarray((spans[1] <= spans[0])[:, None, :] if spans else ~self._whole(shape).any(axis=-1))
+        if spans:
+            empty = (spans[1] <= spans[0])[:, None, :]
+        else:
+            empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
         return empty if empty.any() else None
 
     def _spans(self, shape: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
@@ -133,10 +144,13 @@ class Mask:
         whole = (shape.batch, shape.queries)
         return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
 
-    def _whole(self, shape: Shape) -> NDArray[np.bool_]:
-        """`array` with four axes, (1 or batch, 1 or heads, queries, keys); not for a mask without parts."""
-        seen = np.asarray(self.array(shape))
-        return np.broadcast_to(seen, (*(1, 1, 1, 1, *seen.shape)[-4:-2], *shape[2:]))
+    def _row_blocks(self, shape: Shape) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
+        """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys): a whole mask may be large."""
+        size = max(1, _TILE // (shape.batch * shape.keys))
+        for start in range(0, shape.queries, size):
+            rows = np.arange(start, min(start + size, shape.queries))
+            seen = np.asarray(self.visible(Place(shape, rows, np.arange(shape.keys))))
+            yield rows, np.broadcast_to(seen, (*(1, 1, 1, 1, *seen.shape)[-4:-2], rows.size, shape.keys))
 
 
 #: every query sees every key

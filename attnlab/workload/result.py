@@ -135,8 +135,9 @@ class Result:
     kernel : what really ran, as the library tells. asked_kernel : the operator that the backend forces, if it does.
     computes_in : the number format that it computes in, if that is lower than that of its inputs; it decides the
     budget. tail : the last lines that its process printed, if it ended. race_seconds : the time of its visits, the same
-    for all contenders. Raises ValueError for measurements without the outcome `measured`, for `measured` without a
-    latency, and for any other outcome without a reason.
+    for all contenders. left : why it was not measured in a visit, if it was in others. Raises ValueError for
+    measurements without the outcome `measured`, for `measured` without a latency, and for any other outcome without a
+    reason.
     """
 
     contender: str
@@ -151,6 +152,7 @@ class Result:
     computes_in: str | None = None
     tail: str | None = None
     race_seconds: float | None = None
+    left: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("contender", "reason", "kernel"):  # these texts come from backends, libraries and files
@@ -260,6 +262,7 @@ def _merged(visits: Sequence[Result]) -> Result:
         kernel=next((one for one in kernels if one), None),
         measurements=tuple(map(_joined, quantities.values())),
         race_seconds=sum(seconds) if seconds else None,
+        left=next((one.reason for one in visits if one.outcome is not Outcome.MEASURED), None),
     )
 
 

@@ -27,7 +27,7 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# A stored number is off by about 0.42 u of its size. The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried through the
+# A stored number is off by 0.42 u of its size (rms). The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried through the
 # softmax, these roundings predict the error. It depends on what is stored: only the output, the weights too, or the
 # scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is a power of two and rounds
 # nothing. Other scales round it twice.

@@ -127,8 +127,11 @@ def test_the_results_of_several_visits_are_one() -> None:
     """With the samples of all visits that measured it, by contender and workload; wrong once is wrong."""
     crashed = result(outcome=Outcome.CRASHED, reason="it fell", measurements=(), accuracy=None)
     other = replace(of_visit(0), contender="numpy")
-    (found, alone) = merged([of_visit(0), other, crashed, of_visit(2)])
-    assert alone == other and found.outcome is Outcome.MEASURED and found.reason == "it fell"
+    (found, alone) = merged([of_visit(0), other, crashed, of_visit(2, reason="a note")])
+    assert alone == other and found.outcome is Outcome.MEASURED and found.reason == "it fell; a note"
+    assert (found.left, alone.left) == ("it fell", None) and merged([of_visit(0, reason="a note")])[
+        0
+    ].left is None
     assert found.latency is not None and found.latency.samples == (1.0, 2.0, 3.0, 4.0)
     assert found.latency.visits == {0: 0, 1: 0, 2000: 2, 2001: 2}
     wrong = result(outcome=Outcome.WRONG, reason="rows differ", measurements=(), accuracy=FAILED)

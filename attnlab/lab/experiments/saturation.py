@@ -118,7 +118,8 @@ EXPERIMENT = Experiment(
     sentences=(
         "Without the scale the largest of 1024 weights averages {few:.2f} at d_k = 8 (predicted: 0.23) and {many:.2f} "
         "at 256 (0.86). With 1/√d_k it averages {scaled:.3f} at 256 (0.016).",
-        "The entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 times it.",
+        "Over 1024 keys the entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 "
+        "times it.",
         "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
         "Without the scale the largest logit of a head over 16 queries averages {logit:.1f} ± {logit_error:.1f} at "
         "d_k = 64, and with it an eighth of that.",
@@ -152,7 +153,7 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="Entropy changes fastest near 1.3 T_c",
+            title="Against ln T entropy changes fastest near 1.3 T_c",
             x="temperature",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},

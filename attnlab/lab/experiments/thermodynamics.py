@@ -177,7 +177,7 @@ EXPERIMENT = Experiment(
     sentences=(
         "At τ = ½, 1 and 2 the largest violation of an identity with a derivative is {slope:.1e}, of p = "
         "exp(bs)/Z {plain:.1e}.",
-        "Over 49,152 keys in float32 the sum of the weights is off 1 by {sum:.1e}.",
+        "Over 49,152 keys in float32 the sum of the weights is off 1 by up to {sum:.1e}.",
     ),
     numbers={
         "slope": lambda rows: max(

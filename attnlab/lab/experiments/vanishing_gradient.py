@@ -1,6 +1,6 @@
 """Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
 
-Let g be the gradient of a row's weights, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches
+Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches
 the logits is Jg. For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖_F² = S₂ − 2S₃ + S₂² with
 S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. Over 1024
 keys its mean is largest at 1.5 times the freezing β.
@@ -163,8 +163,8 @@ EXPERIMENT = Experiment(
     sentences=(
         "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
         "with it.",
-        "In the second figure {below:.1%} of the rows have a ‖J‖ below 1e-3 at d_k = 64 (predicted: 2.6%), and "
-        "{many:.0%} at 4096 (67%).",
+        "In the second figure, which has more rows, {below:.1%} of them have a ‖J‖ below 1e-3 at d_k = 64 "
+        "(predicted: 2.6%), and {many:.0%} at 4096 (67%).",
         "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
         "16,384.",
     ),

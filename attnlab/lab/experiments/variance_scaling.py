@@ -5,12 +5,12 @@ A dot product q·k = Σ_c q_c k_c has d_k terms. If the components are independe
 1 the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP, leaves 1/d_k. Logits of one matrix
 share queries and keys; the standard errors allow for that.
 
-In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent
-with variance σ_w², and the biases with σ_b². Then a logit q·k/√d_k starts with the variance (d_model σ_w² + σ_b²)².
+In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
+mean 0 and variance σ_w², and the biases of σ_b². Then a logit q·k/√d_k starts with the variance (d_model σ_w² + σ_b²)².
 Of the four schemes measured here only separate Xavier matrices make it 1. Stack layers x ← x + W_O Attention(x). With
 a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh random weights q·k then has the same mean
-square at every depth, whatever the scale. Within a row it varies less and less, as tokens become alike. Without a norm
-|x|² grows by what each layer adds.
+square at every depth, whatever the scale. Within a row it varies less and less, as tokens become alike (not shown).
+Without a norm |x|² grows by what each layer adds.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
         "{xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
         "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
-        "pre-norm it stays at {pre:.2f}.",
+        "pre-norm it ends at {pre:.2f}.",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
