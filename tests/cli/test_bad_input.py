@@ -14,15 +14,11 @@ from attnlab.cli import REMOVED
 #: what is typed, in a folder with the files of `folder`, and what the line names
 MISTAKES = {
     # commands and options
-    "nonsense": "nonsense",
-    "run --no-such-option": "--no-such-option",
     "compare": "CONTENDER",
     # names, near ones suggested
     "run --backends torch_egaer": "did you mean torch_eager",
     "run --backends numpy_blocked --experiments nope": "nope",
-    "numerics --claims boltzman": "did you mean boltzmann",
     "compare torch_sdpa": "two contenders",
-    "gate numpy==2.3.0 numpy==2.4.0 --backends numpy_blocked --visits 2": "at least 4",
     "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
     # values of fields
     "compare a b --kv-heads 3": "--kv-heads",
