@@ -233,9 +233,9 @@ EXPERIMENT = Experiment(
     },
     lesson="Subtract the largest logit. Else 1024 equal logits between 4.16 and 11.09 give zeros in float16 without an "
     "error, and a row of logits below −17.33 gives NaN. Keep scores of float16 inputs in float32: q·k can pass 65,504 "
-    "although the scaled logit does not, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys on. "
-    "With the standard deviation of the logits they grow if scores are stored in 16 bits, but not if only weights are. So "
-    "a kernel that keeps its scores in float32 is the safer one for large logits.",
+    "although the scaled logit does not, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys "
+    "on. With the standard deviation of the logits they grow if scores are stored in 16 bits, but not if only weights "
+    "are. So a kernel that keeps its scores in float32 is the safer one for large logits.",
     charts=(
         Chart(
             title="A key this far below the others weighs nothing",
