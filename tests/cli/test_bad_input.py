@@ -14,7 +14,6 @@ from attnlab.cli import REMOVED
 #: what is typed, in a folder with the files of `folder`, and what the line names
 MISTAKES = {
     # commands and options
-    "compare": "CONTENDER",
     # names, near ones suggested
     "run --backends torch_egaer": "did you mean torch_eager",
     "run --backends numpy_blocked --experiments nope": "nope",

@@ -131,13 +131,17 @@ def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make
         assert one.latency is not None
         columns = {name: column[:2] for name, column in one.latency.columns.items()}
         first = replace(one.latency, samples=(1e-3, 1e-3), columns=columns)
-        return replace(one, reason="a call takes 9 s", measurements=(first, *one.measurements[1:]))
+        return replace(one, left="a call takes 9 s", measurements=(first, *one.measurements[1:]))
 
     stays = [one.contender == FUSED[0] or one.workload.keys == 64 for one in run.results]
-    run.results = [one if stay else early(one) for one, stay in zip(run.results, stays, strict=True)]
+    run.results = [
+        replace(one, reason="a note") if stay else early(one)
+        for one, stay in zip(run.results, stays, strict=True)
+    ]
     text = reported(run)
     said = "`torch_eager` at n = 256, 1 head has no interval. It left after 1 visit: a call takes 9 s"
     assert said in text and "| `torch_eager` | left some visits | 1 of 2 sizes | a call takes 9 s |" in text
+    assert "a note" not in text, "which is no exit"
     assert re.search(r"^\| `torch_sdpa_flash` \| [\d.]+ · [^|]*\| \? \d", text, re.M)
 
 
