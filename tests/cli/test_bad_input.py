@@ -16,14 +16,10 @@ MISTAKES = {
     # commands and options
     # names, near ones suggested
     "run --backends torch_egaer": "did you mean torch_eager",
-    "run --backends numpy_blocked --experiments nope": "nope",
     "compare torch_sdpa": "two contenders",
     "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
     # values of fields
     "compare a b --kv-heads 3": "--kv-heads",
-    "compare a b --preset llama3-8b": "llama3-8b/decode",
-    # numbers of a command
-    "run --seconds inf": "--seconds",
     "compare torch_sdpa torch_eager --batch 1,2": "--batch must be a whole number",
     # files and folders
     "run --plan bad.toml": "bad.toml: causal",
