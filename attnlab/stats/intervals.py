@@ -48,7 +48,7 @@ _TRIMMED_FROM, _TRIMMED = 7, 0.1
 _LEAST_FREEDOM = 2
 #: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, of two backends and of one
 #: backend twice, which suffers alike from what the machine does; it counts as so many sittings: `benchmarks/verdicts`
-BETWEEN, BETWEEN_ALIKE, _PRIOR_SITTINGS = 0.03, 0.01, 8
+BETWEEN, BETWEEN_ALIKE, _PRIOR_SITTINGS = 0.03, 0.005, 8
 #: differences up to this are called equivalent
 MARGIN = 0.01
 #: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
