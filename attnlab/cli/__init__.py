@@ -92,7 +92,7 @@ class _Group(click.Group):
 def app(context: click.Context) -> None:
     """Which attention should I run here, how fast, how big, and is it right?
 
-    For completion in a shell, in ~/.bashrc (zsh and fish alike):
+    To complete names in bash, add this to ~/.bashrc (zsh, fish: zsh_source, fish_source):
 
     \b
     eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"

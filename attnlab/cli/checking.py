@@ -78,7 +78,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
     """Check answers and gradients of backends against float64.
 
     All backends, or those named, in each number format. Exits with 1 if a backend is wrong or fails to load, or a named
-    one cannot run. --quiet prints only those.
+    one cannot run. --quiet prints only failures.
     """
     asked, found = names or there(folders), list[Checked]()
     for name in asked:
@@ -114,7 +114,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, **how: Any) -> int:
     """Run numerical experiments and write their page.
 
-    The experiments NAME; by default all, with the claims ledger. Exits with 1 if a measurement misses its prediction
+    Runs the experiments NAME; by default all, and the claims. Exits with 1 if a measurement misses its prediction
     or nothing was measured. A claim that is refuted is no failure.
     """
     listing, claims = how.pop("listing"), how.pop("claims")

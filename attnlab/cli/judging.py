@@ -30,7 +30,9 @@ _LOOK_SECONDS = 1.0
     common=("reference", "length", "heads", "causal", "jsonl", "forbid", "watch", "trust"),
 )
 @click.argument("paths", nargs=-1, metavar="FILE...")
-@click.option("--reference", default="torch_sdpa", metavar="NAME", help="A backend, or such a file.")
+@click.option(
+    "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with one or a Model."
+)
 @options.workload_options(grid=False)
 @click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
@@ -54,7 +56,7 @@ def judge(
     """Judge kernels that programs wrote: right, fast, and no cheat?
 
     A candidate is a Python file: a backend, a function of q, k and v, or a class ModelNew. Each runs in a sandbox of
-    its own (bubblewrap). Exits with 0 where every file was judged, with 1 where one holds no candidate.
+    its own (bubblewrap). Exits with 1 if a file holds no candidate, otherwise with 0.
     """
     if schema:
         click.echo(json.dumps(msgspec.json.schema(Record), indent=2))

@@ -53,7 +53,7 @@ from attnlab.workload.result import Outcome
 @click.option(
     "--resume", type=options.PATH, metavar="DIR", help="Continue this run; no other option is taken."
 )
-@options.chosen_backends(help="Backends to race (default: all that start quickly; all for every one).")
+@options.chosen_backends(help="Backends to race (default: those that start quickly; 'all': every one).")
 @options.workload_options(grid=True)
 @click.option("--baseline", metavar="NAME", help="The contender that the others are compared with.")
 @options.folders
@@ -76,7 +76,7 @@ def run(
 ) -> int:
     """Measure a plan and write its report.
 
-    An option wins over the plan file, and both over the preset. Ctrl-C keeps what is measured and writes the report;
+    Options override the plan file; both override the preset. Ctrl-C keeps what is measured and writes the report;
     --resume continues.
     """
     if list_presets:  # all of them, or those asked for with the cost at each length
@@ -372,7 +372,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     """Show two stored runs side by side.
 
-    They share one machine and one plan, e.g. with two library versions. They did not race each other, so a ratio of
+    They must be of one machine and plan, e.g. with two library versions. They did not race each other, so a ratio of
     their times has no interval and no verdict. Within a run each contender raced the baseline. "changed": the two runs'
     intervals of that speedup do not overlap.
     """

@@ -164,7 +164,7 @@ class Workload:
     device: str = declared("cpu", "Device.", names=DEVICES, always=True)
     causal: str | bool = declared(
         False,
-        "Hide later keys. top_left: query 0 sees only key 0; bottom_right: last query sees all.",
+        "Hide later keys. In top_left query 0 sees only key 0, in bottom_right the last query all.",
         read=lambda text: _CAUSAL.get(text.lower(), text),
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
@@ -189,7 +189,9 @@ class Workload:
     storage: str = declared(
         CONTIGUOUS, "How keys and values lie in memory.", STORAGES, brief="storage={}", several="storage"
     )
-    direction: str = declared("forward", "The output, also ln Z, gradients alone, or both.", DIRECTIONS)
+    direction: str = declared(
+        "forward", "Output, output and ln Z, gradients, or output and gradients.", DIRECTIONS
+    )
     distribution: str = declared(
         "normal",
         "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn "
