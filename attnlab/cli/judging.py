@@ -30,9 +30,7 @@ _LOOK_SECONDS = 1.0
     common=("reference", "length", "heads", "causal", "jsonl", "forbid", "watch", "trust"),
 )
 @click.argument("paths", nargs=-1, metavar="FILE...")
-@click.option(
-    "--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with one or a Model."
-)
+@click.option("--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with a Model.")
 @options.workload_options(grid=False)
 @click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")

@@ -189,9 +189,7 @@ class Workload:
     storage: str = declared(
         CONTIGUOUS, "How keys and values lie in memory.", STORAGES, brief="storage={}", several="storage"
     )
-    direction: str = declared(
-        "forward", "Output, output and ln Z, gradients, or output and gradients.", DIRECTIONS
-    )
+    direction: str = declared("forward", "Output, with ln Z too, gradients, or all but ln Z.", DIRECTIONS)
     distribution: str = declared(
         "normal",
         "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn "
