@@ -3,7 +3,8 @@
 ``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat wins where its
 reward is above 0; an escape where it prints ESCAPED, leaves a process, or the judge does not go on. ``volume``: 100
 candidates in one call. ``alone``: one call each, as in a training loop. ``copies``: the best of 100 copies of the
-reference, drawn from visits of three of them.
+reference, drawn from visits of three of them. ``peers``: what BackendBench says of the same candidates; of the
+evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import ast
 import math
 import statistics
+import subprocess
+import sys
 import tempfile
 import textwrap
 import time
@@ -20,7 +23,7 @@ from typing import Any, cast
 
 import numpy as np
 import psutil
-from common import HOME, command_line, publish, say, table
+from common import HOME, alike, command_line, publish, say, table
 
 from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.judging import FINALISTS, Judge
@@ -65,6 +68,8 @@ WRONG: dict[str, tuple[object, ...]] = {
     "(lambda w: w / w.sum(-1, keepdim=True) @ v)((q @ k.mT * scale).exp() * {})": (1,),
     "right(k, q, v, scale=scale) * {}": (1,),
 }
+#: namespaces of its own: there are cheats that stop every process that they see
+ALONE = "bwrap --bind / / --dev /dev --proc /proc --unshare-all --die-with-parent"
 BREAKERS = "hangs kills_all takes_memory fills_the_disk forks sends_nonsense stops_all prints takes_shared_memory stays"
 
 
@@ -211,9 +216,24 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
     )
 
 
+def peers(judge: Judge, folder: Path) -> str:
+    """What BackendBench says: it is fooled by a wrong one that it calls right, and a cheat if 30 % faster as well."""
+    rows, command = list[Row](), [*ALONE.split(), sys.executable, str(HOME / "judged" / "peer.py")]
+    for group in ("honest", "wrong", "cheats"):
+        for file in written(folder, texts(group)):
+            done = subprocess.run([*command, str(file)], capture_output=True, text=True)
+            right, speedup = ["does not run", "0"] if done.returncode else done.stdout.split()[-2:]
+            fooled = right == "100%" and (group == "wrong" or (group == "cheats" and float(speedup) > 1.3))
+            row = {"candidate": file.stem, "group": group, "called right": right, "speedup": speedup}
+            rows.append(row | {"fooled": "yes" * fooled})
+            say(f"{rows[-1]} {done.stderr[-300:]}")
+    fools = [one["group"] for one in rows if one["fooled"]]
+    return f"BackendBench was fooled by {len(fools)}, {fools.count('wrong')} of them wrong.\n\n{table(alike(rows))}\n"
+
+
 def main() -> int:
     """Judge what is asked for and write the page."""
-    others = {"alone": alone, "copies": copies}
+    others = {"alone": alone, "copies": copies, "peers": peers}
     given = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others]).parse_args()
     rows, parts = list[Row](), list[str]()
     with tempfile.TemporaryDirectory() as named:

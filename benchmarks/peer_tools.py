@@ -1,8 +1,9 @@
-"""The tools that ``python benchmarks peers`` compares, each as people use it by its own documentation, and the pairs.
+"""The tools that ``python benchmarks peers`` compares, each as people use it by its own documentation.
 
-A tool is started as a command in a folder of its own; ``seconds`` is the wall-clock time that it is meant to take for a
-pair, start-up included. What it really took is stored: a tool that starts many processes cannot be stopped at will.
-What runs in such a command is here too, with the pair in the variable PEER_PAIR and its sides in PEER_SIDES.
+A tool compares torch_eager with itself, of which the second side waits after each call for ``planted`` percent of its
+time. It is started as a command in a folder of its own; ``seconds`` is the wall-clock time that it is meant to take,
+start-up included. What it really took is stored: a tool that starts many processes cannot be stopped at will.
+What runs in such a command is here too, with what is planted on each side in the variable PEER_SIDES.
 ``python peer_tools.py SECONDS`` is the timer of PyTorch: it prints one line of JSON.
 """
 
@@ -15,7 +16,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,44 +32,22 @@ PATIENCE = 150.0
 Found = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two contenders at batch 1, head_dim 64, float32; `truth` is the time of `second` over that of `first`."""
-
-    name: str
-    first: str
-    second: str
-    heads: int
-    length: int
-    truth: float
-
-
-_EAGER = "torch_eager"
-#: one of A/A, and two with a difference that is made
-PAIRS = (
-    Pair("A/A torch_eager", _EAGER, _EAGER, 16, 512, 1.0),
-    Pair("slowed=3", _EAGER, f"{_EAGER}[slowed=3]", 8, 256, 1.03),
-    Pair("slowed=10", _EAGER, f"{_EAGER}[slowed=10]", 8, 256, 1.10),
-)
+#: the sides compute this at batch 1, head_dim 64, float32
+HEADS, LENGTH = 8, 256
 
 
 # -- in a process of its own ------------------------------------------------------------------------------------------
 
 
 def calls() -> list[Callable[[], Any]]:
-    """The calls of the sides that the environment names, slowed where their notation says so."""
-    from attnlab.backends.contender import Contender
+    """A call for each side that the environment names by what is planted on it."""
     from attnlab.backends.discovery import load
     from attnlab.race.worker import slowed
     from attnlab.workload.workload import Workload
 
-    pair, found = Pair(**json.loads(os.environ["PEER_PAIR"])), []
-    for side in os.environ["PEER_SIDES"].split():
-        one = Contender.parse(getattr(pair, side))
-        backend = load(one.backend, settings=dict(one.settings))
-        call = backend.bind(Workload(heads=pair.heads, queries=pair.length, keys=pair.length))
-        found.append(slowed(call, backend.open("cpu"), one.slowed) if one.slowed else call)
-    return found
+    backend, workload = load("torch_eager"), Workload(heads=HEADS, queries=LENGTH, keys=LENGTH)
+    sides, library = os.environ["PEER_SIDES"].split(), backend.open("cpu")
+    return [slowed(backend.bind(workload), library, float(side)) for side in sides]
 
 
 def torch_timer(seconds: float) -> Found:
@@ -90,9 +68,9 @@ def torch_timer(seconds: float) -> Found:
 # -- the tools --------------------------------------------------------------------------------------------------------
 
 
-def command(words: list[str], folder: Path, pair: Pair, sides: str = "first second") -> str:
-    """The standard output of a command that measures `pair`. Raises RuntimeError where it fails or takes too long."""
-    variables = {"PEER_PAIR": json.dumps(asdict(pair)), "PEER_SIDES": sides}
+def command(words: list[str], folder: Path, *sides: int) -> str:
+    """The standard output of a command that measures `sides`. Raises RuntimeError where it fails or takes too long."""
+    variables = {"PEER_SIDES": " ".join(map(str, sides)), "ATTNLAB_CACHE": str(folder)}
     path = os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     # the command timeout ends a whole group of processes, so that what the tool started ends with it
     limited = ["timeout", "--signal=KILL", f"{PATIENCE:g}", sys.executable, *words]
@@ -108,66 +86,68 @@ def left_for_calls(seconds: float) -> float:
     return max(seconds - START, seconds / 2)
 
 
-def torch_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
+def torch_benchmark(planted: int, seconds: float, folder: Path) -> Found:
     """Both sides in one process."""
-    told = command([__file__, f"{left_for_calls(seconds):g}"], folder, pair)
+    told = command([__file__, f"{left_for_calls(seconds):g}"], folder, 0, planted)
     return json.loads(told.splitlines()[-1])
 
 
-def pytest_benchmark(pair: Pair, seconds: float, folder: Path) -> Found:
+def pytest_benchmark(planted: int, seconds: float, folder: Path) -> Found:
     """Two tests in one pytest process, half of the time for each."""
     seconds = left_for_calls(seconds)
     tests = (f"def test_{side}(benchmark):\n    benchmark({side})\n" for side in ("first", "second"))
     text = "".join(("from peer_tools import calls\n\nfirst, second = calls()\n", *tests))
     (folder / "test_pair.py").write_text(text, encoding="utf-8")
     options = f"-q --benchmark-max-time={seconds / 2:g} --benchmark-json=told.json".split()
-    command(["-m", "pytest", *options, f"--rootdir={folder}", "test_pair.py"], folder, pair)
+    command(["-m", "pytest", *options, f"--rootdir={folder}", "test_pair.py"], folder, 0, planted)
     told = json.loads((folder / "told.json").read_text(encoding="utf-8"))["benchmarks"]
     sides = {one["name"].removeprefix("test_"): one["stats"] for one in told}
     kept = {side: {name: sides[side][name] for name in ("q1", "median", "q3")} for side in sides}
     return {**kept, "ratio": sides["second"]["median"] / sides["first"]["median"]}
 
 
-def pyperf(pair: Pair, seconds: float, folder: Path) -> Found:
+def pyperf(planted: int, seconds: float, folder: Path) -> Found:
     """One run of each side in at least three worker processes of two values (those of ``--fast``), then compare_to."""
     processes = max(3, round(seconds / 2 / PYPERF_PROCESS) - 1)  # one more calibrates
     text = "import pyperf\nfrom peer_tools import calls\npyperf.Runner().bench_func('call', *calls())\n"
     (folder / "bench.py").write_text(text, encoding="utf-8")
     found: Found = {}
-    for side in ("first", "second"):
+    for side, percent in (("first", 0), ("second", planted)):
         options = ["-q", "--copy-env", "-p", str(processes), "-n", "2", "-o", f"{side}.json"]
-        command(["bench.py", *options], folder, pair, side)
+        command(["bench.py", *options], folder, percent)
         (told,) = json.loads((folder / f"{side}.json").read_text(encoding="utf-8"))["benchmarks"]
         found[side] = {"values": [value for run in told["runs"] for value in run.get("values", ())]}
-    text = command(["-m", "pyperf", "compare_to", "first.json", "second.json"], folder, pair)
+    text = command(["-m", "pyperf", "compare_to", "first.json", "second.json"], folder)
     first, second = (statistics.fmean(found[side]["values"]) for side in ("first", "second"))
     return {**found, "ratio": second / first, "significant": "not significant" not in text.lower()}
 
 
-def attnlab(pair: Pair, seconds: float, folder: Path) -> Found:
+def attnlab(planted: int, seconds: float, folder: Path) -> Found:
     """``attnlab compare`` as typed."""
     visits = max(seconds - ATTNLAB_START, seconds / 4)
-    options = f"--heads {pair.heads} --length {pair.length} --seconds {visits:g} --json"
-    words = ["-m", "attnlab", "compare", pair.first, pair.second, *options.split()]
-    told = json.loads(command(words, folder, pair))["contenders"]
+    options = f"--heads {HEADS} --length {LENGTH} --seconds {visits:g} --json"
+    second = f"torch_eager[slowed={planted}]" if planted else "torch_eager"
+    words = ["-m", "attnlab", "compare", "torch_eager", second, *options.split()]
+    told = json.loads(command(words, folder))["contenders"]
     if any(one["outcome"] != "measured" for one in told):
         raise RuntimeError(f"no ratio: {told[0]['reason'] or told[1]['reason'] or told[1]['outcome']}")
     return {name: told[1][name] for name in ("ratio", "ratio_low", "ratio_high", "verdict")}
 
 
-#: by the name that tables use: what each says of a pair, in about so many seconds
-TOOLS: dict[str, Callable[[Pair, float, Path], Found]] = {
+#: by the name that tables use: what each says of two sides, in about so many seconds
+TOOLS: dict[str, Callable[[int, float, Path], Found]] = {
     "pytest-benchmark": pytest_benchmark,
     "torch.utils.benchmark": torch_benchmark,
     "pyperf": pyperf,
     "attnlab": attnlab,
+    "attnlab, each alone": attnlab,
 }
 
 
 def version(tool: str) -> str | None:
     """The version of a tool's distribution, or None where it is not installed."""
     try:
-        return importlib.metadata.version("torch" if tool.startswith("torch") else tool)
+        return importlib.metadata.version("torch" if tool.startswith("torch") else tool.partition(",")[0])
     except importlib.metadata.PackageNotFoundError:
         return None
 
