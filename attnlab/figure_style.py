@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cmp_to_key
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +145,5 @@ MARKERS, DASHES = "osD^vPX<>h", ("-", "--", "-.", ":")
 
 def styles(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:
     """By name a colour (``#RRGGBB``), a marker and dashes, as Matplotlib writes them; the first forty all differ."""
-    found = {}
-    for at, name in enumerate(dict.fromkeys(names)):
-        dashes = DASHES[at // len(CYCLE) % len(DASHES)]
-        found[name] = CYCLE[at % len(CYCLE)], MARKERS[at % len(MARKERS)], dashes
-    return found
+    looks = zip(cycle(CYCLE), cycle(MARKERS), cycle(one for one in DASHES for _ in CYCLE), strict=False)
+    return dict(zip(dict.fromkeys(names), looks, strict=False))

@@ -39,7 +39,7 @@ from attnlab.race.sittings import Record
 from attnlab.runs.execute import resolve
 from attnlab.runs.plan import Plan
 from attnlab.stats.intervals import verdicts_against
-from attnlab.text import interval_text, ratio_text, seconds_text, split_names, within
+from attnlab.text import interval_text, number_text, seconds_text, split_names, within
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Accuracy, Outcome, Result
@@ -373,8 +373,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             verdict, disturbed = race.verdicts.get(name), len(latency.disturbed_rounds)
             said = "the baseline" if name == baseline else "not compared"
             if verdict is not None:
-                span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
-                said = f"{ratio_text(verdict.ratio)} {span} {verdict.kind}"
+                said = f"{number_text(verdict.ratio, 4)} {interval_text(verdict.low, verdict.high)} {verdict.kind}"
             if name in race.sittings and (earlier := len(race.sittings[name].sittings) - 1):
                 said += f", by this session and {earlier} earlier"
             noted = f"; disturbed: {disturbed} of {len(latency.samples)} samples" if disturbed else ""
@@ -382,8 +381,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for name, one in race.sittings.items():
             if one.differ:
                 (was, *before), (now, *after) = (each.span for each in one.differ)
-                earlier_one = f"{ratio_text(was)} {interval_text(*before)} at {one.differ[0].moment}"
-                this_one = f"{ratio_text(now)} {interval_text(*after)} now"
+                earlier_one = f"{number_text(was, 4)} {interval_text(*before)} at {one.differ[0].moment}"
+                this_one = f"{number_text(now, 4)} {interval_text(*after)} now"
                 line(f"  two sittings differ on {name}: {earlier_one}, {this_one}")
     for notice in dict.fromkeys(races.notices):
         line(notice, yellow=True)

@@ -95,22 +95,14 @@ def percent(fraction: float, digits: int = 2) -> str:
     return f"{number_text(fraction * 100, digits)} %"
 
 
-def ratio_text(value: float) -> str:
-    """A ratio, with the digits that a difference of 1 % needs: ``1.023``, ``12.4``."""
-    return f"{value:.3f}" if 0.1 <= value < 2 else number_text(value)
-
-
 def interval_text(low: float, high: float) -> str:
-    """``[1.02, 1.04]``"""
-    return f"[{ratio_text(low)}, {ratio_text(high)}]"
+    """``[1.023, 1.041]``; where there is no interval, `low` is 0."""
+    return f"[{number_text(low, 4)}, {number_text(high, 4)}]" if low > 0 else "[no interval]"
 
 
 def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    for name, unit in units:
-        # 999.7 µs rounds to 1,000 µs, which is 1 ms
-        if float(f"{value / unit:.2e}") >= 1:
-            return f"{number_text(value / unit)} {name}"
-    name, unit = units[-1]
+    # 999.7 µs rounds to 1,000 µs, which is 1 ms
+    name, unit = next((one for one in units if float(f"{value / one[1]:.2e}") >= 1), units[-1])
     return f"{number_text(value / unit)} {name}"
 
 

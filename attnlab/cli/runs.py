@@ -339,10 +339,8 @@ def show(folder: Path, form: str, as_json: bool) -> int:
         click.echo(json.dumps(to_json(found), allow_nan=False))
     elif form == "bmf":
         click.echo(json.dumps(bmf(found), allow_nan=False))
-    elif form == "md":
-        click.echo(verdict_text(found))
     else:
-        print_markdown(verdict_text(found))
+        (click.echo if form == "md" else print_markdown)(verdict_text(found))
     return 0
 
 

@@ -16,7 +16,7 @@ from attnlab.race.conductor import Conductor
 from attnlab.race.sittings import Combined, Record
 from attnlab.stats.intervals import Verdict, verdicts_against
 from attnlab.system import hidden
-from attnlab.text import interval_text, one_line, ratio_text, suggestion, within
+from attnlab.text import interval_text, number_text, one_line, suggestion, within
 from attnlab.workload.grid import choices, workloads
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
@@ -64,8 +64,8 @@ class Comparison:
         for one in self.results:
             lines.append(f"{one.contender}: {one.latency or f'{one.outcome}. {one.reason}'}")
             if verdict := self.verdicts.get(one.contender):
-                span = "[no interval]" if verdict.no_interval else interval_text(verdict.low, verdict.high)
-                lines[-1] += f"; {ratio_text(verdict.ratio)} {span} times as long, {verdict.kind}"
+                span = interval_text(verdict.low, verdict.high)
+                lines[-1] += f"; {number_text(verdict.ratio, 4)} {span} times as long, {verdict.kind}"
         if len(lines) > 10:
             lines = [*lines[:9], f"... and {len(lines) - 9} more"]
         return "\n".join(one_line(one, 150) for one in lines)

@@ -191,7 +191,7 @@ class Frames:
         It is the one that is the fastest, or hardly slower, at most workloads. Of several such it is the one that needs
         the least memory at the largest workload, and of those that need about as much the first that was named.
 
-        ranked : all with a rank, at most `together` of them at one workload. alone : nowhere do two run different
+        ranked : all with a rank. alone : nowhere do two run different
         kernels. won, close, tied, behind, absent : at how many workloads it is clearly the fastest, at most 5 %
         behind, not told apart, clearly slower, and without a time. lead : the least and the greatest speedup over the
         runner-up where it won. open : where it is tied. worst : where another leads by most. share : the greatest of
@@ -228,7 +228,6 @@ class Frames:
             "sizes": len(at),
             "alone": set(at.sure) == {Sure.ALONE},
             "ranked": list(dict.fromkeys(ranked.contender)),
-            "together": ranked.workload.value_counts().max(),
             "known": bool({Sure.DECIDED, Sure.CLOSE, Sure.TIE}.intersection(at.sure)),
             "won": len(won),
             "close": len(close),
