@@ -55,8 +55,7 @@ class Expected:
     the budgets if one mantissa decides, see `ONE_MANTISSA`. shared : axes along which components share roundings.
     gained : what it means if all are too large or too small by the same factor. rows : which rows of the whole result
     these are. infinite : where the exact result is -inf (ln Z of a row that sees nothing); `output` is 0 there.
-    of_block : whether it is the output of a block, which has the shape of one head here. of : its name. checked : how
-    many query rows were chosen, of how many.
+    of_block : whether it is the output of a block, which has the shape of one head here. of : its name.
     """
 
     dtype: str
@@ -71,7 +70,6 @@ class Expected:
     infinite: NDArray[np.bool_] | None = None
     of_block: bool = False
     of: str = OUTPUT
-    checked: tuple[int, int] = (0, 0)
 
     @property
     def lenient(self) -> ErrorBudget:
@@ -105,8 +103,7 @@ def expect(
 
     output : the result for "output", if it is known. Raises ValueError as `error_budget` does.
     """
-    n_q = inputs.shape.queries
-    chosen = chosen_rows(rows, n_q)
+    chosen = chosen_rows(rows, inputs.shape.queries)
     if inputs.block is not None:
         # its rows share the errors of keys and values, which look like a shift: no direction is tested
         gained = "outputs are {} on average: a factor is missing or wrong"
@@ -121,7 +118,7 @@ def expect(
             found[name] = Expected(inputs.dtype, budget.classes(GRADIENT_CLASSES), **more)
     for name, one in found.items():
         at = chosen if name in OF_QUERIES else np.arange(one.output.shape[2])
-        found[name] = replace(one, of=name, rows=at, checked=(chosen.size, n_q))
+        found[name] = replace(one, of=name, rows=at)
     return found
 
 

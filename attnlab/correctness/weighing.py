@@ -111,12 +111,12 @@ def weigh(
     which a gain or a wrong scale is reported; None: not looked for. immaterial : the part of the dtype's roundoff that
     a shared shift may have.
     """
-    truth, (checked, rows), of = expected.output, expected.checked, expected.of
+    truth, of = expected.output, expected.of
     answer = np.asarray(output, dtype=np.float64).reshape(truth.shape)
     fault = _incomparable(expected, answer)
     if fault is not None:
         most, no = expected.lenient.relative, math.inf
-        return Accuracy(no, most, no, checked, rows, False, fault, None, no, no, of=of)
+        return Accuracy(no, most, False, fault, None, no, no, of=of)
     if expected.infinite is not None:
         answer = np.where(expected.infinite, 0.0, answer)
     error, dtype = answer - truth, expected.dtype
@@ -153,9 +153,8 @@ def weigh(
         kind = SCORES  # within the scatter that few roundings leave
     most = expected.classes[kind or SCORES].relative
     ratio = relative / most if most > 0 else (0.0 if relative == 0 else math.inf)
-    largest, passed = float(np.abs(error).max()), fault is None
-    found = Accuracy(relative, allowed, largest, checked, rows, passed, fault, of=of)
-    return replace(found, kind=kind, ratio=ratio, max_ulp=max_ulp(error, truth, dtype), bias=gain.z)
+    ulp = max_ulp(error, truth, dtype)
+    return Accuracy(relative, allowed, fault is None, fault, kind, ratio, ulp, gain.z, of)
 
 
 def _counted(along: Along, truth: Array, tilt: Array, honest: float) -> Along:

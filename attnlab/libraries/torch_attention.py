@@ -36,7 +36,7 @@ from attnlab.errors import Unavailable
 from attnlab.libraries.library import positive_scale
 from attnlab.text import one_line
 from attnlab.workload.mask_kinds import Causal, band
-from attnlab.workload.masks import Mask
+from attnlab.workload.masks import EVERYTHING, Mask
 from attnlab.workload.workload import GIVEN, Workload
 
 Attend = Callable[..., Any]
@@ -209,7 +209,7 @@ def _trial(workload: Workload) -> Workload:
         1 if one == 1 else size for one, size in zip(sorted(workload.shape[2:]), (8, 16), strict=True)
     )
     flagged = workload.bias == "none" and workload.masked == Mask((Causal(),))
-    masked = workload.mask == GIVEN or (bool(workload.masked) and not flagged)
+    masked = workload.mask == GIVEN or (workload.masked != EVERYTHING and not flagged)
     equal = workload.queries == workload.keys
     return Workload(
         device=workload.device,
@@ -344,7 +344,7 @@ class Sides(NamedTuple):
         Keys that no query sees are cut off first, which moves the diagonal: if as many keys as queries are left, it is
         the top-left one. It cannot if no query sees a key, or if the last one sees none.
         """
-        lowest, highest = band(n_q, n_k, *flags, **named)
+        lowest, highest = band(n_q, n_k, *(flags or map(named.get, KEYWORDS)))
         keys = min(n_k, n_q + highest)
         shift = keys - n_q
         from_the_first = lowest <= 1 - n_q

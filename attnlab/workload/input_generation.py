@@ -90,18 +90,16 @@ def _held(w: Workload) -> Three:
         arrays.append(round_to(one[tuple(map(slice, wanted))], w.dtype))
         if arrays[-1].shape != wanted:
             raise Declined(f"{w.distribution} holds an array of {one.shape}, and {wanted} is asked for")
-    query, key, value = arrays
-    return query, key, value
+    return arrays[0], arrays[1], arrays[2]
 
 
-def _block(workload: Workload) -> Block:
+def _block(w: Workload) -> Block:
     """The arrays of a multi-head block.
 
     x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, by Xavier's uniform law on the
     one matrix (Glorot and Bengio 2010), out_proj.weight as that of a linear layer, uniform within 1/√(its columns). The
     biases are uniform within 1/√d_model. PyTorch starts them at 0: a backend without biases would then pass.
     """
-    w = workload
     assert w.d_model is not None
     wanted = shapes(w, w.d_model)
     xavier, of_biases = np.sqrt(6 / (wanted["in_proj_weight"][0] + w.d_model)), w.d_model**-0.5

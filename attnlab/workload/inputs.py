@@ -128,13 +128,8 @@ class Inputs:
         q, k, v = (floating(name, array, finite=False) for name, array in given.items())
         types = [dtype_of(array) for array in given.values()]
         shape, dtype = _shape_of(q, k, v, types), dtype or types[0]
-        masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask)  # type: ignore[arg-type]
-        added, hidden = _checked_bias(bias, shape)
-        if isinstance(added, np.ndarray) and not np.isfinite(round_to(added, dtype)).all():
-            wrong = f"must hold numbers of {dtype}, or -inf to hide a key, got ±{np.abs(added).max():g}"
-            raise FieldError("bias", wrong)
-        if hidden is not None:
-            masked = masked & Mask((Given(hidden),))
+        added, hidden = _checked_bias(bias, shape, dtype)
+        masked = masked_by(causal=causal, window=window, key_lengths=key_lengths) & Mask.of(mask) & hidden  # type: ignore[arg-type]
         masked.check(shape)
         return cls(
             query=round_to(q, dtype),
@@ -189,21 +184,17 @@ class Inputs:
         """
         if self.sinks is None:
             return self
-        seen, bias = self.mask.array(self.shape), self.bias_array
-
-        def with_last(array: NDArray[Any], last: NDArray[Any]) -> NDArray[Any]:
-            lead = np.broadcast_shapes(array.shape[:-1], last.shape[:-1])
-            parts = np.broadcast_to(array, (*lead, self.shape.keys)), np.broadcast_to(last, (*lead, 1))
-            return np.concatenate(parts, axis=-1)
-
-        sink = np.asarray(self.sinks, np.float64)[None, :, None, None]
-        every = np.ones((1, 1, self.shape.queries, 1), bool)
+        seen, bias, keys = self.mask.array(self.shape), self.bias_array, self.shape.keys
+        if seen is not None:
+            seen = np.insert(np.broadcast_to(seen, (*seen.shape[:-1], keys)), keys, True, axis=-1)
+        added = np.zeros((1, self.shape.heads, 1, keys)) + (0.0 if bias is None else bias)
+        last = np.broadcast_to(self.sinks[:, None, None], (*added.shape[:3], 1))
         one_more = ((0, 0), (0, 0), (0, 1), (0, 0))
         return self.with_(
             key=np.pad(self.key, one_more),
             value=np.pad(self.value, one_more),
-            mask=EVERYTHING if seen is None else Mask((Given(with_last(seen, every)),)),
-            bias=with_last(np.zeros(1) if bias is None else bias, sink),
+            mask=EVERYTHING if seen is None else Mask((Given(seen),)),
+            bias=np.concatenate([added, last], axis=-1),
             sinks=None,
         )
 
@@ -239,10 +230,9 @@ def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
                 raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
             size = 64 if d_model is None else d_model // found["heads"]
         size = found[_LIKE.get(name, name)] if size is None else size
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise FieldError(name, f"must be a whole number of at least 1, got {size!r}")
-        if size > _MOST_SIZE:
-            raise FieldError(name, f"must be at most {_MOST_SIZE:,}, got {size!r}")
+        whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
+        if not (whole and 1 <= size <= _MOST_SIZE):
+            raise FieldError(name, f"must be a whole number from 1 to {_MOST_SIZE:,}, got {size!r}")
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
         raise FieldError("kv_heads", f"must divide the {found['heads']} heads, got {found['kv_heads']}")
@@ -398,22 +388,24 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types
     return Shape(batch, heads, queries, keys)
 
 
-def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape) -> tuple[Any, NDArray[np.bool_] | None]:
-    """The bias with 0 in place of -inf, and an array that is False at these places (None without -inf)."""
+def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape, dtype: str) -> tuple[Any, Mask]:
+    """The bias with 0 in place of -inf, and the mask that hides these places."""
     if bias is None:
-        return None, None
+        return None, EVERYTHING
     if isinstance(bias, Alibi):
         if len(bias.slopes) != shape.heads:
             raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
-        return bias, None
+        return bias, EVERYTHING
     if dtype_of(bias) == "bool":
         raise ValueError("bias must hold numbers that are added to the scores; give a boolean array as mask")
     added = floating("bias", bias, finite=False)
     broadcastable("bias", added, shape)
     hidden = np.isneginf(added)
-    if not np.isfinite(added[~hidden]).all():
-        raise ValueError("bias must be finite, or -inf where a pair is masked, got a NaN or +inf")
-    return (np.where(hidden, added.dtype.type(0), added), ~hidden) if hidden.any() else (added, None)
+    seen = np.where(hidden, added.dtype.type(0), added)
+    if not np.isfinite(round_to(seen, dtype)).all():
+        wrong = f"must hold numbers of {dtype}, or -inf to hide a key, got ±{np.abs(seen).max():g}"
+        raise FieldError("bias", wrong)
+    return (seen, Mask((Given(~hidden),))) if hidden.any() else (added, EVERYTHING)
 
 
 def _fitting(name: str, array: Any, shape: tuple[int, ...], dtype: str = "", then: str = "") -> Any:

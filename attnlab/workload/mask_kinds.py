@@ -15,7 +15,6 @@ Positions count from the first query and the first key (top-left), unless a part
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -74,6 +73,7 @@ class Place(NamedTuple):
         return array
 
 
+@dataclass(frozen=True)
 class Part:
     """One condition that a pair of query and key must meet to be kept."""
 
@@ -102,7 +102,7 @@ class Part:
     @property
     def text(self) -> str:
         """Its kind and its fields: ``window(256,0,top_left)``; the kind alone of a caller's array."""
-        values = [getattr(self, one.name) for one in fields(self) if one.repr]  # type: ignore[arg-type]
+        values = [getattr(self, one.name) for one in fields(self) if one.repr]
         flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
         return f"{self.kind}({','.join(map(str, flat))})" if values else self.kind
 
@@ -116,7 +116,7 @@ class Part:
     @classmethod
     def parse(cls, arguments: Sequence[str]) -> Part:
         """The part with these arguments, as its text has them. Raises FieldError."""
-        kinds = {one.name: str(one.type) for one in fields(cls)}  # type: ignore[arg-type]
+        kinds = {one.name: str(one.type) for one in fields(cls)}
         given = [arguments] if [*kinds.values()] == ["tuple[int, ...]"] else arguments
         try:
             if len(given) > len(kinds):
@@ -138,7 +138,7 @@ class Part:
             "str": lambda: ALIGNMENTS[int(rng.integers(2))],
             "tuple[int, ...]": lambda: tuple(map(int, rng.integers(0, shape.keys + 1, size=shape.batch))),
         }
-        types = [str(one.type) for one in fields(cls)]  # type: ignore[arg-type]
+        types = [str(one.type) for one in fields(cls)]
         if not set(types) <= set(draws):
             return None
         for _ in range(_DRAWS):
@@ -204,16 +204,6 @@ class Window(_Band):
         if max(self.sides) > shape.keys:
             most = f"must reach no further than the {shape.keys} keys, got {self.sides}"
             raise FieldError(self.kind, f"{most}; give {OPEN} for no limit on a side")
-
-    @classmethod
-    def of(cls, told: Any, alignment: str = "top_left") -> Window:
-        """From two whole numbers, -1 or None for no limit. Raises FieldError for anything else."""
-        try:
-            left, right = (OPEN if one is None else operator.index(one) for one in told)
-        except (TypeError, ValueError):
-            wanted = f"two whole numbers, keys before and after, {OPEN} for no limit"
-            raise FieldError(cls.kind, f"must be {wanted}, got {told!r}") from None
-        return cls(left, right, alignment)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: Shape) -> Window:
@@ -319,11 +309,8 @@ class Given(Part):
 
 def forms() -> str:
     """How each kind is written: ``prefix(LENGTH), random(SHARE,SEED), ...``; a caller's array has no text."""
-    kinds = sorted(set(Part.kinds.values()) - {Given}, key=lambda one: one.kind)
-    return ", ".join(
-        f"{one.kind}({','.join(each.name.upper() for each in fields(one))})"  # type: ignore[arg-type]
-        for one in kinds
-    )
+    told = {kind: ",".join(each.name.upper() for each in fields(one)) for kind, one in Part.kinds.items()}
+    return ", ".join(f"{kind}({told[kind]})" for kind in sorted(told) if kind != Given.kind)
 
 
 def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
@@ -334,22 +321,16 @@ def broadcastable(name: str, array: NDArray[Any], shape: Shape) -> None:
         raise FieldError(name, f"must broadcast to {wanted}, got shape {array.shape}")
 
 
-def band(
-    n_q: int,
-    n_k: int,
-    causal: bool = False,
-    causal_bottom_right: bool = False,
-    window: tuple[int, int] | None = None,
-    window_bottom_right: tuple[int, int] | None = None,
-) -> tuple[int, int]:
-    """(lowest, highest): query i sees key j if lowest ≤ j − i ≤ highest. The keywords are those of backends.
+def band(n_q: int, n_k: int, *asked: Any) -> tuple[int, int]:
+    """(lowest, highest): query i sees key j if lowest ≤ j − i ≤ highest.
 
-    A side without a limit is -n_q or n_k, beyond every pair.
+    asked : the values of ``causal``, ``causal_bottom_right``, ``window`` and ``window_bottom_right``, as a backend gets
+    them. A side without a limit is -n_q or n_k, beyond every pair.
     """
-    lowest, highest, shift = -n_q, n_k, n_k - n_q
-    sides = [((OPEN, 0), own) for asked, own in ((causal, 0), (causal_bottom_right, shift)) if asked]
-    sides += [(given, own) for given, own in ((window, 0), (window_bottom_right, shift)) if given]
-    for (left, right), own in sides:
-        lowest = lowest if left < 0 else max(lowest, own - left)
-        highest = highest if right < 0 else min(highest, own + right)
+    lowest, highest = -n_q, n_k
+    for given, own in zip(asked, (0, n_k - n_q) * 2, strict=True):
+        if given:
+            left, right = (OPEN, 0) if given is True else given
+            lowest = lowest if left < 0 else max(lowest, own - left)
+            highest = highest if right < 0 else min(highest, own + right)
     return lowest, highest

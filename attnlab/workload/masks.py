@@ -6,6 +6,7 @@ Masks compare by value, combine with ``&``, count their pairs, and are written a
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import FieldError
-from attnlab.workload.mask_kinds import Causal, Given, KeyLengths, Part, Place, Shape, Window, forms
+from attnlab.workload.mask_kinds import OPEN, Causal, Given, KeyLengths, Part, Place, Shape, Window, forms
 from attnlab.workload.number_formats import held
 
 #: elements of the largest tile that is looked at at once, where pairs are counted one by one
@@ -57,19 +58,13 @@ class Mask:
             match = re.fullmatch(r"(\w+)(?:\((.*)\))?", one)
             kind = Part.kinds.get(match[1]) if match else None
             if match is None or kind in (None, Given):
-                hint = (
-                    " (its form is a setting: 'torch_sdpa[mask=array]')" if one in ("array", "none") else ""
-                )
                 known = f"write one or more of {forms()}, joined by &"
-                raise FieldError("mask", f"has no kind {match[1] if match else one!r}; {known}{hint}")
+                raise FieldError("mask", f"has no kind {match[1] if match else one!r}; {known}")
             parts.append(kind.parse([*filter(None, map(str.strip, (match[2] or "").split(",")))]))
         return cls(tuple(parts))
 
     def __and__(self, other: Mask) -> Mask:
         return Mask(tuple(dict.fromkeys((*self.parts, *other.parts))))
-
-    def __bool__(self) -> bool:
-        return bool(self.parts)
 
     @property
     def text(self) -> str:
@@ -114,35 +109,36 @@ class Mask:
                 queries[:, rows] = seen.any(axis=(1, 3))
                 keys |= seen.any(axis=(1, 2))
             return Counts(pairs, int(queries.sum()), int(keys.sum()))
-        first, end = spans
-        lengths = np.maximum(end - first, 0)
+        lengths, elements = spans[1] - spans[0], np.arange(shape.batch)[:, None]
         steps = np.zeros((shape.batch, shape.keys + 1), np.int64)
-        element, query = np.nonzero(lengths)
-        np.add.at(steps, (element, first[element, query]), 1)
-        np.add.at(steps, (element, end[element, query]), -1)
-        covered = np.cumsum(steps, axis=1)[:, : shape.keys] > 0
+        for at, step in zip(spans, (1, -1), strict=True):
+            np.add.at(steps, (elements, at), step)
+        covered = np.count_nonzero(np.cumsum(steps, axis=1))
         pairs = int(lengths.sum(dtype=np.int64)) * shape.heads
-        return Counts(pairs, int(np.count_nonzero(lengths)), int(covered.sum()))
+        return Counts(pairs, int(np.count_nonzero(lengths)), int(covered))
 
     def empty_rows(self, shape: Shape) -> NDArray[np.bool_] | None:
         """True for the queries that see no key, broadcastable to (batch, heads, queries); None if there are none."""
         spans = self._spans(shape)
         if spans:
-            empty = (spans[1] <= spans[0])[:, None, :]
+            empty = (spans[1] == spans[0])[:, None, :]
         else:
             empty = np.concatenate([~seen.any(axis=-1) for _, seen in self._row_blocks(shape)], axis=2)
         return empty if empty.any() else None
 
     def _spans(self, shape: Shape) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-        """The first key that a query sees and the one after the last, (batch, queries) each. None: not contiguous."""
+        """The first key that a query sees and the one after the last, (batch, queries) each. None: not contiguous.
+
+        They are equal where a query sees no key.
+        """
         found = [part.spans(shape) for part in self.parts]
         if None in found:
             return None
         first, end = np.zeros((1, 1), np.intp), np.full((1, 1), shape.keys, np.intp)
         for starts, ends in filter(None, found):
             first, end = np.maximum(first, starts), np.minimum(end, ends)
-        whole = (shape.batch, shape.queries)
-        return np.broadcast_to(first, whole), np.broadcast_to(end, whole)
+        end, whole = np.maximum(end, 0), (shape.batch, shape.queries)
+        return np.broadcast_to(np.minimum(first, end), whole), np.broadcast_to(end, whole)
 
     def _row_blocks(self, shape: Shape) -> Iterator[tuple[NDArray[Any], NDArray[np.bool_]]]:
         """Blocks of rows, and which keys they see, (1 or batch, 1 or heads, rows, keys): a whole mask may be large."""
@@ -164,24 +160,29 @@ def masked_by(*, causal: bool | str = False, window: Any = None, key_lengths: An
     if causal not in (False, None):  # NumPy's False and 0 too
         parts.append(Causal(alignment))
     if window is not None:
-        parts.append(Window.of(window, alignment))
+        try:
+            left, right = map(operator.index, window)
+        except (TypeError, ValueError):
+            wanted = f"two whole numbers, keys before and after, {OPEN} for no limit"
+            raise FieldError("window", f"must be {wanted}, got {window!r}") from None
+        parts.append(Window(left, right, alignment))
     if key_lengths is not None:
         parts.append(KeyLengths(tuple(held("key_lengths", key_lengths).ravel().tolist())))
     return Mask(tuple(parts))
+
+
+#: the value of a part as its own field of a workload holds it
+_HOLDS = {"causal": "alignment", "window": "sides", "key_lengths": "lengths"}
 
 
 def fields_of(mask: Mask) -> dict[str, Any]:
     """The fields of a workload for `mask`: causal, window and key_lengths hold one part each, mask the rest as text."""
     found: dict[str, Any] = {"causal": False, "window": None, "key_lengths": None}
     further: list[Part] = []
-    diagonal = "top_left"  # the one that the field `window` lies along
     for part in sorted(mask.parts, key=lambda part: (part.kind != "causal", part.text)):
-        if isinstance(part, Causal) and not found["causal"]:
-            found["causal"] = diagonal = part.alignment
-        elif isinstance(part, KeyLengths) and found["key_lengths"] is None:
-            found["key_lengths"] = part.lengths
-        elif isinstance(part, Window) and found["window"] is None and part.alignment == diagonal:
-            found["window"] = part.sides
+        along = not isinstance(part, Window) or part.alignment == (found["causal"] or "top_left")
+        if along and not found.get(part.kind, True):
+            found[part.kind] = getattr(part, _HOLDS[part.kind])
         else:
             further.append(part)
     given = any(part.kind == Given.kind for part in further)

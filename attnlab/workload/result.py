@@ -62,9 +62,7 @@ class Measurement:
         if self.quantity == "latency":
             numbers = *self.columns.get("round", (math.nan,)), *self.columns.get("visit", ())
             if not (all(map(math.isfinite, numbers)) and min(self.samples) > 0):
-                raise ValueError(
-                    "the samples of a latency must be above 0 s and have numbers of their rounds"
-                )
+                raise ValueError("samples of a latency must be above 0 s, each with the number of its round")
 
     def __repr__(self) -> str:
         return f"{self.quantity} {number_text(self.median)} {self.unit}, median of {len(self.samples)}"
@@ -100,8 +98,8 @@ class Accuracy:
 
     The check before a race and `check` make it.
 
-    relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm over `rows_checked` of `rows` query rows.
-    budget : the largest relative error that passes. largest_error : the largest absolute error.
+    relative_error : ||answer - truth|| / ||truth|| in the Frobenius norm, over the query rows that were checked.
+    budget : the largest relative error that passes.
     passed, reason : whether it is right, and why not. kind : the tightest class of rounding that covers the error
     ("full precision inside", "weights rounded", "scores rounded"; None: outside all). ratio : the error over the budget
     of that class. max_ulp : the largest error in units in the last place. bias : the z of the error along the answer.
@@ -110,9 +108,6 @@ class Accuracy:
 
     relative_error: float
     budget: float
-    largest_error: float
-    rows_checked: int
-    rows: int
     passed: bool
     reason: str | None = None
     kind: str | None = None
@@ -180,10 +175,7 @@ class Result:
 
     def measurement(self, quantity: str) -> Measurement | None:
         """The measurement of `quantity`, or None."""
-        for one in self.measurements:  # a loop, because a large run asks a million times
-            if one.quantity == quantity:
-                return one
-        return None
+        return next((one for one in self.measurements if one.quantity == quantity), None)
 
     @cached_property
     def latency(self) -> Measurement | None:
@@ -253,15 +245,13 @@ def _merged(visits: Sequence[Result]) -> Result:
     quantities: dict[str, list[Measurement]] = {}
     for one in (each for visit in measured for each in visit.measurements):
         quantities.setdefault(one.quantity, []).append(one)
-    kernels = (one.kernel for one in measured)
-    seconds = [one.race_seconds for one in visits if one.race_seconds is not None]
     return replace(
         measured[0],
         reason="; ".join(dict.fromkeys(one.reason for one in visits if one.reason)) or None,
         accuracy=next((one.accuracy for one in measured if one.accuracy), None),
-        kernel=next((one for one in kernels if one), None),
+        kernel=next((one.kernel for one in measured if one.kernel), None),
         measurements=tuple(map(_joined, quantities.values())),
-        race_seconds=sum(seconds) if seconds else None,
+        race_seconds=sum(one.race_seconds or 0.0 for one in visits) or None,
         left=next((one.reason for one in visits if one.outcome is not Outcome.MEASURED), None),
     )
 

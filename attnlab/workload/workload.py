@@ -107,8 +107,7 @@ def declared(default: Any, help: str, names: Iterable[str] = (), **rest: Any) ->
 
 def declaration(one: Field[Any]) -> Declared:
     """What was declared of a field."""
-    found: Declared = one.metadata["declared"]
-    return found
+    return one.metadata["declared"]  # type: ignore[no-any-return]
 
 
 def in_label(one: Field[Any], value: Any) -> str:
@@ -211,9 +210,7 @@ class Workload:
             raise ValueError(f"{what}: take a smaller batch, fewer queries or keys")
         least = max(min(self.queries, self.keys), self.d_model or 1)
         if positions * self.heads * (self.head_dim + self.value_dim) * least > _MOST_PRODUCTS:
-            raise ValueError(
-                f"a workload has at most {_MOST_PRODUCTS:.1e} multiplications: take smaller sizes"
-            )
+            raise ValueError(f"a workload has at most {_MOST_PRODUCTS:.1e} products: take smaller sizes")
         written.update(
             causal="top_left" if self.causal is True else False if self.causal is None else self.causal,
             scale=checked_number("scale", self.scale, 1 / math.sqrt(self.head_dim)),
@@ -277,15 +274,12 @@ class Workload:
         """
         return cls(
             **inputs.shape._asdict(),
-            kv_heads=inputs.kv_heads,
+            **{name: getattr(inputs, name) for name in ("kv_heads", "dtype", "softcap", "scale")},
             head_dim=inputs.query.shape[-1],
             value_dim=inputs.value.shape[-1],
             d_model=None if inputs.block is None else inputs.block.d_model,
-            dtype=inputs.dtype,
             bias="none" if inputs.bias is None else "alibi" if isinstance(inputs.bias, Alibi) else GIVEN,
-            softcap=inputs.softcap,
             sinks=inputs.sinks is not None,
-            scale=inputs.scale,
             **fields_of(inputs.mask),
             **rest,
         )
@@ -431,10 +425,6 @@ class Workload:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Workload:
         """The inverse of `to_dict`. Raises ValueError for an unknown field and for what a workload cannot be."""
-        return decode(
-            {name: one for name, one in data.items() if (name, one) not in _GONE}, cls, "the workload"
-        )
-
-
-#: fields that workloads of earlier versions have, with the value that asks for nothing
-_GONE = (("rotary", False),)
+        # workloads of earlier versions have one more field; so it asks for nothing
+        kept = {name: one for name, one in data.items() if (name, one) != ("rotary", False)}
+        return decode(kept, cls, "the workload")

@@ -94,7 +94,7 @@ def state(**changed: Any) -> dict[str, Any]:
         ({"parameters": state(in_proj_weight=np.zeros((8, 24)))}, r"\(24, 8\), got \(8, 24\); transpose"),
         ({"parameters": state(in_proj_bias=None)}, "got no in_proj_bias; give zeros for a bias"),
         ({"parameters": state(in_proj_bias=np.full(24, np.nan))}, "in_proj_bias must be finite, got a NaN"),
-        ({"heads": 4, "kv_heads": 0}, "kv_heads must be a whole number of at least 1, got 0"),
+        ({"heads": 4, "kv_heads": 0}, "kv_heads must be a whole number from 1 to 16,777,216, got 0"),
         ({"heads": 3}, "d_model must be divisible by heads, got 8 and 3; take 2 heads, or give a head_dim"),
         ({"x": X[0]}, r"x must be a non-empty array of shape \(batch, queries, d_model\), got \(3, 8\)"),
         ({"memory": np.zeros((1, 5, 7), np.float32)}, r"memory must have shape \(1, keys, 8\) .* \(1, 5, 7\)"),

@@ -139,7 +139,7 @@ def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[s
     own = np.array([past]) if lengths is None else lengths.reshape(-1) - queries
     if any(band) and len(set(own.tolist())) == 1 and int(own[0]) in (0, keys - queries):
         alignment = "top_left" if own[0] == 0 else "bottom_right"
-        parts = (Causal(alignment), Window.of(window, alignment))
+        parts = (Causal(alignment), Window(*window, alignment))
         masked &= Mask(tuple(part for part, wanted in zip(parts, band, strict=True) if wanted))
     elif any(band):
         masked &= Mask.of(_seen(own, queries, keys, band[0], window))

@@ -62,7 +62,7 @@ def test_what_is_wrong_or_not_believed_has_no_speed(made: Make) -> None:
 
 def test_errors_are_shown_as_shares_of_their_budget(made: Make) -> None:
     run = made(costs=B_WINS, **SIZES)
-    worse = Accuracy(3e-6, 4e-6, 1e-5, 64, 64, passed=True)
+    worse = Accuracy(3e-6, 4e-6, passed=True)
     run.results = [replace(one, accuracy=worse) if one.workload.keys == 128 else one for one in run.results]
     found = Frames(run).accuracy
     assert found.n.to_list() == [128, 128] and found.share.to_list() == pytest.approx([0.75, 0.75])
@@ -148,7 +148,7 @@ def test_plain_data_for_other_programs(made: Make) -> None:
     told = to_json(run)
     assert told["use"] == "b" and told["baseline"] == "a" and len(told["winners"]) == 8
     assert len(told["results"]) == 24 and told["results"][-1]["seconds"] is None
-    tiny = Accuracy(1.4901161193847656e-15, 4e-14, 1e-15, 64, 64, passed=True)
+    tiny = Accuracy(1.4901161193847656e-15, 4e-14, passed=True)
     run.results = [replace(one, accuracy=tiny) for one in run.results]
     assert {one["error"] for one in to_json(run)["results"]} == {tiny.relative_error}, "every digit"
     found = bmf(run)

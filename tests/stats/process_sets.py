@@ -37,7 +37,7 @@ def measured(
 ) -> Result:
     """A right contender with these times on `TINY`; `ROUNDS` of a list make a visit."""
     times = times if isinstance(times, Measurement) else in_sets(times)
-    right = Accuracy(error, 1.0, error, 16, 16, passed=True)
+    right = Accuracy(error, 1.0, passed=True)
     fields = {"workload": TINY, "accuracy": right, "measurements": (times, *further), **more}
     return Result(name, outcome=Outcome.MEASURED, **fields)
 
