@@ -339,7 +339,7 @@ def same_bits(held: Held, other: Held, dtypes: Sequence[str], device: str) -> li
     found: list[Invariance] = []
     for dtype in dtypes:
         how: dict[str, Any] = {"seconds": _SECONDS, "dtype": dtype, "device": device}
-        one = Invariance(held.contender.name, dtype, _QUERIES, _KEYS)
+        one = Invariance(held.contender.name, dtype)
         try:
             told = held.process.ask("same_bits", **how)
             one = replace(one, same=told["same"], reason=told["reason"])

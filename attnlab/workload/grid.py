@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from types import GenericAlias
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -72,9 +71,8 @@ class Choice:
     def kind(self) -> Any:
         """The type of its value in a plan file."""
         kind = _KINDS[self.fields[0].name]
-        if not self.several:
-            return kind
-        return Annotated[GenericAlias(tuple, (kind, ...)), msgspec.Meta(min_length=1)]
+        every: Any = tuple[kind, ...]  # type: ignore[valid-type]
+        return Annotated[every, msgspec.Meta(min_length=1)] if self.several else kind
 
     def read(self, text: str) -> Any:
         """The value of a text. Raises ValueError, naming the option."""

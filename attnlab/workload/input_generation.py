@@ -13,13 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.workload.distributions import DISTRIBUTIONS
+from attnlab.workload.distributions import DISTRIBUTIONS, Three
 from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, shapes
 from attnlab.workload.number_formats import carrier, round_to
 from attnlab.workload.workload import GIVEN, GRADIENTS, OUTPUT, Workload
 
-#: query, key and value
-Three = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 #: a random stream each: a change of one array leaves the others as they were. `attnlab.backends.backend` has 9
 _DISTRIBUTION, _BIAS, _SINKS, _GRADIENT, _X, _MEMORY, _PARAMETERS = 3, 6, 7, 8, 10, 11, (12, 13, 14, 15)
 #: numbers that are drawn at once: only the array in the workload's format is then held in memory

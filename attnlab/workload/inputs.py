@@ -375,12 +375,11 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types
             raise FieldError(name, f"{wanted}, got {array.shape}")
     (batch, heads, queries, dim), (k_batch, kv_heads, keys, k_dim) = query.shape, key.shape
     found = f"got {query.shape}, {key.shape}, {value.shape}"
-    alike = batch == k_batch and key.shape[:2] == value.shape[:2]
+    alike = batch == k_batch and key.shape[:3] == value.shape[:3]
     for fits, must in (
         (len(set(types)) == 1, f"query, key and value must share one dtype, got {', '.join(types)}"),
         (dim == k_dim, f"query and key must have the same head_dim, {found}"),
-        (keys == value.shape[2], f"key and value must have the same length, {found}"),
-        (alike, f"query, key and value must agree in batch, and key and value in heads, {found}"),
+        (alike, f"query, key and value must agree in batch, and key and value in heads and length, {found}"),
         (heads % kv_heads == 0, f"the key's heads must divide the query's, {found}"),
     ):
         if not fits:

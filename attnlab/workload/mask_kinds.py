@@ -231,11 +231,10 @@ class KeyLengths(Part):
 
     def check(self, shape: Shape) -> None:
         """One length for each batch element, none beyond the keys."""
-        if len(self.lengths) != shape.batch:
-            wanted = f"needs one length a batch element, {shape.batch}"
-            raise FieldError(self.kind, f"{wanted}, got {len(self.lengths)}: {self.lengths}")
-        if not all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths):
-            raise FieldError(self.kind, f"must be whole numbers from 0 to {shape.keys}, got {self.lengths}")
+        right = all(type(one) is int and 0 <= one <= shape.keys for one in self.lengths)
+        if not right or len(self.lengths) != shape.batch:
+            wanted = f"must be a whole number from 0 to {shape.keys} for each of {shape.batch} batch elements"
+            raise FieldError(self.kind, f"{wanted}, got {self.lengths}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ Masks compare by value, combine with ``&``, count their pairs, and are written a
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 import re
@@ -78,11 +79,8 @@ class Mask:
 
     def visible(self, place: Place) -> NDArray[np.bool_] | None:
         """True where a key is seen, broadcastable to the tile `place`; None if all are seen."""
-        found: NDArray[np.bool_] | None = None
-        for part in self.parts:
-            seen = part.visible(place)
-            found = seen if found is None else found & seen
-        return found
+        seen = [part.visible(place) for part in self.parts]
+        return functools.reduce(operator.and_, seen) if seen else None
 
     def array(self, shape: Shape) -> NDArray[np.bool_] | None:
         """`visible` on the whole score matrix."""
@@ -103,9 +101,8 @@ class Mask:
             pairs = 0
             queries, keys = (np.zeros((shape.batch, count), bool) for count in shape[2:])
             for rows, seen in self._row_blocks(shape):
-                pairs += int(np.count_nonzero(seen)) * (
-                    shape.batch * shape.heads // math.prod(seen.shape[:2])
-                )
+                alike = shape.batch * shape.heads // math.prod(seen.shape[:2])
+                pairs += alike * int(np.count_nonzero(seen))
                 queries[:, rows] = seen.any(axis=(1, 3))
                 keys |= seen.any(axis=(1, 2))
             return Counts(pairs, int(queries.sum()), int(keys.sum()))

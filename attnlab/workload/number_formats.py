@@ -30,9 +30,8 @@ def lower(dtype: str, computes_in: str | None) -> str | None:
 
     Raises ValueError for a name that is not in `DTYPES`.
     """
-    if computes_in is None:
-        return None
-    return computes_in if float_format(computes_in).precision < float_format(dtype).precision else None
+    less = computes_in and float_format(computes_in).precision < float_format(dtype).precision
+    return computes_in if less else None
 
 
 class FloatFormat(NamedTuple):

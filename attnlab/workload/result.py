@@ -191,14 +191,12 @@ class Result:
     @property
     def setup_seconds(self) -> float | None:
         """Seconds from the inputs until calls are as fast as they become: median over its processes."""
-        found = self.measurement("setup")
-        return None if found is None else found.median
+        return found.median if (found := self.measurement("setup")) else None
 
     @property
     def peak_bytes(self) -> int | None:
         """The smallest memory peak over the measured calls, with the output, without the inputs."""
-        memory = self.measurement("peak_memory")
-        return None if memory is None else int(min(memory.samples))
+        return int(min(found.samples)) if (found := self.measurement("peak_memory")) else None
 
     def to_json(self) -> str:
         """One line of JSON; numbers that are not finite become strings."""
@@ -280,16 +278,13 @@ SAME_BITS = (
 class Invariance:
     """Whether `contender` gave the same bits in `dtype`: the answer to each question of `SAME_BITS` that was asked.
 
-    queries, keys : of the inputs. reason : why some questions were not asked.
+    reason : why some questions were not asked.
     """
 
     contender: str
     dtype: str
-    queries: int = 0
-    keys: int = 0
     same: dict[str, bool] = field(default_factory=dict)
     reason: str | None = None
-    remembered: str | None = None
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,7 @@ ARRAY = np.zeros((2, 3, 5, 8), np.float32)
     [
         (ARRAY[0], ARRAY, ARRAY, "query must be a non-empty array of shape"),
         (ARRAY, ARRAY[..., :4], ARRAY, "same head_dim, got"),
-        (ARRAY, ARRAY, ARRAY[:, :, :2], "same length, got"),
+        (ARRAY, ARRAY, ARRAY[:, :, :2], "in heads and length, got"),
         (ARRAY, ARRAY[:1], ARRAY[:1], "agree in batch"),
         (ARRAY, ARRAY[:, :2], ARRAY[:, :2], "key's heads must divide the query's"),
         (ARRAY.astype(FORMATS["bfloat16"]), ARRAY, ARRAY, "share one dtype, got bfloat16, float32, float32"),
