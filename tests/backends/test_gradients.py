@@ -76,12 +76,15 @@ def test_a_backend_without_a_way_back_says_so(tmp_path, body, raised, message) -
 
 
 def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
-    """The workload knows nothing of an array of a caller's own: it is seen when the call is bound."""
+    """The workload knows nothing of an array of a caller's own: it is seen when bound. One may hide nothing."""
 
     def attend(query: Any, key: Any, value: Any, *, causal: bool, scale: float, mask: Any = None) -> Any:
         return (query @ key.mT * scale).masked_fill(~mask, -np.inf).softmax(-1) @ value
 
     backend = Backend("mine", "torch", attend, options=frozenset({"causal", "scale", "mask"}))
-    problem = Inputs.of(Q, K, V, mask=np.arange(6)[:, None] != np.full(7, 1), output_gradient=G)
+    seen = np.arange(6)[:, None] != np.full(7, 1)
+    whole, hidden = (Inputs.of(Q, K, V, mask=one, output_gradient=G) for one in (seen | True, seen))
+    workload = Workload.of_inputs(whole, direction="training")
+    assert all(one.isfinite().all() for one in backend.bind(workload, whole)())
     with pytest.raises(attnlab.Declined, match="a query sees no key"):
-        backend.bind(Workload.of_inputs(problem, direction="training"), problem)
+        backend.bind(workload, hidden)

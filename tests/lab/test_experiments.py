@@ -131,7 +131,8 @@ def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch
     (one,) = read_chapter(tmp_path / "out")
     stored = json.loads((tmp_path / "out" / "numerics.json").read_text("utf-8"), parse_constant=pytest.fail)
     assert one.title == "First" and math.isnan(one.rows[0].measured) and stored[0]["title"] == "First"
-    assert "It is." in (tmp_path / "out" / "numerics.md").read_text("utf-8")
+    page = (tmp_path / "out" / "numerics.md").read_text("utf-8")
+    assert "It is." in page and "| **FAIL** |" in page, "NaN meets no prediction"
 
 
 def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:

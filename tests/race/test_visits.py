@@ -199,6 +199,14 @@ def test_what_takes_long_is_asked_once() -> None:
         assert [one.contender for one in conductor.visit(SMALL, number=7)] == [A]
 
 
+def test_the_parts_of_a_block_are_measured_in_every_visit_and_its_memory_once() -> None:
+    script = Scripted()
+    with conducted({A: script, B: Scripted()}) as conductor:
+        found, _ = conductor.race(SMALL.with_(d_model=8))
+    counts = {one.quantity: len(one.samples) for one in found.measurements}
+    assert (counts["block_parts"], counts["peak_memory"], script.asked.count("measure")) == (2, 1, 3)
+
+
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
     """On workloads that are no smaller: each would cost a whole deadline."""
     hangs = Scripted(fails={"answer": Failed("timed_out", "no answer")})

@@ -86,10 +86,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
     ("options", "said"),
     [
         ({"contenders": ("torch_sdpa",), "baseline": "torch_sdpa"}, "Only `torch_sdpa` was measured"),
-        (
-            {"contenders": ("a", "b"), "costs": TURNS},
-            "at no size do two contenders that run different kernels",
-        ),
+        ({"contenders": ("a", "b"), "costs": TURNS}, "at no size do two contenders that run different"),
         (
             {"contenders": (*PAIR[1:], CUDA), "baseline": PAIR[1]},
             f"Only `torch_sdpa` can be ranked**: the others have no time here (`{CUDA}` declined: ",
@@ -206,11 +203,7 @@ def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
     found, unclear = Gate("main", "HEAD", Margins(), (line,), {}, 12.0), kind is Kinds.NO_VERDICT
     text, brief = (checked(fill("gate.md.j2", found=found, quiet=quiet)) for quiet in (False, True))
     row = "| 0.500 | 0.400 to 0.625 | peak memory 1.00 MiB → 4.00 MiB; a slowdown of up to 150 % could not"
-    said = (
-        "No verdict on `HEAD` against `main` in 1 of 1 race"
-        if unclear
-        else "`HEAD` is worse than `main` in 1 of 1"
-    )
+    said = "No verdict on `HEAD` against `main`" if unclear else "`HEAD` is worse than `main` in 1 of 1"
     assert row in text and (row in brief) == unclear and said in brief
 
 

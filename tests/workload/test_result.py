@@ -117,9 +117,8 @@ def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
 def of_visit(number: int, **fields: Any) -> Result:
     """A measured result of one visit of two rounds."""
     rounds = (1000.0 * number, 1000.0 * number + 1)
-    latency = Measurement(
-        "latency", "s", (1.0 + number, 2.0 + number), {"round": rounds, "visit": (number,) * 2}
-    )
+    columns = {"round": rounds, "visit": (number,) * 2}
+    latency = Measurement("latency", "s", (1.0 + number, 2.0 + number), columns)
     return result(measurements=(latency,), **fields)
 
 
@@ -129,9 +128,8 @@ def test_the_results_of_several_visits_are_one() -> None:
     other = replace(of_visit(0), contender="numpy")
     (found, alone) = merged([of_visit(0), other, crashed, of_visit(2, reason="a note")])
     assert alone == other and found.outcome is Outcome.MEASURED and found.reason == "it fell; a note"
-    assert (found.left, alone.left) == ("it fell", None) and merged([of_visit(0, reason="a note")])[
-        0
-    ].left is None
+    assert (found.left, alone.left) == ("it fell", None)
+    assert merged([of_visit(0, reason="a note")])[0].left is None
     assert found.latency is not None and found.latency.samples == (1.0, 2.0, 3.0, 4.0)
     assert found.latency.visits == {0: 0, 1: 0, 2000: 2, 2001: 2}
     wrong = result(outcome=Outcome.WRONG, reason="rows differ", measurements=(), accuracy=FAILED)

@@ -71,7 +71,7 @@ def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict
     [
         (
             {"queries": 2**17, "keys": 2**17, "mask": "random(0.5)"},
-            "random is drawn for at most 1,073,741,824 pairs",
+            "is drawn for at most 1,073,741,824 pairs",
         ),
         ({"d_model": 770, "heads": 12}, "d_model must be divisible by heads, got 770 and 12; take 11 heads"),
         ({"sinks": 1}, "sinks must be true or false, got 1"),
@@ -101,9 +101,8 @@ def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Wo
     by_group = seen.reshape(w.batch, w.kv_heads, -1, w.queries, w.keys)
     read = by_group.any(axis=(2, 3)).sum() * (w.head_dim + w.value_dim)
     read += seen.any(axis=3).sum() * (w.head_dim + (w.value_dim if w.backward else 0))
-    read += (
-        w.heads * (seen[:, 0].sum() // w.batch) if w.bias == "normal" else 0
-    )  # one array for all batch elements
+    # one array for all batch elements
+    read += w.heads * (seen[:, 0].sum() // w.batch) if w.bias == "normal" else 0
     assert w.least_bytes == int(read) * ITEM_BYTES[w.dtype] + w.output_bytes
 
 
