@@ -42,7 +42,7 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     if GIVEN in (w.mask, w.bias):
         raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
     block = None if w.d_model is None else _block(w)
-    arrays = block.unknown() if block else _held(w) if w.captured else _query_key_value(w)
+    arrays: Three = block.unknown() if block else _held(w) if w.captured else _query_key_value(w)
     if w.distribution != "normal" and not all(np.isfinite(one).all() for one in arrays):
         mend = "name a wider dtype" if w.captured else "use a larger scale"
         raise Declined(f"{w.dtype} cannot hold inputs of {w.distribution} at scale {w.scale:g}; {mend}")

@@ -395,8 +395,6 @@ def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape, dtype: str) -> t
         if len(bias.slopes) != shape.heads:
             raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
         return bias, EVERYTHING
-    if dtype_of(bias) == "bool":
-        raise ValueError("bias must hold numbers that are added to the scores; give a boolean array as mask")
     added = floating("bias", bias, finite=False)
     broadcastable("bias", added, shape)
     hidden = np.isneginf(added)
