@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Is my kernel right?
 #
-# Your attention looks like PyTorch's. How close must it be? This page derives what an honest error may be, and lets
+# Your attention looks like PyTorch's. How close must it be? This page computes what an honest error may be, and lets
 # `attnlab check` find three mistakes.
 #
 # The **error** here is ‖out − truth‖ / ‖truth‖, the length of the difference over the length of the answer. The
@@ -50,7 +50,7 @@ for backend in ("torch_eager", "torch_sdpa", "torch_sdpa_math"):
     print(f"{backend:16} measured error {found:.2e}: {classify(found, budgets)}")
 
 # %% [markdown]
-# At logits of order 1, as here, the error shows what each implementation rounds.
+# At logits of order 1, as here, the error suggests what each implementation rounds.
 #
 # ## 2. A mistake that looks right
 #

@@ -108,8 +108,8 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
     )
 
 # %% [markdown]
-# On average the *unscaled* Jacobian is larger! "Without the root the gradients vanish" is true of a tail of rows: a
-# few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from d_k ≈ 1,400 on.
+# On average the *unscaled* Jacobian is larger here! "Without the root the gradients vanish" is true of a tail of rows:
+# a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from d_k ≈ 1,400 on.
 # Freezing leaves a few keys. J → 0 needs a single one, and so β ≫ β_c. The scaled rows have small Jacobians too,
 # because their weight is spread over a thousand keys. Whether a model *learns* without the root is another question,
 # about training.
@@ -136,6 +136,7 @@ for sigma in (1.0, 2.0, 3.0):
 # 1. Predict before you run it: what is the largest weight over 1024 keys with the scale 1/d_k in place of 1/√d_k?
 #    Then ask `attnlab.theory.attention_under_random_inputs(1024, 64, 1 / 64)`.
 # 2. Run section 3 through another backend (`attnlab.backends()` lists them). Should the points move?
-# 3. Queries and keys of ±1 in place of normal numbers: which predictions change? (Freezing, to d_k = 3.05 ln n.)
+# 3. Queries and keys of ±1 in place of normal numbers: which predictions change? (Among others
+#    freezing, to d_k = 3.05 ln n.)
 #
 # [The theory](../theory.md) goes on from here, and `attnlab numerics` measures it through many backends.
