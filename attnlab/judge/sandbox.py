@@ -46,12 +46,13 @@ _RUNS, _STILL = (-1, 0), 200_000
 START_SECONDS = 120.0
 MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
 #: what the kernel tells of the whole machine
-_HIDDEN = [f"/proc/{name}" for name in ("kpageflags", "kpagecount", "slabinfo", "timer_list", "vmallocinfo")]
-#: by machine: its number (linux/audit.h), that of fcntl, and those of keyctl, add_key, request_key, mq_notify,
-#: io_uring_setup, perf_event_open, bpf, userfaultfd, fanotify_init and inotify's: no candidate needs them
+_HIDDEN = "keys", "kpagecgroup", "kpagecount", "kpageflags", "slabinfo", "timer_list", "vmallocinfo"
+#: by machine: its number (linux/audit.h), those of fcntl and socket, and those of keyctl, add_key, request_key,
+#: mq_notify, io_uring_setup, perf_event_open, bpf, userfaultfd, fanotify_init, inotify's, io_setup (the machine has so
+#: many requests), syslog, and timerfd_create (it interrupts others while we are stopped): no candidate needs them
 _CALLS = {
-    "x86_64": (0xC000003E, 72, (250, 248, 249, 244, 425, 298, 321, 323, 300, 253, 294)),
-    "aarch64": (0xC00000B7, 25, (219, 217, 218, 184, 425, 241, 280, 282, 262, 26)),
+    "x86_64": (0xC000003E, 72, 41, (250, 248, 249, 244, 425, 298, 321, 323, 300, 253, 294, 206, 103, 283)),
+    "aarch64": (0xC00000B7, 25, 198, (219, 217, 218, 184, 425, 241, 280, 282, 262, 26, 0, 116, 85)),
 }
 #: what finds the device and its compiler, handed on to a sandbox that has the device
 _OF_CUDA = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
@@ -85,7 +86,9 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
     for name in (*system_wide, "/sys/devices/system/cpu", *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
-    for name in _HIDDEN:  # these are open to the owner, and a judge that is root owns them
+    for name in (
+        f"/proc/{one}" for one in _HIDDEN
+    ):  # these are open to the owner, and a judge that is root owns them
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
     if cuda:
         for name in ("/sys/bus/pci", "/sys/devices"):
@@ -109,10 +112,12 @@ def _denied() -> bytes:
     """
     if (machine := platform.machine()) not in _CALLS:
         return b""
-    number, fcntl_number, calls = _CALLS[machine]
+    number, fcntl_number, socket_number, calls = _CALLS[machine]
     deny, allow = (6, 0, 0, 0x50000 | errno.EPERM), (6, 0, 0, 0x7FFF0000)
     words = [(0x20, 0, 0, 4), (0x15, 1, 0, number), deny, (0x20, 0, 0, 0), (0x35, 0, 1, 2**30), deny]
     words += [one for call in calls for one in ((0x15, 0, 1, call), deny)]
+    # the kernel sends packets for a process that is stopped, and no namespace holds AF_VSOCK back
+    words += [(0x15, 0, 4, socket_number), (0x20, 0, 0, 16), (0x15, 0, 1, socket.AF_UNIX), allow, deny]
     words += [(0x15, 1, 0, fcntl_number), allow, (0x20, 0, 0, 24)]
     words += [one for command in _COMMANDS for one in ((0x15, 0, 1, command), deny)]
     return b"".join(struct.pack("=HBBI", *one) for one in (*words, allow))

@@ -130,7 +130,8 @@ class Visits:
         memory.finish()
         for order, arrays, (output, _) in zip(orders, staged, outputs, strict=False):
             started = perf_counter()
-            for (view, _), array in zip(inputs, arrays, strict=True):
+            # queries last: without them nothing can be computed while the rest is copied
+            for (view, _), array in reversed([*zip(inputs, arrays, strict=True)]):
                 view[...] = array
             memory.finish()
             box.send(order)

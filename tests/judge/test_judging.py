@@ -85,21 +85,21 @@ def _try(name, thing):
         print("no", name, type(fault).__name__)
 _try("secret", lambda: open("SECRET FILE").read())
 _try("home", lambda: os.listdir(os.path.expanduser("~root"))[0] if os.listdir("/home") else 1 / 0)
-_try("write", lambda: open("/usr/x", "w"))
-_try("root", lambda: open("/x", "w"))
-_try("pts", lambda: open("/dev/pts/x", "w"))
-_try("attnlab", lambda: open(__import__("attnlab").__file__, "a"))
+for name in ("/usr/x", "/x", "/dev/pts/x", __import__("attnlab").__file__):
+    _try(name, lambda: open(name, "a"))
+for family in (2, 16, 40):
+    _try("socket", lambda: socket.socket(family, 2 if family < 40 else 1))
+calls = ((250, 219), (0, -3, 0)), ((294, 26), (0,)), ((283, 85), (1, 0)), ((206, 0), (1, b"12345678"))
+for numbers, given in (*calls, ((103, 116), (10, 0, 0)), ((222, 107), (1, 0, b"12345678"))):
+    number = numbers[os.uname().machine == "aarch64"]
+    _try(f"call {number}", lambda: 1 / (ctypes.CDLL(None).syscall(number, *given) != -1))
+_try("names of keys", lambda: open("/proc/keys").read(8)[0])
 _try("parent", lambda: os.kill(OUR NUMBER, 0))
-_try("network", lambda: socket.create_connection(("127.0.0.1", 22), 1))
 _try("namespace", lambda: 1 / (ctypes.CDLL(None).unshare(0x10000000) == 0))
 _try("mount", lambda: 1 / (ctypes.CDLL(None).mount(b"/tmp", b"/usr", None, 4096, None) == 0))
 _try("variables", lambda: {**os.environ}["PYTEST_CURRENT_TEST"])
-keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine, -1)
-_try("keys", lambda: 1 / (ctypes.CDLL(None).syscall(keyctl, 0, -3, 0) != -1))
-_try("inotify", lambda: 1 / (ctypes.CDLL(None).inotify_init1(0) != -1))
 _try("terminal", lambda: os.openpty())
 _try("lease", lambda: fcntl.fcntl(os.open(__import__("attnlab").__file__, os.O_RDONLY), 1024, fcntl.F_RDLCK))
-_try("timer", lambda: 1 / (ctypes.CDLL(None).timer_create(1, None, ctypes.byref(ctypes.c_void_p())) == 0))
 _try("kernel", lambda: open("/proc/vmallocinfo").read(8)[0])
 _try("others", lambda: [one for one in glob.glob("/proc/[0-9]*/cmdline") if "pytest" in open(one).read()][0])
 """
@@ -150,7 +150,7 @@ def test_files_of_the_same_text_have_records_of_their_own(records: dict[str, Rec
 @needs_bubblewrap
 def test_a_sandbox_shows_nothing_of_this_machine(records: dict[str, Record]) -> None:
     said = records["looks around"].output
-    assert said.count("no ") >= 15 and "GOT" not in said and SECRET not in said
+    assert said.count("no ") >= 20 and "GOT" not in said and SECRET not in said
 
 
 @needs_bubblewrap
