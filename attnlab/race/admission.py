@@ -84,7 +84,7 @@ def too_long(workload: Workload, seconds_of: Callable[[Workload], float | None],
         if predicted > _SURE * limit:
             return (
                 f"a call would take about {seconds_text(predicted)}, estimated from {rung.label}; "
-                f"limit: {seconds_text(limit)} (call_seconds in the plan)"
+                f"limit: {seconds_text(limit)} (limits.call_seconds in the plan)"
             )
     return None
 

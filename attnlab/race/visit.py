@@ -32,7 +32,7 @@ from attnlab.race.admission import USABLE, Limits, too_large, too_long
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
-from attnlab.text import bytes_text
+from attnlab.text import bytes_text, seconds_text
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import lower
@@ -354,8 +354,8 @@ class Visit:
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")
         # a busy machine makes calls long, but gives them no more processor time
         if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
-            said = f"a call takes {seat.seconds:.3g} s; limit: {limit:g} s (call_seconds in the plan)"
-            raise Ended(Outcome.OVER_BUDGET, said)
+            took = f"a call takes {seconds_text(seat.seconds)}; limit: {seconds_text(limit)}"
+            raise Ended(Outcome.OVER_BUDGET, f"{took} (limits.call_seconds in the plan)")
 
     def _attest(self, wait: Callable[[], str], seat: Seat) -> None:
         """Which kernels ran, and whether those that it asked for."""

@@ -48,13 +48,13 @@ class Curves(NamedTuple):
     guides: Mapping[str, str] = {}
 
 
-LATENCY = Curves("n", "seconds", "Lowest median time", "n, length", "time of one call", seconds_text, min)
+LATENCY = Curves("n", "seconds", "Fastest kernel", "n, length", "time of one call", seconds_text, min)
 MEMORY = Curves(
     *("n", "peak_bytes", "Lowest peak memory", "n, length", "peak memory of one call", bytes_text, min),
     {"n × n scores": "score_bytes", "output": "output_bytes"},
 )
 ROOFLINE = Curves(
-    *("flop_per_byte", "flops", "Nearest to the machine's limit", "operations per byte of inputs and output"),
+    *("flop_per_byte", "flops", "Kernel nearest to the limit", "operations per byte of inputs and output"),
     *("arithmetic per second", flops_text, max),
 )
 

@@ -176,13 +176,15 @@ class Frames:
 
     @cached_property
     def left_out(self) -> pd.DataFrame:
-        """A row for each contender and outcome without a time: at how many workloads `of` all, and the first reason.
+        """A row for each contender and outcome without a time: at how many workloads `of` all, the first, its reason.
 
         The outcome is `measured` where it has a time of some visits, and left others for that reason.
         """
         gone = self.results.seconds.isna() | self.results.left.notna()
         without = self.results[gone].groupby(["contender", "outcome"], sort=False)
-        counted = without.agg(at=("n", "size"), reason=("reason", "first")).reset_index()
+        counted = without.agg(
+            at=("n", "size"), n=("n", "first"), heads=("heads", "first"), reason=("reason", "first")
+        ).reset_index()
         return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
 
     def choice(self, group: str | None = None) -> dict[str, Any] | None:
@@ -194,8 +196,8 @@ class Frames:
         ranked : all with a rank. alone : nowhere do two run different
         kernels. won, close, tied, behind, absent : at how many workloads it is clearly the fastest, at most 5 %
         behind, not told apart, clearly slower, and without a time. lead : the least and the greatest speedup over the
-        runner-up where it won. open : where it is tied. worst : where another leads by most. share : the greatest of
-        the machine's best matrix product that it reaches.
+        runner-up where it won. open : where it is tied. worst : where another leads by most. nearest : where it comes
+        nearest to the machine's best matrix product.
         """
         results, winners = (
             one if group is None else one[one.group == group] for one in (self.results, self.winners)
@@ -239,7 +241,7 @@ class Frames:
             "open": list(tied.itertuples()),
             "behind": len(behind),
             "worst": next(worst, None),
-            "share": mine.share_of_matmul.dropna().max(),
+            "nearest": next(mine.nlargest(1, "share_of_matmul").itertuples(), None),
             "others": list(dict.fromkeys(behind.contender)),
             "absent": len(absent),
             "absent_why": next(iter(whys), None),
