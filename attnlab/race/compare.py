@@ -13,6 +13,7 @@ from attnlab.backends.contender import parse_all
 from attnlab.errors import Unavailable
 from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
+from attnlab.race.instruments import Notice
 from attnlab.race.sittings import Combined, Record
 from attnlab.stats.intervals import Verdict, verdicts_against
 from attnlab.system import hidden
@@ -110,6 +111,20 @@ class Comparison:
         }
 
 
+def first_verdicts(baseline: str, tell: Callable[[str], None]) -> Callable[[Sequence[Result]], None]:
+    """Hears the results after each visit, and tells of every contender the first verdict that has two visits."""
+    told = set[str]()
+
+    def each(results: Sequence[Result]) -> None:
+        for name, one in verdicts_against(results, baseline).items():
+            if one.visits > 1 and one.low > 0 and name not in told:
+                told.add(name)
+                ratio, span = number_text(one.turned.ratio), interval_text(one.turned.low, one.turned.high)
+                tell(Notice(f"{name} after {one.visits} visits: speedup {ratio} {span}; measuring on."))
+
+    return each
+
+
 def compare(
     *contenders: str,
     workload: Workload | None = None,
@@ -147,7 +162,7 @@ def compare(
         one.require(places)
     limits, ran_with = limits or _limits(seconds, visits), dict[str, dict[str, str]]()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
-        results = tuple(conductor.race(workload))
+        results = tuple(conductor.race(workload, each=first_verdicts(raced[0].name, on_event)))
         loaded = [one for one in results if one.outcome is not Outcome.UNAVAILABLE]
         if len(loaded) < 2:
             said = "; ".join(f"{one.contender}: {one.reason}" for one in results if one not in loaded)

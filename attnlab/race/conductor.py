@@ -183,9 +183,22 @@ class Conductor:
             if number + 1 >= limits.visits and (over or enough(merged(so_far))):
                 return
 
-    def race(self, workload: Workload, names: Sequence[str] | None = None, **how: Any) -> list[Result]:
-        """All `visits` to a workload as one result for each contender, in the order of the contenders."""
-        found = [one for results in self.visits(workload, names, **how) for one in results]
+    def race(
+        self,
+        workload: Workload,
+        names: Sequence[str] | None = None,
+        *,
+        each: Callable[[list[Result]], None] = lambda results: None,
+        **how: Any,
+    ) -> list[Result]:
+        """All `visits` to a workload as one result for each contender, in the order of the contenders.
+
+        each : hears all results so far, merged, after each visit.
+        """
+        found = list[Result]()
+        for results in self.visits(workload, names, **how):
+            found += results
+            each(merged(found))
         place = {one.name: at for at, one in enumerate(self.contenders)}
         return sorted(merged(found), key=lambda one: place[one.contender])
 

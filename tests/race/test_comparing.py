@@ -12,7 +12,7 @@ from process_sets import TINY, compared, latency, measured
 from scripted import REAL
 
 from attnlab.errors import Unavailable
-from attnlab.race.compare import compare
+from attnlab.race.compare import compare, first_verdicts
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
 FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds"}
@@ -53,6 +53,15 @@ def test_a_ratio_is_told_with_or_without_an_interval() -> None:
     assert row["ratio"] == pytest.approx(1.5) and row["ratio_low"] is row["ratio_high"] is None
     assert row["no_interval"] == "disturbed" and row["verdict"] == "undecided"
     assert found.frame().set_index("contender").loc["b", "ratio"] == row["ratio"]
+
+
+def test_a_first_verdict_is_told_once_and_as_soon_as_it_rests_on_two_visits() -> None:
+    heard = list[str]()
+    hear = first_verdicts("a", heard.append)
+    for visits in (1, 2, 3):
+        hear([measured(name, latency([[took] * 4] * visits)) for name, took in (("a", 1e-3), ("b", 2e-3))])
+    (told,) = heard
+    assert told.startswith("b after 2 visits: speedup 0.500 [")
 
 
 def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
