@@ -99,7 +99,10 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"variants": ({}, {"direction": "training"}), "contenders": PAIR}, "## The fastest of each kind"),
         (OPEN, " --length 64 --heads 1 --dtype bfloat16 --direction training`"),
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
-        ({"costs": dict.fromkeys("ab", lambda w: 1e-4), "noise": 0.1}, "visits, too widely spread to decide."),
+        (
+            {"costs": dict.fromkeys("ab", lambda w: 1e-4), "noise": 0.1},
+            "visits, too widely spread to decide.",
+        ),
     ],
 )
 def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(made, options, said) -> None:
@@ -136,7 +139,7 @@ def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make
     ]
     text = reported(run)
     said = "`torch_eager` at n = 256, 1 head has no interval. It left after 1 visit: a call takes 9 s"
-    assert said in text and "| `torch_eager` | left some visits | 1 of 2 sizes | a call takes 9 s |" in text
+    assert said in text and "| left some visits | 1 of 2 sizes: n = 256, 1 head | a call takes 9 s |" in text
     assert "a note" not in text, "which is no exit"
     assert re.search(r"^\| `torch_sdpa_flash` \| [\d.]+ · [^|]*\| \? \d", text, re.M)
 
