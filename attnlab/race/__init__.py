@@ -2,5 +2,5 @@
 
 A *sitting* is what one invocation measures. A run makes *laps*, each one visit to every workload with an open question;
 `compare` has one workload. A *visit* is one fresh process of each contender. It has *rounds*, in which each contender
-has a *turn*: some *calls* on fresh inputs, timed together, while all others are stopped.
+has a *turn*: its inputs are drawn anew, and some *calls* are timed, while all others are stopped.
 """
