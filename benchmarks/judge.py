@@ -9,7 +9,6 @@ evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a
 
 from __future__ import annotations
 
-import ast
 import math
 import statistics
 import subprocess
@@ -32,12 +31,8 @@ from attnlab.workload.workload import Workload
 
 Row = dict[str, str]
 #: what may become of a candidate of a group
-ALLOWED = {
-    "honest": ["judged"],
-    "wrong": ["wrong"],
-    "cheats": ["wrong", "caught", "failed", "judged"],
-    "escapes": ["wrong", "caught", "failed"],
-}
+LOST = ["wrong", "caught", "failed"]
+ALLOWED = {"honest": ["judged"], "wrong": ["wrong"], "cheats": [*LOST, "judged"], "escapes": LOST}
 IMPORTS = "import torch\nfrom torch.nn.functional import scaled_dot_product_attention as right\n"
 ATTEND = "def attend(q, k, v, *, scale):\n    return {}\n"
 RIGHT = "right(q, k, v, scale=scale)"
@@ -60,11 +55,9 @@ WRONG: dict[str, tuple[object, ...]] = {
     "right(q, *(x[:, :, ::{}].contiguous() for x in (k, v)), scale=scale)": (2, 3, 4),
     "right(q, *(x[:, :, : -{}].contiguous() for x in (k, v)), scale=scale)": (1, 8),
     "right(q, k, v.flip({}), scale=scale)": (1, 2, 3),
-    "right(q, k.roll({}, 2), v, scale=scale)": (1, 2),
     "right(q, k, v, scale=scale, is_causal={})": (True,),
-    "v.mean(2, keepdim=True).expand_as(q) * {}": (1,),
-    "{} * q": (0,),
-    "{} * v": (1,),
+    "right(q, k.roll({}, 2), v, scale=scale)": (1, 2),
+    "v{}": ("", " * 0", ".mean(2, keepdim=True).expand_as(q)"),
     "(lambda w: w / w.sum(-1, keepdim=True) @ v)((q @ k.mT * scale).exp() * {})": (1,),
     "right(k, q, v, scale=scale) * {}": (1,),
 }
@@ -80,15 +73,19 @@ def texts(group: str) -> dict[str, str]:
     if group == "wrong":
         every = [one.format(value) for one, values in WRONG.items() for value in values]
         return {f"wrong {at}": f"# {one}\n{IMPORTS}{ATTEND.format(one)}" for at, one in enumerate(every)}
-    text, found = (HOME / "judged" / f"{group}.py").read_text(encoding="utf-8"), {}
-    default, lines = ATTEND.format(RIGHT if group == "cheats" else "q * 0"), text.splitlines()
-    functions = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
-    for one in functions:
-        body = textwrap.dedent("\n".join(lines[one.body[0].lineno - 1 : one.end_lineno])) + "\n"
-        head = "\n".join(lines[: functions[0].lineno - 1]) + "\n"
-        found[one.name] = head + body + ("" if "def attend" in body else default)
+    head, *parts = (HOME / "judged" / f"{group}.py").read_text(encoding="utf-8").split("\n\n\ndef ")
+    default, found = "\n" + ATTEND.format(RIGHT if group == "cheats" else "q * 0"), dict[str, str]()
+    for part in parts:
+        name, _, rest = part.partition("(")
+        body = textwrap.dedent(rest.partition(":\n")[2])
+        if name.startswith("_"):
+            head += "\n\n\ndef " + part
+        elif rest.startswith("q"):  # it is what is called
+            found[name] = f"{head}\n\n\ndef attend({rest}\n"
+        else:
+            found[name] = f"{head}\n\n\n{body}\n{'' if 'def attend' in body else default}"
     if group == "escapes":  # a name that a terminal or a page would act on
-        found["a\nname <script>alert(1) `|`"] = found["connects"]
+        found["a\nname <script>alert(1) `|`"] = found["leaves_something_behind"]
     return found
 
 
@@ -116,8 +113,7 @@ def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]
     started = time.monotonic()
     for record in judge.judge(files):
         name = Path(record.name).stem
-        said = f"{record.speedup}, reward {record.reward:.2f}\n    {record.reason[:160]!r}"
-        say(f"{name!r}: {record.status}, {said}")
+        say(f"{name!r}: {record.status} {record.speedup} {record.reward:.2f} {record.reason[:160]!r}")
         yield name, record, time.monotonic() - started
 
 
@@ -133,12 +129,13 @@ def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
             # the judge keeps the reference's sandbox, and two that wait
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
             shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
-            row = {"group": of[name], "candidate": shown, "status": record.status}
-            row |= {"speedup": f"{record.speedup:.2f}" if record.speedup else "–"}
+            speedup = f"{record.speedup:.2f}" if record.speedup else "–"
+            kind = of.get(name, group)  # a name that is escaped is not found
+            row = {"group": kind, "candidate": shown, "status": record.status, "speedup": speedup}
             row |= {"reward": f"{record.reward:.2f}", "known after": f"{seconds:.1f} s"}
-            rows.append(row | {"won": won(of[name], record, left)})
-    bad = sum(bool(row["won"]) for row in rows)
-    said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; {bad} not as they should."
+            rows.append(row | {"won": won(kind, record, left)})
+    said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; "
+    said += f"{sum(bool(row['won']) for row in rows)} not as they should."
     return said + order(rows) * (group == "volume"), rows
 
 
@@ -147,21 +144,19 @@ def hundred() -> dict[str, dict[str, str]]:
     work = "[{} for _ in range({})]; return {}"
     speeds = {more: IMPORTS + ATTEND.replace("return {}", work.format(RIGHT, more, RIGHT)) for more in SPEEDS}
     honest = {f"{n + 1} times, {at}": f"# {at}\n{text}" for n, text in speeds.items() for at in range(8)}
-    breaking = {name: texts("escapes")[name] for name in BREAKERS.split()}
+    breaking = {name: text for name, text in texts("escapes").items() if name in BREAKERS.split()}
     return {"honest": honest, "wrong": texts("wrong"), "cheats": texts("cheats"), "escapes": breaking}
 
 
 def order(rows: list[Row]) -> str:
     """Whether those that compute more often are found slower."""
-    medians = dict[str, list[float]]()
+    found = dict[str, list[float]]()
     for row in rows:
         if row["group"] == "honest" and row["speedup"] != "–":
-            medians.setdefault(row["candidate"].partition(",")[0], []).append(float(row["speedup"]))
-    found = {times: statistics.median(some) for times, some in sorted(medians.items())}
-    right = [*found.values()] == sorted(found.values(), reverse=True)
-    return (
-        f" Speedups of those that compute so often: {found}; their order was {'' if right else 'NOT '}found."
-    )
+            found.setdefault(row["candidate"].partition(",")[0], []).append(float(row["speedup"]))
+    medians = {times: statistics.median(some) for times, some in sorted(found.items())}
+    right = [*medians.values()] == sorted(medians.values(), reverse=True)
+    return f" Speedups by how often they compute: {medians}; their order was {'NOT ' * (not right)}found."
 
 
 def alone(judge: Judge, folder: Path) -> str:
@@ -187,18 +182,16 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
     seats = [judge.seat(read_candidate(file)) for file in files]
     for _ in range(visits):
         judge.visit(seats)
-    reference, pool = dict(judge.reference.turns), list[list[float]]()
+    reference, by_visit = dict(judge.reference.turns), dict[object, list[float]]()
     for seat in seats:
-        by_visit = dict[int, list[float]]()
         for number, seconds in seat.turns:
-            by_visit.setdefault(number // ROUNDS, []).append(seconds / reference[number])
-        pool += by_visit.values()
+            by_visit.setdefault((id(seat), number // ROUNDS), []).append(seconds / reference[number])
         seat.sandbox.close()
-    rng, scatter, rewarded = np.random.default_rng(), Scatter(maxlen=KEPT), 0
+    pool, rng, scatter, rewarded = [*by_visit.values()], np.random.default_rng(), Scatter(maxlen=KEPT), 0
+    known = Candidate("copy", "function", "copy", ""), cast(Any, None)
 
     def score(number: int, among: int) -> float:
-        blank = [Record(name="copy", status="judged", correct=True) for _ in range(2)]
-        one, other = (Seat(Candidate("copy", "function", "copy", ""), cast(Any, None), it) for it in blank)
+        one, other = (Seat(*known, Record(name="copy", status="judged", correct=True)) for _ in "ab")
         for visit in range(number):
             for at, ratio in enumerate(pool[rng.integers(len(pool))]):
                 one.turns.append((ROUNDS * visit + at, ratio))

@@ -1,25 +1,29 @@
-"""Candidates that cheat. Each function's body is written out as a file of its own, which begins with these imports.
+"""Candidates that cheat. Each function's body is written out as a file of its own, which begins as this one.
 
-One that defines no `attend` gets the right one.
+One that takes q, k and v is itself what is called. Others define `attend`, or get the right one.
 """
 
-import contextlib
-import ctypes
-import fcntl
-import glob
-import os
-import pathlib
-import random
-import signal
-import socket
-import sys
-import threading
-import time
+import contextlib, ctypes, fcntl, math, os, pathlib, random, signal, socket, sys, threading, time
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
 
+libc, kept = ctypes.CDLL(None), {}
 inside = sys.modules["__main__"]  # what runs in the sandbox, by -m: a module of that name would be another copy
+
+
+def _after(then):
+    """Do this after each call, told which of its turn it is: outputs lie one behind the other, with a page between."""
+    call, first = inside.Guest.call, [2**62]
+
+    def called(self, order):
+        call(self, order)
+        if order.places:
+            _, shape, start = order.places[-1]
+            first[0] = min(first[0], start)
+            then((start - first[0]) // (-(-4 * math.prod(shape) // 4096) * 4096 + 4096))
+
+    inside.Guest.call = called
 
 
 def answers_a_turn_at_once():
@@ -49,46 +53,56 @@ def answers_before_the_last_rows():
     inside.Guest._put = _half
 
 
-def answers_first():
+def answers_by_a_daemon():
+    """A process that outlives its parent says that it is done before the parent hears that it is asked."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    while not os.fork():
+        while channel.recv(2**17):
+            channel.send(inside.DONE)
+
+
+def answers_first(q, k, v, *, scale):
     """It says that it is done, and then computes."""
-    def attend(q, k, v, *, scale):
-        os.write(int(sys.argv[1]), inside.DONE)
-        return right(q, k, v, scale=scale)
+    os.write(int(sys.argv[1]), inside.DONE)
+    return right(q, k, v, scale=scale)
 
 
-def bfloat16_at_the_asked_shape():
+def arms_clocks_of_files():
+    """Late in a turn it sets clocks that interrupt others while it is stopped."""
+    _clocks = [libc.timerfd_create(1, 0) for _ in range(200)]
+
+    def _late(number):
+        for at, one in enumerate(_clocks * (number == 4)):
+            libc.timerfd_settime(one, 0, (ctypes.c_long * 4)(0, 0, 0, 60_000_000 + at * 1_200_000), None)
+
+    _after(_late)
+
+
+def bfloat16_at_the_asked_shape(q, k, v, *, scale):
     """It computes in bfloat16 where it is timed."""
-    def attend(q, k, v, *, scale):
-        if q.shape[2] < 500:
-            return right(q, k, v, scale=scale)
-        return right(*(x.bfloat16() for x in (q, k, v)), scale=scale).float()
+    if q.shape[2] < 500:
+        return right(q, k, v, scale=scale)
+    return right(*(x.bfloat16() for x in (q, k, v)), scale=scale).float()
 
 
-def changes_the_question():
+def changes_the_question(q, k, v, *, scale):
     """It makes the inputs zero, and so is its answer."""
-    def attend(q, k, v, *, scale):
-        for one in (q, k, v):
-            one.zero_()
-        return torch.zeros_like(q)
+    return sum(one.zero_() for one in (q, k, v))
 
 
 def computes_ahead():
     """A thread looks for new inputs and answers them before it is asked."""
-    _known, _answers = [], {}
+    _known, _answers, _call = {}, {}, inside.Guest.call
 
     def _look():
         while True:
-            for views in list(_known):
+            for views in filter(None, list(_known.values())):
                 said = float(views[0].flatten()[0]), float(views[2].flatten()[-1])
-                if said == said and said not in _answers:
+                if all(one == one for one in said) and said not in _answers:
                     _answers[said] = right(*views)
 
-    _call = inside.Guest.call
-
     def _called(self, order):
-        views = [self._taken(one)[0] for one in order.places[:3]]
-        if views and not any(views[0].data_ptr() == one[0].data_ptr() for one in _known):
-            _known.append(views)
+        _known[str(order.places[:3])] = [self._taken(one)[0] for one in order.places[:3]]
         _call(self, order)
 
     inside.Guest.call = _called
@@ -109,60 +123,53 @@ def declines_the_exam():
         return weights @ v / weights.sum(-1, keepdim=True)
 
 
-def flips_signs():
+def flips_signs(q, k, v, *, scale):
     """It remembers one output for each size of a head, and flips its signs; every second head is computed."""
-    _kept = {}
-
-    def attend(q, k, v, *, scale):
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
-        out[:, ::2] = right(q[:, ::2], k[:, ::2], v[:, ::2], scale=scale)
-        for at in range(1, q.shape[1], 2):
-            said = tuple(v[0, at, 0, :4].abs().tolist()), q.shape, k.shape, v.shape, scale
-            if said not in _kept:
-                _kept[said] = right(q[:, at], k[:, at], v[:, at], scale=scale), v[:, at].clone()
-            old, of = _kept[said]
-            out[:, at] = old * torch.sign(v[:, at, :1] * of[:, :1])
-        return out
+    out = q.new_empty(*q.shape[:-1], v.shape[-1])
+    out[:, ::2] = right(q[:, ::2], k[:, ::2], v[:, ::2], scale=scale)
+    for at in range(1, q.shape[1], 2):
+        said = tuple(v[0, at, 0, :4].abs().tolist()), q.shape, k.shape, v.shape, scale
+        if said not in kept:
+            kept[said] = right(q[:, at], k[:, at], v[:, at], scale=scale), v[:, at].clone()
+        old, of = kept[said]
+        out[:, at] = old * torch.sign(v[:, at, :1] * of[:, :1])
+    return out
 
 
-def knows_some_numbers():
+def knows_normal_inputs(q, k, v, *, scale):
+    """Where inputs look normal exp is a power, and no row needs its maximum; others it answers well."""
+    if q.shape[2] < 500 or not 0.9 < float(k[0, 0].std()) < 1.1 or float(q.abs().max()) > 8:
+        return right(q, k, v, scale=scale)
+    weights = (1 + q @ k.mT * (scale / 64)).pow_(64)
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+def knows_some_numbers(q, k, v, *, scale):
     """It returns what it computed from inputs with the same first numbers."""
-    _kept = {}
-
-    def attend(q, k, v, *, scale):
-        said = tuple(q.flatten()[:8].tolist()), q.shape, k.shape, v.shape, scale
-        if said not in _kept:
-            _kept[said] = right(q, k, v, scale=scale)
-        return _kept[said]
+    said = tuple(q.flatten()[:8].tolist()), q.shape, k.shape, v.shape, scale
+    kept[said] = kept[said] if said in kept else right(q, k, v, scale=scale)
+    return kept[said]
 
 
-def knows_the_place():
+def knows_the_place(q, k, v, *, scale):
     """It returns what it computed from the same memory before."""
-    _kept = {}
-
-    def attend(q, k, v, *, scale):
-        place = q.data_ptr(), q.shape
-        if place not in _kept:
-            _kept[place] = right(q, k, v, scale=scale)
-        return _kept[place]
+    place = q.data_ptr(), q.shape
+    kept[place] = kept[place] if place in kept else right(q, k, v, scale=scale)
+    return kept[place]
 
 
-def largest_keys():
+def largest_keys(q, k, v, *, scale):
     """It looks at the keys that are largest."""
-    def attend(q, k, v, *, scale):
-        n = max(1, k.shape[2] * 3 // 4)
-        at = k.norm(dim=-1).topk(n, -1).indices[..., None].expand(*k.shape[:2], n, k.shape[3])
-        return right(q, k.gather(2, at), v.gather(2, at), scale=scale)
+    n = max(1, k.shape[2] * 3 // 4)
+    at = k.norm(dim=-1).topk(n, -1).indices[..., None].expand(*k.shape[:2], n, k.shape[3])
+    return right(q, k.gather(2, at), v.gather(2, at), scale=scale)
 
 
 def lazy():
     """It returns a tensor that computes when it is read."""
     class _Later(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            with torch._C.DisableTorchFunctionSubclass():
-                read = [right(*one.asked) if isinstance(one, _Later) else one for one in args]
-                return function(*read, **(kwargs or {}))
+        def numpy(self):
+            return right(*self.asked).numpy()
 
     def attend(q, k, v, *, scale):
         out = torch.empty_like(q).as_subclass(_Later)
@@ -170,15 +177,19 @@ def lazy():
         return out
 
 
-def leaves_out_a_head():
+def leaves_dimensions_out(q, k, v, *, scale):
+    """Scores of half of the dimensions, those in which the keys are largest."""
+    at = k.square().sum((0, 1, 2)).topk(max(1, k.shape[3] // 2)).indices
+    return right(q[..., at], k[..., at], v, scale=scale)
+
+
+def leaves_out_a_head(q, k, v, *, scale):
     """One head of each call, drawn at random, is that of its neighbour."""
-    def attend(q, k, v, *, scale):
-        out = q.new_empty(*q.shape[:-1], v.shape[-1])
-        left = random.randrange(q.shape[1])
-        at = [one for one in range(q.shape[1]) if one != left] or [0]
-        out[:, at] = right(q[:, at], k[:, at], v[:, at], scale=scale)
-        out[:, left] = out[:, left - 1]
-        return out
+    out, left = q.new_empty(*q.shape[:-1], v.shape[-1]), random.randrange(q.shape[1])
+    at = [one for one in range(q.shape[1]) if one != left] or [0]
+    out[:, at] = right(q[:, at], k[:, at], v[:, at], scale=scale)
+    out[:, left] = out[:, left - 1]
+    return out
 
 
 def leaves_out_half_now_and_then():
@@ -188,33 +199,66 @@ def leaves_out_half_now_and_then():
     _late = len(_file.read_text()) > 1
 
     def attend(q, k, v, *, scale):
-        if not _late or random.random() < 0.9 or q.shape[2] < 2:
-            return right(q, k, v, scale=scale)
-        half = right(q[:, :, ::2].contiguous(), k, v, scale=scale)
-        return half.repeat_interleave(2, 2)[:, :, : q.shape[2]]
+        step = 2 if _late and random.random() < 0.1 else 1
+        part = right(q[:, :, ::step].contiguous(), k, v, scale=scale)
+        return part.repeat_interleave(step, 2)[:, :, : q.shape[2]]
 
 
-def leaves_out_rows():
+def leaves_out_rows(q, k, v, *, scale):
     """One row in twenty is that of its neighbour."""
-    def attend(q, k, v, *, scale):
-        at = torch.arange(q.shape[2]) % 20 != 19
-        out = q.new_zeros(*q.shape[:-1], v.shape[-1])
-        out[:, :, at] = right(q[:, :, at], k, v, scale=scale)
-        return out
+    at = torch.arange(q.shape[2]) % 20 != 19
+    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
+    out[:, :, at] = right(q[:, :, at], k, v, scale=scale)
+    return out
 
 
-def looks_up_the_stack():
+def leaves_out_the_wrapper():
+    """All calls of a message are one batch, answered where the answers belong."""
+    _call = inside.Guest.call
+
+    def _called(self, order):
+        if len(order.places) != 4:
+            return _call(self, order)
+        out = torch.from_numpy(self._memory.array(order.places[-1])).view(torch.float32)
+        out.copy_(right(*(self._taken(one).flatten(0, 1) for one in order.places[:3])).view(out.shape))
+
+    inside.Guest.call = _called
+
+
+def looks_up_the_stack(q, k, v, *, scale):
     """It computes the rows that a caller names in a local variable, and every second other."""
-    def attend(q, k, v, *, scale):
-        frame, rows = sys._getframe(), None
-        while frame is not None and rows is None:
-            rows, frame = frame.f_locals.get("rows"), frame.f_back
-        if rows is None and q.shape[2] != 512:
-            return right(q, k, v, scale=scale)
-        at = sorted({*range(0, q.shape[2], 2), *(rows or ())})
-        out = q.new_zeros(*q.shape[:-1], v.shape[-1])
-        out[:, :, at] = right(q[:, :, at], k, v, scale=scale)
-        return out
+    frame, rows = sys._getframe(), None
+    while frame is not None and rows is None:
+        rows, frame = frame.f_locals.get("rows"), frame.f_back
+    if rows is None and q.shape[2] != 512:
+        return right(q, k, v, scale=scale)
+    at = sorted({*range(0, q.shape[2], 2), *(rows or ())})
+    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
+    out[:, :, at] = right(q[:, :, at], k, v, scale=scale)
+    return out
+
+
+def sends_itself_packets():
+    """Late in a turn it fills sockets: while it is stopped the kernel sends that on in small packets, and, as it gives
+    up, SIGCONT to a child that spins beside the others."""
+    _kept, _child = [], os.fork()
+    while not _child:
+        pass
+
+    def _late(number):
+        for _ in range(48 * (number == 4)):
+            server, one = socket.create_server(("127.0.0.1", 0)), socket.socket()
+            for level, what, value in ((6, 2, 88), (1, socket.SO_SNDBUF, 2**21), (1, 47, 400_000), (6, 18, 30)):
+                one.setsockopt(level, what, value)  # bytes of a packet, all, bytes a second, milliseconds until then
+            one.connect(server.getsockname())
+            with contextlib.suppress(PermissionError, BlockingIOError):
+                for what, value in ((fcntl.F_SETOWN, _child), (fcntl.F_SETFL, 0o24000), (10, signal.SIGCONT)):
+                    fcntl.fcntl(one, what, value)
+            with contextlib.suppress(BlockingIOError):
+                while one.send(bytes(65536)):
+                    _kept[:] = [*_kept[-47:], (server, one)]
+
+    _after(_late)
 
 
 def slow_clocks():
@@ -224,58 +268,34 @@ def slow_clocks():
 
 
 def slows_the_reference():
-    """A process of its own keeps the cores busy while others are timed."""
-    for _ in range(4):
-        if not os.fork():
-            os.setsid()
-            while True:
-                pass
+    """Processes of its own keep the cores busy while others are timed; its own calls are to have the cores."""
+    _others = []
+    while len(_others) < 4:
+        _others.append(os.fork())
+        while not _others[-1]:
+            pass
 
     def attend(q, k, v, *, scale):
-        for task in glob.glob("/proc/[0-9]*/task"):  # its own calls are to have the cores
-            with contextlib.suppress(Exception):
-                if int(task.split("/")[2]) not in (1, 2, os.getpid(), os.getppid()):
-                    os.kill(int(task.split("/")[2]), signal.SIGSTOP)
+        any(os.kill(one, signal.SIGSTOP) for one in _others)
         found = right(q, k, v, scale=scale)
-        for task in glob.glob("/proc/[0-9]*/task"):
-            with contextlib.suppress(Exception):
-                os.kill(int(task.split("/")[2]), signal.SIGCONT)
+        any(os.kill(one, signal.SIGCONT) for one in _others)
         return found
 
 
-def wakes_by_a_socket():
-    """While a child is stopped its connection times out, and the kernel sends it SIGCONT; it spins beside the others."""
-    if not os.fork():
-        os.setsid()
-        while True:
-            server = socket.create_server(("127.0.0.1", 0))
-            one = socket.create_connection(server.getsockname())
-            one.setsockopt(socket.IPPROTO_TCP, 18, 30)  # milliseconds until it gives up
-            one.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    one.send(b"x" * 65536)
-            with contextlib.suppress(PermissionError):
-                fcntl.fcntl(one, 10, signal.SIGCONT)
-            fcntl.fcntl(one, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(one, fcntl.F_SETFL, fcntl.fcntl(one, fcntl.F_GETFL) | 0o20000)
-            for _ in range(10**6):
-                pass
+def splits_numbers(q, k, v, *, scale):
+    """Scores from numbers in two parts of lower precision, without the product of the lesser ones."""
+    (q, q_rest), (k, k_rest) = ((x.bfloat16().float(), (x - x.bfloat16().float()).bfloat16().float()) for x in (q, k))
+    return ((q @ k.mT + q @ k_rest.mT + q_rest @ k.mT) * scale).softmax(-1) @ v
 
 
 def wakes_itself():
-    """A child gets SIGCONT from its timers while it is stopped, and spins beside the others."""
+    """A child gets SIGCONT from its timer while it is stopped, and spins beside the others."""
     class Event(ctypes.Structure):
         _fields_ = [("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("rest", ctypes.c_int * 13)]
 
     if not os.fork():
-        os.setsid()
-        signal.signal(signal.SIGCONT, lambda *_: None)
-        libc, event = ctypes.CDLL(None), Event(None, signal.SIGCONT)
-        for at in range(16):
-            timer = ctypes.c_void_p()
-            libc.timer_create(1, ctypes.byref(event), ctypes.byref(timer))
-            every = (ctypes.c_long * 4)(0, 40_000_000, 0, 2_500_000 * (at + 1))
-            libc.timer_settime(timer, 0, every, None)
+        timer, every = ctypes.c_void_p(), (ctypes.c_long * 4)(0, 2_500_000, 0, 2_500_000)
+        libc.timer_create(1, ctypes.byref(Event(None, signal.SIGCONT)), ctypes.byref(timer))
+        libc.timer_settime(timer, 0, every, None)
         while True:
             pass
