@@ -6,15 +6,20 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from attnlab.text import one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (until the end)
     # as standard error does: the name of a folder need not be UTF-8
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    status = 0
     try:
         status, mistake = _ended(list(sys.argv[1:] if arguments is None else arguments))
         if mistake:
@@ -22,7 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has ended, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 0
     sys.exit(status)
 
 

@@ -212,7 +212,10 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
         names = {one.name for one in parse_all(contenders)}
         # of one contender all calls, of several those between them
         lines = [one for one in known if (both := {one.baseline, one.contender}) <= names or names <= both]
-        print_markdown(fill("sittings.md.j2", lines=lines))
+        if as_json:
+            click.echo(msgspec.json.encode(lines))
+        else:
+            print_markdown(fill("sittings.md.j2", lines=lines))
         return 0
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}
     workload, chosen, words = options.read_workload(given, preset)
@@ -354,8 +357,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
     workload, contender, run and machine. A result without measurements has one row too. An existing file is replaced.
     Exits with 1 if a run could not be read; the others are written all the same.
     """
-    skipped: list[str] = []
-    runs, rows = join(folders, out, skipped=skipped.append)
+    runs, rows, skipped = join(folders, out)
     for fault in skipped:
         click.echo(f"attnlab: skipped: {one_line(fault)}", err=True)
     click.echo(f"{out}: {rows} rows of {runs} runs")

@@ -55,10 +55,11 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
     place, frames = folder or run.folder, Frames(run)
     try:
         (place / FIGURES).mkdir(parents=True, exist_ok=True)
-        for old in (place / FIGURES).glob("*.png"):
-            old.unlink()
         pictures = []
         for name, one in draw(frames).items():
+            if one is None:
+                (place / FIGURES / f"{name}.png").unlink(missing_ok=True)  # an earlier report's
+                continue
             save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
             pictures.append({"name": name, "says": says, "link": f"{FIGURES}/{name}.png"})
@@ -73,7 +74,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
     except OSError as fault:
         raise NotStored(
             f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "
-            f"name another folder: attnlab report {run.folder} --out FOLDER"
+            f"name another folder: attnlab report {shlex.quote(str(run.folder))} --out FOLDER"
         ) from None
     return place / REPORT
 

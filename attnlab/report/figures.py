@@ -59,14 +59,13 @@ ROOFLINE = Curves(
 )
 
 
-def draw(frames: Frames) -> dict[str, Drawn]:
-    """The figures that there is something to draw for, by name, the most important first."""
-    drawn = {
+def draw(frames: Frames) -> dict[str, Drawn | None]:
+    """The figures by name, the most important first; None where there is nothing to draw."""
+    return {
         "latency": curves(frames, LATENCY),
         "memory": curves(frames, MEMORY),
         "roofline": curves(frames, ROOFLINE) if frames.run.ceilings else None,
     }
-    return {name: one for name, one in drawn.items() if one is not None}
 
 
 def curves(frames: Frames, kind: Curves) -> Drawn | None:

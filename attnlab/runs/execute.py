@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import secrets
+import shlex
 import subprocess
 import sys
 import time
@@ -114,7 +115,7 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
         on_lap(record, True)
         record.save()
     except NotStored as fault:
-        total, again = len(record.plan.workloads), f"attnlab run --resume {record.folder}"
+        total, again = len(record.plan.workloads), f"attnlab run --resume {shlex.quote(str(record.folder))}"
         kept = f"{total - len(record.left())} of {total} workloads are measured and kept"
         raise NotStored(f"{fault}; {kept}: make room, and go on with: {again}") from None
 

@@ -11,7 +11,7 @@ belongs to `attnlab.lab`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -154,9 +154,8 @@ def read_run(folder: Path | str) -> Run:
     except (OSError, ValueError, RecursionError) as fault:
         raise ValueError(f"{file} cannot be read: {fault}; restore it from a copy") from None
     stored = data.get("format") if isinstance(data, dict) else None
-    if stored != FORMAT:
-        later = isinstance(stored, int) and stored > FORMAT
-        reads = "a later version of attnlab" if later else FORMER_VERSION
+    if isinstance(stored, int) and stored != FORMAT:
+        reads = "a later version of attnlab" if stored > FORMAT else FORMER_VERSION
         raise ValueError(f"{file} is of format {stored}, not {FORMAT}: {reads} reads it")
     try:
         record = msgspec.convert(data, Record)
@@ -178,7 +177,9 @@ def read_run(folder: Path | str) -> Run:
             why = str(fault) if line.endswith(b"\n") else "it was cut off"
             faults.append(f"line {number}: {one_line(why, 200)}")
     torn = {RESULTS: faults} if faults else {}
-    return Run(folder=file.parent, results=_joined(found), torn=torn, **vars(record))
+    run = Run(folder=file.parent, results=_joined(found), torn=torn, **vars(record))
+    run.complete = run.complete and not run.left()  # lines may be lost
+    return run
 
 
 def require_run(folder: Path | str) -> Path:
@@ -285,13 +286,11 @@ def held(folder: Path) -> AbstractContextManager[Any]:
         raise ValueError(f"{folder} cannot be written to: {fault.strerror}") from None
 
 
-def collect(
-    folders: Iterable[Path], out: Path, *, skipped: Callable[[str], None] = lambda text: None
-) -> tuple[int, int]:
+def collect(folders: Iterable[Path], out: Path) -> tuple[int, int, list[str]]:
     """Write the measurements of all runs in and below `folders` to `out`; return how many runs and rows it holds.
 
-    A run that was found twice is written once. `skipped` hears of each run that cannot be read, in one line. Raises
-    ValueError where no run can be read, NotStored where `out` cannot be written, Unavailable without pyarrow.
+    And why runs were left out, in one line each: they cannot be read. A run that was found twice is written once.
+    Raises ValueError where no run can be read, NotStored where `out` cannot be written, Unavailable without pyarrow.
     """
     import pandas as pd
 
@@ -299,16 +298,16 @@ def collect(
         import pyarrow  # noqa: F401 (pandas writes with it)
     except ImportError:
         raise Unavailable("collect needs pyarrow: pip install 'attnlab[collect]'") from None
-    frames: dict[str, pd.DataFrame] = {}
+    frames, skipped = dict[str, "pd.DataFrame"](), list[str]()
     for folder in folders:
         files = sorted(folder.rglob(RUN_FILE))
         if not files:
-            skipped(f"{folder} holds no run: there is no {RUN_FILE} in it or below it")
+            skipped.append(f"{folder} holds no run: there is no {RUN_FILE} in it or below it")
         for file in files:
             try:
                 run = read_run(file.parent)
             except ValueError as fault:
-                skipped(str(fault))
+                skipped.append(str(fault))
                 continue
             told = {"run": run.folder.resolve().name, "run_id": run.id, "started": run.started}
             told |= {"machine": fingerprint(run.environment), "baseline": run.baseline}
@@ -320,10 +319,10 @@ def collect(
             rows[mixed] = rows[mixed].map(lambda one: None if one is None else str(one))
             frames.setdefault(run.id or str(run.folder.resolve()), pd.DataFrame(told, rows.index).join(rows))
     if not frames:
-        raise ValueError("none of the folders holds a run that can be read")
+        raise ValueError(f"no run can be read: {'; '.join(skipped)}")
     every = pd.concat(frames.values(), ignore_index=True).convert_dtypes()
     try:
         every.to_parquet(out, index=False)
     except OSError as fault:
         raise NotStored(f"{out} cannot be written: {fault.strerror or fault}; name another with -o") from None
-    return len(frames), len(every)
+    return len(frames), len(every), skipped

@@ -81,6 +81,7 @@ def test_a_comparison_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(printed(capsys, "compare", *words.split(), *more))
     assert Workload.from_dict(told["workload"]) == understood(words.split())[1]
     assert set(words.split()) <= set(shlex.split(told["command"])) and len(told["contenders"]) == 2
+    assert isinstance(json.loads(printed(capsys, "compare", *words.split(), "--sittings", "--json")), list)
 
 
 def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

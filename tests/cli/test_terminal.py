@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,11 +47,12 @@ def test_a_pipe_has_one_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert shown[0] == shown[1]
 
 
-def test_nobody_needs_to_read_to_the_end() -> None:
-    """As ``| head`` does not: here nobody reads the pipe at all."""
+def test_nobody_needs_to_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``| head`` does not, and ``>&-`` cannot. The exit status stays that of the command."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "attnlab", "run", "--list-presets"]
-    found = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(writing)
-    assert (found.returncode, found.stderr) == (0, "")
+    unread = os.fdopen(writing, "w")
+    for out, words, expected in ((unread, "check flash_attn --dtypes float32", 1), (None, "--version", 0)):
+        monkeypatch.setattr(sys, "stdout", out)
+        assert status(*words.split()) == expected
+        sys.stdout.close()

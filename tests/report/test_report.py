@@ -112,8 +112,12 @@ def test_a_run_that_lacks_something_is_reported_as_far_as_it_goes(made, options,
 def test_an_empty_run_says_so(made: Make, tmp_path: Path) -> None:
     run = replace(made(complete=False), results=[], ceilings=[])
     (run.folder / CHAPTER_FILE).unlink()
+    (tmp_path / "figures").mkdir()
+    for name in ("latency.png", "of-somebody-else.png"):
+        (tmp_path / "figures" / name).touch()
     text = checked(write(run, tmp_path).read_text(encoding="utf-8"))
-    assert "**No verdict**: this run holds no results." in text and not list((tmp_path / "figures").iterdir())
+    assert "**No verdict**: this run holds no results." in text
+    assert [one.name for one in (tmp_path / "figures").iterdir()] == ["of-somebody-else.png"]
 
 
 def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
