@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has ended, as after `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # while click is imported
+        status = 130
     sys.exit(status)
 
 

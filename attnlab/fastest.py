@@ -70,8 +70,8 @@ class Fastest:
     """A function with the signature of ``torch.nn.functional.scaled_dot_product_attention``, made by `fastest`."""
 
     def __init__(self, run: Run, *, factor: float, compiled: bool, elsewhere: bool) -> None:
-        if not factor >= 1:
-            raise ValueError(f"factor must be 1 or more, got {factor:g}")
+        if not isinstance(factor, int | float) or not factor >= 1:
+            raise ValueError(f"factor must be 1 or more, got {factor!r}")
         self._run, self._factor, self._compiled = run, factor, compiled
         self._measured: dict[Workload, dict[_Sizes, list[Cell]]] = {}
         for cell in run.judged().cells:

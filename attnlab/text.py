@@ -114,8 +114,8 @@ LARGEST = 10**6
 
 def within(name: str, value: float, most: int = LARGEST) -> float:
     """`value` if it is above 0 and at most `most`. Raises ValueError otherwise."""
-    if not 0 < value <= most:  # nor nan
-        raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value}")
+    if not isinstance(value, int | float) or not 0 < value <= most:  # nor nan
+        raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value!r}")
     return value
 
 

@@ -171,7 +171,7 @@ class Contender:
 
 def _taken_apart(text: str) -> tuple[str, list[str]]:
     """The backend and the settings as they are written. Raises ValueError if `text` is no contender."""
-    match = _NOTATION.fullmatch(text.strip())
+    match = _NOTATION.fullmatch(text.strip()) if isinstance(text, str) else None
     if match is None:
         wanted = "backend or backend[threads=1,VARIABLE=value]"
         raise ValueError(f"a contender is written {wanted}, got {text!r}")
@@ -191,8 +191,8 @@ def parse_all(texts: Sequence[str]) -> tuple[Contender, ...]:
 
     Raises ValueError for broken notation or an empty list.
     """
-    if not texts:
-        raise ValueError("at least one contender is needed, got none")
+    if not texts or isinstance(texts, str):
+        raise ValueError(f"expected several contenders, as ['torch_sdpa'], got {texts or 'none'}")
     seen: Counter[str] = Counter()
     contenders = []
     for one in map(Contender.parse, texts):

@@ -276,6 +276,8 @@ def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
     """The file of every backend, by name."""
     homes = map(Path, importlib.import_module(_HOME).__path__)
     found = {file.stem: file for home in homes for file in home.glob("[!_.]*.py")}
+    if isinstance(folders, str | Path):
+        raise ValueError(f"folders must be several, as ['{folders}'], got {str(folders)!r}")
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ValueError(f"--implementations must name a folder that is there, got {folder}")

@@ -205,7 +205,7 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     """Race backends on one workload; the first is the baseline.
 
     A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
-    where fewer than two contenders could be measured.
+    where fewer than two contenders could be measured, with 2 where fewer than two can run here.
     """
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()

@@ -315,11 +315,11 @@ def check(
     however slow it is. deadline : seconds after which an unanswered question ends its process.
     Raises ValueError for an unknown backend, an unknown dtype and broken notation.
     """
-    dtypes = _DTYPES if dtypes is None else dtypes
+    dtypes = _DTYPES if dtypes is None else [dtypes] if isinstance(dtypes, str) else dtypes
     for dtype in dtypes:
         if dtype not in DTYPES:
             raise ValueError(f"no number format is called {dtype!r}; {suggestion(dtype, DTYPES)}")
-    asked = Contender.parse(contender) if isinstance(contender, str) else contender
+    asked = contender if isinstance(contender, Contender) else Contender.parse(contender)
     asked.require(folders)
     how: dict[str, Any] = {"seed": seed, "device": device, "everything": everything, "deadline": deadline}
     held, other = (Held(one, folders, device) for one in (asked, with_other_threads(asked)))

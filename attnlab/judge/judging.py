@@ -64,6 +64,7 @@ class Judge:
     ) -> None:
         self._workload, self._among, self._forbid = workload, among or 1, tuple(forbid)
         self._trust, self._limits, self._load_seconds, self._tell = trust, limits, load_seconds, on_event
+        reference = str(reference)  # it may be a path
         is_file = reference.endswith(".py") or "/" in reference
         self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
         command(trust)
@@ -90,7 +91,7 @@ class Judge:
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
         """A record of each file as soon as it is known; files of the same text are judged once."""
         entered, racing = dict[str, tuple[Candidate, list[str]]](), list[Seat]()
-        for path in dict.fromkeys(map(str, paths)):
+        for path in dict.fromkeys(map(str, [paths] if isinstance(paths, str | Path) else paths)):
             try:
                 one = read_candidate(path)
                 self._problem.require(one)

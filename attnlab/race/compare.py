@@ -154,12 +154,12 @@ def compare(
     field, and as `Workload` does; Unavailable where the backends of fewer than two contenders load here.
     """
     workload = _workload(workload, fields)
-    places = [str(folder) for folder in folders]
     raced = parse_all(contenders)
     if len(raced) < 2:
         raise ValueError("compare needs at least two contenders; name the same one twice to test the machine")
     for one in raced:
-        one.require(places)
+        one.require(folders)
+    places = [str(folder) for folder in folders]
     limits, ran_with = limits or _limits(seconds, visits), dict[str, dict[str, str]]()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
         results = tuple(conductor.race(workload, each=first_verdicts(raced[0].name, on_event)))

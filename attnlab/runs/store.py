@@ -99,7 +99,7 @@ class Run(Record):
     def save(self) -> None:
         """Write everything but the results, which are on the disk already. Raises NotStored."""
         told = {one.name: getattr(self, one.name) for one in fields(Record)}
-        _write(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
+        write_whole(self.folder / RUN_FILE, msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
 
     def left(self) -> list[Workload]:
         """The workloads of the plan at which a contender has no result yet, in the plan's order."""
@@ -200,7 +200,7 @@ def _joined(results: Sequence[Result]) -> list[Result]:
     return merged({visit(one): one for one in results}.values())
 
 
-def _write(file: Path, data: bytes) -> None:
+def write_whole(file: Path, data: bytes) -> None:
     """Write a file anew, on the disk before this returns; a reader finds the old file or the new one, whole.
 
     Raises NotStored.
@@ -213,7 +213,9 @@ def _write(file: Path, data: bytes) -> None:
             os.fsync(handle.fileno())
         fresh.replace(file)
     except OSError as fault:
-        raise NotStored(f"{file} cannot be written: {fault.strerror}; what was measured is kept") from None
+        raise NotStored(
+            f"{file} cannot be written: {fault.strerror}; what was written before is kept"
+        ) from None
 
 
 def _append(file: Path, data: bytes) -> None:

@@ -57,13 +57,6 @@ def test_a_workloads_command_says_all_of_it(workload: Workload) -> None:
     assert understood(arguments) == (("torch_sdpa", "torch_eager[threads=1]"), workload)
 
 
-def test_a_length_and_lengths_are_one_option() -> None:
-    said = understood(["a", "b", "--lengths", "64", "--dtypes", "float64"])[1]
-    assert (said.keys, said.dtype) == (64, "float64")
-    parsed = app.get_command(click.Context(app), "run").make_context("run", ["--length", "64,128"]).params
-    assert parsed["lengths"] == "64,128"
-
-
 def test_of_a_preset_the_middle_one_is_raced_and_the_words_repeat_it() -> None:
     texts = {"dtype": "bfloat16", "window": "-1,0"}
     workload, said, words = read_workload(texts, "llama3-8b/decode")

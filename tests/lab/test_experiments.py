@@ -17,6 +17,7 @@ from typed import status
 from verdicts import VERDICTS
 
 from attnlab.backends.contender import in_this_process
+from attnlab.errors import NotStored
 from attnlab.figure_style import save
 from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run_chapter, run_experiment
 from attnlab.lab.claims import claims
@@ -107,10 +108,12 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
         other = run_chapter(tmp_path, ["precision"], begins, **how)
     assert len(told) == 3 and len(other) == 1 and (other[0].facts["seed"], other[0].asked) == (1, (*missing,))
     assert "nan" not in found[0].conclusion, "a sentence about PyTorch, which was not measured"
-    for damaged in ('[{"experiment": 3}]', "[{"):
-        (tmp_path / "numerics.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"numerics\.json holds no findings: "):
-            read_chapter(tmp_path)
+    (tmp_path / "numerics.new").mkdir()  # as where the disk is full
+    with pytest.raises(NotStored, match=r"numerics\.json cannot be written"):
+        run_chapter(tmp_path, ["precision"], backends=missing)
+    (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
+    with pytest.raises(ValueError, match=r"numerics\.json holds no findings: .*; remove it"):
+        read_chapter(tmp_path)
 
 
 def test_nothing_measured_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

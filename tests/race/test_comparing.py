@@ -45,6 +45,13 @@ def test_where_one_alone_loads_there_is_nothing_to_compare(tmp_path: Path) -> No
         compare("numpy_vectorized", "absent", length=16, folders=[str(tmp_path)], limits=REAL)
 
 
+def test_a_list_where_names_are_expected_is_told_and_the_other_way_round() -> None:
+    two = ("numpy_vectorized", "numpy_blocked")
+    for names, how in (([two], {}), (two, {"folders": "mine"}), (two, {"seconds": "1"})):
+        with pytest.raises(ValueError, match=r"a contender is written|folders must be|seconds must be"):
+            compare(*names, **how)
+
+
 def test_a_ratio_is_told_with_or_without_an_interval() -> None:
     """Beside other programs the ratio stands, with why it has no interval; nobody takes it for a verdict."""
     busy = (latency([[seconds] * 6] * 5, disturbed=range(30)) for seconds in (1e-3, 1.5e-3))

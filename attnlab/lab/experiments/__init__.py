@@ -29,6 +29,7 @@ from attnlab.backends.discovery import require, unasked
 from attnlab.errors import Declined, Unavailable
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
+from attnlab.runs.store import write_whole
 from attnlab.text import finite, suggestion
 from attnlab.workload.workload import MOST_SEED
 
@@ -464,7 +465,7 @@ def run_chapter(
 
     A finding of another seed or other backends is replaced. Returns all findings of the file. `stage` hears the name of
     each experiment as it begins, how many are `done`, and of how many in `total`. how : backends, seed and folders, as
-    for `run_experiment`. Raises ValueError as that does, before anything has run, and OSError where the folder cannot
+    for `run_experiment`. Raises ValueError as that does, before anything has run, and NotStored where the folder cannot
     be written to.
     """
     wanted = chosen_experiments(names)
@@ -476,11 +477,8 @@ def run_chapter(
         if not any((one.facts.get("seed"), {*one.asked}) == (how.get("seed", 0), asked) for one in old):
             stage(name, done=done, total=len(wanted))
             found = [*(one for one in found if one not in old), run_experiment(name, **how)]
-            new = folder / f"{CHAPTER_FILE}.new"
-            new.write_text(
-                json.dumps(finite(msgspec.to_builtins(found)), ensure_ascii=False) + "\n", encoding="utf-8"
-            )
-            new.replace(folder / CHAPTER_FILE)
+            plain = json.dumps(finite(msgspec.to_builtins(found)), ensure_ascii=False)
+            write_whole(folder / CHAPTER_FILE, plain.encode() + b"\n")
     return found
 
 
@@ -491,4 +489,4 @@ def read_chapter(folder: Path) -> list[Finding]:
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
         return msgspec.convert(found, list[Finding], strict=False)
     except (ValueError, msgspec.ValidationError) as fault:
-        raise ValueError(f"{file} holds no findings: {fault}") from None
+        raise ValueError(f"{file} holds no findings: {fault}; remove it") from None
