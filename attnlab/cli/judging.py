@@ -8,26 +8,19 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import msgspec
 
 from attnlab.cli import options
 from attnlab.cli.progress import progress
-from attnlab.errors import NotStored
 from attnlab.judge.candidates import read_candidate
 from attnlab.judge.judging import Judge
 from attnlab.judge.record import Record
 from attnlab.report.render import fill, print_markdown
 from attnlab.system import terminable
 
-#: opened before anything is judged, so that a mistake is told then
-_APPENDED: dict[str, Any] = {
-    "type": click.File("ab", lazy=False),
-    "default": os.devnull,
-    "show_default": False,
-}
 #: a folder that is watched is looked at so often, in seconds
 _LOOK_SECONDS = 1.0
 
@@ -39,7 +32,7 @@ _LOOK_SECONDS = 1.0
 @click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option("--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with a Model.")
 @options.workload_options(grid=False)
-@click.option("--jsonl", **_APPENDED, metavar="FILE", help="Append a record of each as JSON; - prints them.")
+@click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="How many candidates you choose from.")
 @click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
@@ -49,7 +42,7 @@ _LOOK_SECONDS = 1.0
 def judge(
     paths: tuple[str, ...],
     reference: str,
-    jsonl: IO[bytes],
+    jsonl: str | None,
     forbid: tuple[str, ...],
     among: int | None,
     watch: Path | None,
@@ -74,21 +67,15 @@ def judge(
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
-    printed = jsonl.name == "<stdout>"
+    printed = jsonl == "-"
+    shown, lines = progress(quiet=quiet or printed), click.open_file(jsonl or os.devnull, "ab")
     try:
-        with (
-            progress(quiet=quiet or printed) as bar,
-            terminable(),
-            Judge(reference, workload, **how) as one,
-        ):
+        with lines, shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
-            for record in _watched(one, paths, watch, _known(jsonl.name)):
-                records.append(record)
-                try:
-                    jsonl.write(msgspec.json.encode(record) + b"\n")
-                    jsonl.flush()
-                except OSError as fault:
-                    raise NotStored(f"{jsonl.name} cannot be written: {fault.strerror}; make room") from None
+            for record in _watched(one, paths, watch, _known(jsonl)):
+                records.append(record)  # it is printed though the disk is full
+                lines.write(msgspec.json.encode(record) + b"\n")
+                lines.flush()
                 bar.detail(f"{record.name}: {record.status}")
                 if watch is not None and not printed:
                     row = fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
@@ -122,10 +109,10 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
             time.sleep(0 if new else _LOOK_SECONDS)
 
 
-def _known(jsonl: str) -> set[str]:
+def _known(jsonl: str | None) -> set[str]:
     """The digests of the candidates that the file has records of."""
     found = set[str]()
-    with suppress(OSError), Path(jsonl).open(encoding="utf-8") as file:
+    with suppress(OSError), Path(jsonl or "").open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError, AttributeError):
                 found.add(json.loads(line).get("digest", ""))
