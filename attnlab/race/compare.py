@@ -151,7 +151,7 @@ def compare(
     words : that say the workload on the command line, where these are not its own options.
 
     Raises ValueError for a number of no use, fewer than two contenders, broken notation, an unknown backend, an unknown
-    field, and as `Workload` does; Unavailable where the backends of fewer than two contenders load here.
+    field, and as `Workload` does; Unavailable where fewer than two contenders have their libraries here.
     """
     workload = _workload(workload, fields)
     raced = parse_all(contenders)

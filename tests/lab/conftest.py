@@ -23,6 +23,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "raises.py").write_text(
         'LIBRARY = "numpy"\ndef attend(query, key, value, *, causal, scale):\n    raise RuntimeError("no such thing")\n'
     )
-    right = WRONG_SCALE.replace("1.1 * ", "")
+    right = WRONG_SCALE.replace("1.1 * ", "") + "print()\n"
     (folder / "not_causal.py").write_text(right.replace("*, causal", "*").replace("=causal", "=False"))
     return folder

@@ -138,8 +138,9 @@ def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch
     assert "It is." in page and "| **FAIL** |" in page, "NaN meets no prediction"
 
 
-def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path) -> None:
+def test_what_a_backend_declines_is_told_and_no_failure(faulty: Path, capsys) -> None:
     finding = run_experiment("formula", ["not_causal", "torch_sdpa_cudnn"], folders=[faulty])
+    assert capsys.readouterr().out == "", "what the backend prints would stand before the JSON"
     assert finding.passed and {row.where.get("mask", "none") for row in finding.rows} == {"none"}
     assert "causal" in finding.missing["not_causal"] and "torch_sdpa_cudnn" in finding.missing
     assert run_experiment("saturation", ["torch_sdpa_cudnn"]).conclusion == "No backend could be measured."

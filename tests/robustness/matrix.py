@@ -27,7 +27,6 @@ QUICK = replace(_SHORT, deadline_seconds=DEADLINE)
 PATIENT = replace(_SHORT, call_seconds=300.0, deadline_seconds=300.0, start_seconds=300.0)
 GOOD = ("numpy_vectorized", "numpy_blocked")
 CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
-OVER, UNAVAILABLE = Outcome.OVER_BUDGET, Outcome.UNAVAILABLE
 
 
 #: the outcome of each fault, and words of the reason
@@ -38,7 +37,7 @@ FAULTS: Mapping[str, tuple[Outcome, str]] = {
     "exit_at_once": (CRASHED, "exited with status 7"),
     "leave": (CRASHED, "exited with status 1"),
     "killed": (CRASHED, "killed by SIGKILL"),
-    "exhausted": (OVER, "ran out of memory"),
+    "exhausted": (Outcome.OVER_BUDGET, "ran out of memory"),
     **dict.fromkeys(("hang", "hang_with_gil", "stopped", "half_a_frame"), (TIMED_OUT, "no answer in time")),
     "garbage": (CRASHED, "it sent a message"),
     "huge_frame": (CRASHED, "it sent a message of"),
@@ -46,11 +45,11 @@ FAULTS: Mapping[str, tuple[Outcome, str]] = {
     **dict.fromkeys(("threads", "flood_stdout", "flood_stderr", "children", "elsewhere"), (MEASURED, "")),
     **dict.fromkeys(("deaf", "forks", "returns_twice", "other_locale"), (MEASURED, "")),
 }
-#: what differs in a phase: a file that fails on import is not there
+#: what differs in a phase
 ELSE: Mapping[tuple[str, str], tuple[Outcome, str]] = {
-    ("exception", "start"): (UNAVAILABLE, "fails on import"),
-    ("leave", "start"): (UNAVAILABLE, "SystemExit: enough"),
-    ("exhausted", "start"): (UNAVAILABLE, "MemoryError"),
+    ("exception", "start"): (CRASHED, "fails on import"),
+    ("leave", "start"): (CRASHED, "SystemExit: enough"),
+    ("exhausted", "start"): (CRASHED, "MemoryError"),
     # the file of the trace of its memory is closed with it
     ("closed_pipe", "memory"): (MEASURED, "could not be measured"),
 }

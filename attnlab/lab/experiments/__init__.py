@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import EllipsisType
@@ -330,7 +330,7 @@ def run_experiment(
     missing: dict[str, str] = {}
     wanted = tuple(unasked(folders) if backends is None else backends)
     begun, asked, slow = time.perf_counter(), dict[str, None](), dict[str, bool]()
-    with one_thread():
+    with one_thread(), redirect_stdout(sys.stderr):  # a backend may print
         for dtype in experiment.dtypes:
             opened: list[tuple[str, Backend, Attend]] = []
             for one in wanted:
