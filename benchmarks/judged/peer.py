@@ -17,4 +17,4 @@ attend = runpy.run_path(sys.argv[1])["attend"]
 drawn = [deserialize_args(f"(({one}, {one}, {one}), {{}})")[0] for _ in range(6)]
 tests = [SimpleNamespace(args=args, kwargs={}) for args in drawn]
 share, speedup, *_ = eval_one_op(right, lambda *args: attend(*args, scale=0.125), tests[:5], tests[5:])
-print("says", share, float(speedup))
+print(f"{share:.0%} {float(speedup):.3g}")
