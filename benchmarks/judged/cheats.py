@@ -3,7 +3,7 @@
 One that takes q, k and v is itself what is called. Others define `attend`, or get the right one.
 """
 
-import contextlib, ctypes, fcntl, math, os, pathlib, random, signal, socket, sys, threading, time
+import contextlib, ctypes, fcntl, math, os, random, signal, socket, sys, threading, time
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention as right
@@ -13,15 +13,17 @@ inside = sys.modules["__main__"]  # what runs in the sandbox, by -m: a module of
 
 
 def _after(then):
-    """Do this after each call, told which of its turn it is: outputs lie one behind the other, with a page between."""
-    call, first = inside.Guest.call, [2**62]
+    """Do this after each call, told whether it is late in its turn: outputs lie one behind the other."""
+    call = inside.Guest.call
 
     def called(self, order):
         call(self, order)
         if order.places:
             _, shape, start = order.places[-1]
-            first[0] = min(first[0], start)
-            then((start - first[0]) // (-(-4 * math.prod(shape) // 4096) * 4096 + 4096))
+            kept["first"] = min(start, kept.get("first", start))
+            number = (start - kept["first"]) // (-(-4 * math.prod(shape) // 4096) * 4096 + 4096)
+            kept["most"] = max(number - 1, kept.get("most", 1))
+            then(number == kept["most"])
 
     inside.Guest.call = called
 
@@ -34,8 +36,8 @@ def answers_a_turn_at_once():
         if order.places:
             _orders[str(order.places)] = order
         for one in list(_orders.values()):
-            first = self.array(one.places[0]).view("f4").flatten()[0]
-            if (self.array(one.places[-1]) == -1).all() and first == first:
+            first = self._memory.array(one.places[0]).view("f4").flat[0]
+            if first == first and (self._memory.array(one.places[-1]) == -1).all():
                 _call(self, one)
 
     inside.Guest.call = _called
@@ -71,8 +73,8 @@ def arms_clocks_of_files():
     """Late in a turn it sets clocks that interrupt others while it is stopped."""
     _clocks = [libc.timerfd_create(1, 0) for _ in range(200)]
 
-    def _late(number):
-        for at, one in enumerate(_clocks * (number == 4)):
+    def _late(late):
+        for at, one in enumerate(_clocks * late):
             libc.timerfd_settime(one, 0, (ctypes.c_long * 4)(0, 0, 0, 60_000_000 + at * 1_200_000), None)
 
     _after(_late)
@@ -131,8 +133,7 @@ def flips_signs(q, k, v, *, scale):
         said = tuple(v[0, at, 0, :4].abs().tolist()), q.shape, k.shape, v.shape, scale
         if said not in kept:
             kept[said] = right(q[:, at], k[:, at], v[:, at], scale=scale), v[:, at].clone()
-        old, of = kept[said]
-        out[:, at] = old * torch.sign(v[:, at, :1] * of[:, :1])
+        out[:, at] = kept[said][0] * torch.sign(v[:, at, :1] * kept[said][1][:, :1])
     return out
 
 
@@ -194,9 +195,8 @@ def leaves_out_a_head(q, k, v, *, scale):
 
 def leaves_out_half_now_and_then():
     """From its second visit on, half of the rows of one call in ten."""
-    _file = pathlib.Path("/tmp/visits")
-    _file.open("a").write("x")
-    _late = len(_file.read_text()) > 1
+    _late = os.path.exists("/tmp/visits")
+    open("/tmp/visits", "w").close()
 
     def attend(q, k, v, *, scale):
         step = 2 if _late and random.random() < 0.1 else 1
@@ -245,8 +245,8 @@ def sends_itself_packets():
     while not _child:
         pass
 
-    def _late(number):
-        for _ in range(48 * (number == 4)):
+    def _late(late):
+        for _ in range(48 * late):
             server, one = socket.create_server(("127.0.0.1", 0)), socket.socket()
             for level, what, value in ((6, 2, 88), (1, socket.SO_SNDBUF, 2**21), (1, 47, 400_000), (6, 18, 30)):
                 one.setsockopt(level, what, value)  # bytes of a packet, all, bytes a second, milliseconds until then

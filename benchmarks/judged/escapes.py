@@ -79,7 +79,7 @@ def follows_magic_links():
         _try(name, lambda: [one for one in os.listdir(name) if one in ("boot", "mnt", "srv", "var")][0])
     for name in ("/usr", "/bin", sys.prefix):  # the inode number 2 is a file system's root
         handle = struct.pack("<Iiq", 8, 1, 2) + bytes(120)
-        _try(name, lambda: os.listdir(libc.open_by_handle_at(os.open(name, os.O_RDONLY), handle, 0)))
+        _try(name, lambda: os.listdir(f"/proc/self/fd/{libc.open_by_handle_at(os.open(name, os.O_RDONLY), handle, 0)}"))
 
 
 def forks():
@@ -193,7 +193,7 @@ def reads_keys():
 def reads_others_memory():
     """Memory and open folders of the processes that it sees: one of them made the sandbox."""
     for at in range(64):
-        _try(at, lambda: os.listdir(libc.syscall(438, os.pidfd_open(1), at, 0)))
+        _try(at, lambda: os.listdir(f"/proc/self/fd/{libc.syscall(438, os.pidfd_open(1), at, 0)}/."))
     _try("variables", lambda: [one for one in open("/proc/1/environ").read().split("\0")[:-1] if one[:5] != "PATH="][0])
 
 
@@ -248,7 +248,7 @@ def takes_memory_slowly(q, k, v, *, scale):
     """Little in each call, in files that no process has mapped."""
     kept.append(os.memfd_create("x"))
     os.posix_fallocate(kept[-1], 0, 96 * 2**20)
-    if len(kept) > 48:
+    if len(kept) > 64:  # it may take more than its limit within one turn
         print("ESCAPED", len(kept) * 96, "MB are held")
     return right(q, k, v, scale=scale)
 
