@@ -165,13 +165,7 @@ def observe(
 
 
 def _probe(
-    attend: Attend,
-    q: NDArray[Any],
-    k: NDArray[Any],
-    factor: float,
-    largest: Array,
-    number_format: str,
-    causal: bool,
+    attend: Attend, q: NDArray[Any], k: NDArray[Any], factor: float, largest: Array, dtype: str, causal: bool
 ) -> tuple[Array, Callable[[int], tuple[Array, Array]]]:
     """The probe's logit t of each row, which is the row's largest as far as it can be written; and a question.
 
@@ -182,7 +176,7 @@ def _probe(
     # logit = scale · strength · length: a length like that of the keys asks for a strength like the queries'
     length = 2.0 ** round(math.log2(_longest(k) or 1.0))
     strength = largest / (factor * length) if factor else np.zeros_like(largest)
-    strength = _finite("the probe", round_to(strength, number_format))
+    strength = _finite("the probe", round_to(strength, dtype))
     # under a causal mask an idle query before all others sees the probe alone
     idle = int(causal)
     wide_q = np.zeros((*q.shape[:2], q.shape[2] + idle, wide), q.dtype)
@@ -202,7 +196,7 @@ def _probe(
         if not (rest.min() > 0 and alone.min() > 0):
             raise ValueError(
                 "the probe or all other keys got no weight: the backend computes no softmax, or logits this large "
-                f"are too coarse in {number_format} to tell a row's largest"
+                f"are too coarse in {dtype} to tell a row's largest"
             )
         energy = factor * _row_dots(wide_q[..., idle:, :dim], output[..., :dim] / rest[..., None])
         return np.log(rest) - np.log(alone) + math.log(height), energy - probe
@@ -265,7 +259,7 @@ def read_logits(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: floa
 
 
 def energy_variance(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float) -> Array:
-    """Var_p(s) of each row, (batch, heads, n_q): the heat capacity d² ln Z/dβ² at β = 1.
+    """Var_p(s) of each row, (batch, heads, n_q): the heat capacity b² d² ln Z/db² at b = 1.
 
     q : (batch, heads, n_q, d), k : (batch, heads, n_k, d). Each query gets a column of V with its logits, then one
     with their squared distance from the mean just measured: a small number is not the difference of large ones.

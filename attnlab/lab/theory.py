@@ -223,11 +223,11 @@ def required_gap(n: int, weight: float) -> float:
 
 
 def initial_logit_variance(model_dim: int, weight_std: float, bias_std: float = 0.0) -> float:
-    """Var(q·k/√d_k) = (E σ_w² + σ_b²)² at initialisation, E = model_dim, for |x|² = E (as after a layer norm).
+    """Var(q·k/√d_k) = (D σ_w² + σ_b²)² over draws of the weights, D = model_dim, for |x|² = D (as after a layer norm).
 
-    weight_std, bias_std : σ_w, σ_b >= 0 of both projections; so a component of q or k has variance E σ_w² + σ_b².
-    `nn.MultiheadAttention` draws one Xavier matrix, σ_w² = 1/2E: ¼. Separate Xavier matrices have 1/E: 1. `nn.Linear`'s
-    default has σ_w² = σ_b² = 1/3E: (1/3 + 1/3E)².
+    weight_std, bias_std : σ_w, σ_b >= 0 of both projections; so a component of q or k has variance D σ_w² + σ_b².
+    `nn.MultiheadAttention` draws one Xavier matrix, σ_w² = 1/2D: ¼. Separate Xavier matrices have 1/D: 1. `nn.Linear`'s
+    default has σ_w² = σ_b² = 1/3D: (1/3 + 1/3D)².
 
     Glorot and Bengio 2010 for Xavier. Raises ValueError for numbers outside these domains.
     """

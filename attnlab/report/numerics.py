@@ -32,7 +32,7 @@ _WIDTH, _HEIGHT = 6.4, 3.9
 _LABELS = {
     "head_dim": "head dimension d_k",
     "keys": "keys n",
-    "temperature": "temperature / freezing temperature",
+    "T/T_c": "temperature / freezing temperature, T/T_c",
 }
 
 

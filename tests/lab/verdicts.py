@@ -8,13 +8,13 @@ from attnlab.lab.experiments import Finding, Row
 CONFIRMED, CONDITIONAL, REFUTED, NOT_MEASURABLE = ClaimVerdict
 _BY_VERDICT = {
     CONFIRMED: "scaled-dot-product weights-sum-to-one output-expectation self-and-cross one-query-key-dim boltzmann "
-    "temperature-sharpens dot-products-grow variance-proportional-to-d variances-add heads-split-weights "
-    "heads-independent output-mixes-heads",
+    "temperature-sharpens heads-split-weights heads-independent output-mixes-heads",
     CONDITIONAL: "same-row-count value-dimension every-token-sees-every no-information-loss match-means-high-score "
     "magnitude-manageable scale-for-later-steps neither-peaked-nor-flat scale-prevents-vanishing small-values-vanish "
-    "concatenation-is-output half-the-table heads-cut-cost memory-reasonable typical-head-count bert-heads",
-    REFUTED: "score-of-own-key next-token unnormalised-sum plain-exponentials variance-sigma-squared "
-    "no-element-dominates heads-see-chunks heads-after-sum dot-product-d-squared",
+    "concatenation-is-output half-the-table heads-cut-cost memory-reasonable typical-head-count bert-heads "
+    "dot-products-grow variance-proportional-to-d variances-add plain-exponentials variance-sigma-squared",
+    REFUTED: "score-of-own-key next-token unnormalised-sum no-element-dominates heads-see-chunks heads-after-sum "
+    "dot-product-d-squared",
     NOT_MEASURABLE: "stable-learning separate-linears-slower heads-learn-syntax",
 }
 VERDICTS = {id: verdict for verdict, ids in _BY_VERDICT.items() for id in ids.split()}

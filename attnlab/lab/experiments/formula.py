@@ -4,7 +4,7 @@ There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The 
 up to 1 over the keys it sees: p_ij = e^{s_ij} / Σ_l e^{s_il}. Its output is the mean of the values under these
 weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
 
-An error may exceed its budget, which is a root mean square, by five standard errors or by a quarter.
+An error may exceed its budget by five standard errors or a quarter, as the budget is a root mean square.
 
 So the numbers of queries and keys are independent, and so are the widths of keys and values. Unmasked, permuting all
 tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
@@ -78,10 +78,7 @@ def _properties(one: Subject, mask: str) -> Iterator[Row]:
     output, order, half = attend(q, k, v), one.rng(1600, 3).permutation(_TOKENS), _TOKENS // 2
     if mask == "causal":
         off = attend(*(array[:, :, :half] for array in (q, k, v))) - output[:, :, :half]
-        quantity, pairs = (
-            "causal output of the first half alone − of the whole",
-            (_TOKENS + 1) / (2 * _TOKENS),
-        )
+        quantity, pairs = "causal output of the first half alone − of the whole", (_TOKENS + 1) / _TOKENS / 2
     else:
         off = attend(*(array[:, :, order] for array in (q, k, v))) - output[:, :, order]
         quantity, pairs = "output of reordered tokens − reordered output", 1.0

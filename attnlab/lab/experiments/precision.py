@@ -11,12 +11,12 @@ may flush the exponential, at about the smallest normal number, or the weight. M
 subnormal numbers. There a kernel that keeps them takes longer if most weights are subnormal.
 
 A stored number is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and
-2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three errors can be predicted: only
-the output is stored (full precision inside), the weights too, or the scores as well. A measured error is held against
-the nearest of the three. It must lie within five standard errors of it, or within a quarter: numbers with similar
-leading digits round by 0.68 to 1.36 times the average. The three ranges overlap, so a pass does not tell what a kernel
-stores. In float32 the roundings of arithmetic count several times more. There the budget takes sums in order, and may
-be exceeded by as much.
+2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three errors can be predicted: only the
+output is stored (full precision inside), the weights too, or the scores as well. A measured error is held against the
+nearest of the three. It must lie within five standard errors of it, or within a quarter, a chosen allowance: numbers
+with similar leading digits round by 0.68 to 1.36 times the average. The three ranges overlap, so a pass does not tell
+what a kernel stores. In float32 arithmetic adds several times the storage error. There the budget assumes sequential
+sums, with the same allowance.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ KEYS = (2, 64)
 SUMMED_KEYS = (1, 1024)
 #: a polynomial exponential may stop this far before the last normal number
 _FLUSH_SLACK = 0.5
-KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
+SUBNORMALS = KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
 GAP, LIMIT = "gap at which a weight becomes 0", "unshifted softmax overflows above"
 TWO_EQUAL, ERROR = "weight of two equal logits at twice ln(max)", "relative error"
 #: what is varied for the error, and what the others are meanwhile
@@ -58,8 +58,8 @@ _HEADS, _QUERIES = 2, 32
 _OFF = 0.25
 #: calls for the time on subnormal weights; heads, length and head dimension of one
 _CALLS, _TIMED = 5, (4, 512, 64)
-#: whose errors are drawn: they differ in what they store
-_DRAWN = ("torch_eager", "torch_sdpa", "torch_sdpa_math")
+#: what a kernel may store in the number format, as the error shows it
+_CLASSES = ("full precision inside", "weights rounded", "scores rounded")
 SUBNORMAL = "time with subnormal weights / with ordinary ones"
 Point = tuple[list[NDArray[Any]], float, Mapping[str, ErrorBudget], dict[str, float]]
 
@@ -68,7 +68,7 @@ def measure(one: Subject) -> Iterator[Row]:
     """Where weights vanish and whether large logits survive, without chance; then errors, and the time of a call."""
     if one.lead and one.dtype != "bfloat16":
         yield from textbook_overflow(one.dtype)
-    yield from _vanishing(one)
+    yield from (gaps := list(_vanishing(one)))
     # the scale makes the logit, not the product
     logit = 2 * theory.overflow_threshold(one.dtype)
     q, k, v = (np.ones((1, 1, n, 8), carrier(one.dtype)) for n in (1, 2, 2))
@@ -86,7 +86,8 @@ def measure(one: Subject) -> Iterator[Row]:
             call = partial(one.attend, *arrays, causal=False, scale=dim**-0.5)
             # CPU time, the least of some
             times.append(min(timeit.repeat(call, number=1, repeat=_CALLS, timer=time.process_time)))
-        yield one.row(SUBNORMAL, {"dtype": one.dtype}, None, times[1] / times[0])
+        where = {"dtype": one.dtype, "subnormals": gaps[-1].where["subnormals"]}
+        yield one.row(SUBNORMAL, where, None, times[1] / times[0])
 
 
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -133,6 +134,10 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
         failed, where = weights(logit, keys), {**where, "logit": logit}
         yield Row.compare("share of unshifted weights that are 0", where, zero, np.mean(failed == 0))
         yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
+    off, where = np.abs(keys * weights(1.0, keys).astype(np.float64) - 1).max(), {**where, "logit": 1.0}
+    yield Row.compare(
+        "largest relative error of unshifted weights", where, 0, off, slack=4 * spacing(dtype, 1)
+    )
 
 
 def _vanishing(one: Subject) -> Iterator[Row]:
@@ -250,14 +255,14 @@ EXPERIMENT = Experiment(
             x_label="standard deviation of the logits, in bfloat16",
             y=ERROR,
             log_y=True,
-            lines={name: of(ERROR, dtype="bfloat16", axis="logit_std", backend=name) for name in _DRAWN},
+            lines={kind: of(ERROR, dtype="bfloat16", axis="logit_std", precision=kind) for kind in _CLASSES},
         ),
         Chart(
             title="Subnormal weights slow kernels that keep them",
             y=SUBNORMAL,
             by="backend",
             log_x=False,
-            lines={"": of(SUBNORMAL)},
+            lines={kind: of(SUBNORMAL, subnormals=kind) for kind in SUBNORMALS},
             marks={"no cost": 1.0},
         ),
     ),

@@ -9,8 +9,8 @@ normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k �
 transition is gradual: curves are exact integrals at each n.
 
 At a fixed β, H/ln n nears 1 once ln n ≫ β²: the softmax disperses (Veličković et al. 2024). With normal logits a few
-keys keep a share of the weight at every n only if β exceeds √(2 ln n) by a constant factor. β = a ln n
-(Nakanishi 2025) passes it once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is
+keys keep a share of the weight at every n only if β/√(2 ln n) stays above a constant greater than 1. β = a ln n
+(Nakanishi 2025) passes β_c once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is
 the gap between the largest and the smallest logit. And ln Z lies between the largest logit and ln n above it.
 """
 
@@ -71,7 +71,7 @@ def measure(one: Subject) -> Iterator[Row]:
             yield one.mean(OF_HEAD, where, seen.largest_logit[0].max(axis=-1, keepdims=True), None)
     if one.lead:
         rows: list[tuple[dict[str, float | str], int, float]] = [
-            ({"keys": keys, "temperature": temperature}, keys, theory.critical_beta(keys) / temperature)
+            ({"keys": keys, "T/T_c": temperature}, keys, theory.critical_beta(keys) / temperature)
             for keys in LENGTHS
             for temperature in TEMPERATURES
         ]
@@ -121,15 +121,15 @@ EXPERIMENT = Experiment(
         "Over 1024 keys the entropy is {cold:.2f} ln n at 0.4 of the freezing temperature and {hot:.2f} ln n at 2.5 "
         "times it.",
         "At β = 1 it is {short:.2f} ln n over 64 keys and {long:.2f} ln n over 16,384.",
-        "Without the scale the largest logit of a head over 16 queries averages {logit:.1f} ± {logit_error:.1f} at "
-        "d_k = 64, and with it an eighth of that.",
+        "Without the scale the largest logit of a head over 16 queries and 1024 keys averages {logit:.1f} ± "
+        "{logit_error:.1f} at d_k = 64, and with it an eighth of that.",
     ),
     numbers={
         "few": measured(LARGEST, scaling="unscaled", head_dim=8, keys=KEYS),
         "many": measured(LARGEST, scaling="unscaled", head_dim=256, keys=KEYS),
         "scaled": measured(LARGEST, scaling="scaled", head_dim=256, keys=KEYS),
-        "cold": measured(ENTROPY, keys=KEYS, temperature=0.4),
-        "hot": measured(ENTROPY, keys=KEYS, temperature=2.5),
+        "cold": measured(ENTROPY, keys=KEYS, **{"T/T_c": 0.4}),
+        "hot": measured(ENTROPY, keys=KEYS, **{"T/T_c": 2.5}),
         "short": measured(ENTROPY, rule=SCALED, keys=64),
         "long": measured(ENTROPY, rule=SCALED, keys=16384),
         "logit": measured(OF_HEAD, scaling="unscaled", head_dim=64, keys=KEYS),
@@ -154,9 +154,9 @@ EXPERIMENT = Experiment(
         ),
         Chart(
             title="Against ln T entropy changes fastest near 1.3 T_c",
-            x="temperature",
+            x="T/T_c",
             y=ENTROPY,
-            lines={f"n = {keys:,}": of(ENTROPY, keys=keys, temperature=...) for keys in LENGTHS},
+            lines={f"n = {keys:,}": of(ENTROPY, keys=keys, **{"T/T_c": ...}) for keys in LENGTHS},
             marks={"T_c": 1.0},
         ),
         Chart(

@@ -1,6 +1,6 @@
 """Do the identities of statistical mechanics hold for every row of every backend, at every temperature?
 
-The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution. Its energies are E = −s,
+The weights p_j = e^{s_j/τ}/Z of logits s at the temperature τ are a Boltzmann distribution. Its energies are −s,
 its inverse temperature is b = 1/τ, and Z is the partition function. Attention takes τ = 1 for the scaled logits, or τ
 = √d_k for q·k. The free energy is F = −τ ln Z, and the mean energy U = −⟨s⟩ = −d ln Z/db. The entropy is H = (U −
 F)/τ, with dH/dτ = Var_p(s)/τ³ ≥ 0. The heat capacity is dU/dτ = b² Var_p(s).
@@ -53,6 +53,8 @@ def measure(one: Subject) -> Iterator[Row]:
     for temperature in TEMPERATURES:
         for name, left, right, tolerance in identities(one.attend, q, k, v, _STD / 4, temperature):
             yield one.row(name, {"τ": temperature}, 0.0, np.abs(left - right).max(), slack=tolerance)
+    for name, temperature, off in _limits(one.attend, q, k, _STD / 4):
+        yield one.row(name, {"τ": temperature}, 0.0, off, slack=ALGEBRAIC)
     if one.lead:
         yield from _curves(one)
 
@@ -98,7 +100,6 @@ def identities(
     ):
         yield name, left, right, ALGEBRAIC
     yield from _responses(attend, q, k, v, weights, logits, scale, b)
-    yield from _limits(attend, q, k, logits, scale)
 
 
 def _responses(
@@ -108,9 +109,7 @@ def _responses(
     exact = b * theory.output_response(weights, v[..., None, :, :])  # (batch, heads, n_q, n_k, value_dim)
     keys = range(0, k.shape[2], max(1, k.shape[2] // 4))
     # a change of a logit s is one of bs by b times as much
-    moved = [
-        b * observables.response_to_logit(attend, q, k, v, key, scale=b * scale, step=_STEP) for key in keys
-    ]
+    moved = [b * observables.response_to_logit(attend, q, k, v, j, scale=b * scale, step=_STEP) for j in keys]
     yield "∂o/∂s_j = b p_j (v_j − o)", np.stack(moved, axis=-2), exact[..., list(keys), :], DIFFERENTIAL
 
     covariance = (weights * logits) @ v - (weights * logits).sum(axis=-1, keepdims=True) * (weights @ v)
@@ -118,17 +117,18 @@ def _responses(
     yield "do/db = Cov_p(v, s)", slope, covariance, DIFFERENTIAL
 
 
-def _limits(attend: Attend, q: Array, k: Array, logits: Array, scale: float) -> Iterator[Identity]:
-    """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n."""
+def _limits(attend: Attend, q: Array, k: Array, scale: float) -> Iterator[tuple[str, float, float]]:
+    """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n. With the τ that stands for each."""
+    logits = scale * (q @ k.swapaxes(-1, -2))
     top = np.sort(logits, axis=-1)
-    # cold enough that the second key of every row has e^{−40} of the first one's weight
-    cold = 40.0 / float((top[..., -1] - top[..., -2]).min())
+    # so cold that the second key of every row has e^{−40} of the first one's weight
+    cold = float((top[..., -1] - top[..., -2]).min()) / 40
     twice = np.concatenate([k, k], axis=2)  # every key once more: each maximum is attained twice
-    frozen = weights_of(attend, q, twice, scale=scale * cold)
+    frozen = weights_of(attend, q, twice, scale=scale / cold)
     expected = 0.5 * (np.concatenate([logits, logits], axis=-1) == logits.max(axis=-1, keepdims=True))
-    yield "τ → 0: uniform on the largest", frozen, expected, ALGEBRAIC
-    hot = observe(attend, q, k, scale=scale * 1e-9)
-    yield "τ → ∞: H = ln n", hot.entropy, np.full(1, math.log(k.shape[2])), ALGEBRAIC
+    yield "τ → 0: uniform on the largest", cold, np.abs(frozen - expected).max()
+    hot = observe(attend, q, k, scale=scale * 1e-9).entropy
+    yield "τ → ∞: H = ln n", 1e9, np.abs(hot - math.log(k.shape[2])).max()
 
 
 def long_sums(one: Subject) -> Iterator[Row]:
@@ -157,7 +157,7 @@ def _curves(one: Subject) -> Iterator[Row]:
         q, k = (rng.standard_normal((1, 48, n, _HEAD_DIM)) for n in (8, CURVE_KEYS))
         q /= np.linalg.norm(q, axis=-1, keepdims=True)
         seen, exact = observe(one.attend, q, k, scale=b), theory.random_energy(CURVE_KEYS, b)
-        where = {"temperature": ratio, "keys": CURVE_KEYS}
+        where = {"T/T_c": ratio, "keys": CURVE_KEYS}
         yield one.mean(FREE, where, -seen.log_partition[0] / b, -exact.log_partition / b)
         yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, (exact.entropy - exact.log_partition) / b)
         yield one.mean(ENTROPY, where, seen.entropy[0], exact.entropy)
@@ -180,9 +180,7 @@ EXPERIMENT = Experiment(
         "Over 49,152 keys in float32 the sum of the weights is off 1 by up to {sum:.1e}.",
     ),
     numbers={
-        "slope": lambda rows: max(
-            (one.measured for one in rows if one.slack == DIFFERENTIAL), default=math.nan
-        ),
+        "slope": lambda rows: max((x.measured for x in rows if x.slack == DIFFERENTIAL), default=math.nan),
         "plain": measured("p = exp(bs)/Z", max),
         "sum": measured(SUM, max),
     },
@@ -191,16 +189,16 @@ EXPERIMENT = Experiment(
     charts=(
         Chart(
             title="Once frozen, the free energy is nearly flat",
-            x="temperature",
-            x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
+            x="T/T_c",
+            x_label=f"temperature / freezing temperature, T/T_c, at n = {CURVE_KEYS}",
             y="energy, in standard deviations of s",
             lines={"U = −⟨s⟩": of(ENERGY), "F = −τ ln Z": of(FREE)},
             marks={"T_c": 1.0},
         ),
         Chart(
             title="The heat capacity peaks near 1.3 T_c",
-            x="temperature",
-            x_label=f"temperature / freezing temperature, n = {CURVE_KEYS}",
+            x="T/T_c",
+            x_label=f"temperature / freezing temperature, T/T_c, at n = {CURVE_KEYS}",
             y="heat capacity b² Var_p(s)",
             lines={"b² Var_p(s)": of(CAPACITY)},
             marks={"T_c": 1.0},

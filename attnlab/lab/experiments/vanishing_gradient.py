@@ -1,14 +1,14 @@
 """Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
 
-Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches
-the logits is Jg. For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖_F² = S₂ − 2S₃ + S₂² with
-S_k = Σp^k. It is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. Over 1024
-keys its mean is largest at 1.5 times the freezing β.
+Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches the logits is Jg.
+For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. It is
+small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. Over 1024 keys the mean of ‖J‖²
+over rows is largest at 1.5 times the freezing β.
 
-So at d_k = 64 the unscaled rows have the larger mean square. But some of them pass on next to nothing, and with d_k
-their share grows. The mean square is an exact integral. Shares are sampled from the random energy model, and have
-a sampling error. "Next to nothing" is a norm below 1e-3 here. The figure shows other thresholds as well. All of this
-is for standard normal inputs, before any training.
+So at n = 1024 and d_k = 64 the unscaled rows have the larger mean square. Below n = 27 they have the smaller one. Some
+rows pass on next to nothing, and with d_k their share grows. The mean square is an exact integral. Shares are sampled
+from the random energy model, and have a sampling error. "Next to nothing" is a norm below 1e-3 here. The figure shows
+other thresholds as well. All of this is for standard normal inputs, before any training.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import Workload
 
 _HEAD_DIM, _KEYS = 64, 1024
-#: heads, queries, keys; and of a slow backend
-_SIZES, _SLOW_SIZES = (16, 48, _KEYS), (16, 8, 64)
+#: heads, queries, keys; of a slow backend; and of short rows
+_SIZES, _SLOW_SIZES, _SHORT = (16, 48, _KEYS), (16, 8, 64), (64, 16, 8)
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
 #: a row with a smaller Jacobian norm than this passes on next to nothing
 SMALL = 1e-3
@@ -49,22 +49,25 @@ AGAINST_DIM = "share of rows below 1e-3 against d_k"
 
 def measure(one: Subject) -> Iterator[Row]:
     """Norms of the rows' Jacobians; gradients with small values; through one backend, norms against sizes."""
-    heads, queries, keys = _SLOW_SIZES if one.slow else _SIZES
-    means = list[Row]()
-    for scaling, scale in _SCALES.items():
-        seen, law = one.observed((keys,), (heads, queries, keys), _HEAD_DIM, scale), (keys, _HEAD_DIM, scale)
-        where = {"scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
-        means += one.means(where, seen, attention_under_random_inputs(*law), SQUARE, slack=_SQUARE_SLACK)
-        for norm in _NORMS:
-            found = np.sqrt(seen.jacobian_norm_squared[0])
-            yield _share_row(one, BELOW, {**where, "norm": norm}, found, norm, law)
-    yield from means
-    unscaled, scaled = means
-    ratio, expected = (
-        math.sqrt(getattr(unscaled, name) / getattr(scaled, name)) for name in ("measured", "predicted")
-    )
-    error = ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2
-    yield one.row(RATIO, {"keys": keys, "head_dim": _HEAD_DIM}, expected, ratio, standard_error=error)
+    for heads, queries, keys in (_SLOW_SIZES if one.slow else _SIZES, _SHORT):
+        means = list[Row]()
+        for scaling, scale in _SCALES.items():
+            seen, law = (
+                one.observed((keys,), (heads, queries, keys), _HEAD_DIM, scale),
+                (keys, _HEAD_DIM, scale),
+            )
+            where = {"scaling": scaling, "keys": keys, "head_dim": _HEAD_DIM}
+            means += one.means(where, seen, attention_under_random_inputs(*law), SQUARE, slack=_SQUARE_SLACK)
+            for norm in _NORMS:
+                found = np.sqrt(seen.jacobian_norm_squared[0])
+                yield _share_row(one, BELOW, {**where, "norm": norm}, found, norm, law)
+        yield from means
+        unscaled, scaled = means
+        ratio, expected = (
+            math.sqrt(getattr(unscaled, name) / getattr(scaled, name)) for name in ("measured", "predicted")
+        )
+        error = ratio * math.hypot(*(row.standard_error / row.measured for row in means)) / 2
+        yield one.row(RATIO, {"keys": keys, "head_dim": _HEAD_DIM}, expected, ratio, standard_error=error)
     yield from small_values(one)
     if one.lead:
         yield from _against_sizes(one)
