@@ -135,9 +135,8 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
         yield Row.compare("share of unshifted weights that are 0", where, zero, np.mean(failed == 0))
         yield Row.compare("share of unshifted weights that are NaN", where, nan, np.mean(np.isnan(failed)))
     off, where = np.abs(keys * weights(1.0, keys).astype(np.float64) - 1).max(), {**where, "logit": 1.0}
-    yield Row.compare(
-        "largest relative error of unshifted weights", where, 0, off, slack=4 * spacing(dtype, 1)
-    )
+    room = 4 * spacing(dtype, 1.0)
+    yield Row.compare("largest relative error of unshifted weights", where, 0.0, off, slack=room)
 
 
 def _vanishing(one: Subject) -> Iterator[Row]:

@@ -122,9 +122,8 @@ def _families(one: Subject) -> Iterator[Row]:
                 blocks.append([np.mean(squares, dtype=np.float64) / head_dim])
             found, error = mean_over_clusters(np.array(blocks))
             where = {"family": label, "head_dim": head_dim}
-            expected = (std**4 + 2 * (std * mean) ** 2) * head_dim**power
-            room: dict[str, Any] = {"standard_error": error, "slack": _ROUNDING * expected}
-            yield Row.compare(OF_FAMILY, where, expected, found, **room)
+            exact = (std**4 + 2 * (std * mean) ** 2) * head_dim**power
+            yield Row.compare(OF_FAMILY, where, exact, found, standard_error=error, slack=_ROUNDING * exact)
 
 
 def _normalised(x: Array) -> Array:
