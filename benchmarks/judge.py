@@ -26,7 +26,7 @@ from common import HOME, alike, command_line, publish, say, table
 
 from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.judging import FINALISTS, Judge
-from attnlab.judge.record import KEPT, ROUNDS, Record, Scatter, Seat
+from attnlab.judge.score import KEPT, ROUNDS, Record, Scatter, Seat
 from attnlab.workload.workload import Workload
 
 Row = dict[str, str]

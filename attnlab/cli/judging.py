@@ -17,7 +17,7 @@ from attnlab.cli import options
 from attnlab.cli.progress import progress
 from attnlab.judge.candidates import read_candidate
 from attnlab.judge.judging import Judge
-from attnlab.judge.record import Record
+from attnlab.judge.score import Record
 from attnlab.report.render import fill, print_markdown
 from attnlab.system import terminable
 

@@ -19,8 +19,8 @@ import msgspec
 from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
 from attnlab.judge.inside import Limits
 from attnlab.judge.problems import NORMAL, pose
-from attnlab.judge.record import CAUGHT, KEPT, Record, Scatter, Seat, escaped
 from attnlab.judge.sandbox import Sandbox, command
+from attnlab.judge.score import CAUGHT, KEPT, Record, Scatter, Seat, escaped
 from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
 from attnlab.workload.workload import Workload

@@ -25,8 +25,8 @@ from attnlab.errors import Unavailable
 from attnlab.judge.candidates import REFERENCE, Candidate
 from attnlab.judge.inside import Limits, Order
 from attnlab.judge.memory import Array
-from attnlab.judge.record import CAUGHT, Record
 from attnlab.judge.sandbox import Sandbox
+from attnlab.judge.score import CAUGHT, Record
 from attnlab.libraries.library import open_library
 from attnlab.processes import Failed
 from attnlab.workload.distributions import DISTRIBUTIONS

@@ -33,7 +33,7 @@ from attnlab.errors import Declined, Misbehaved
 from attnlab.judge.inside import Order, Reply
 from attnlab.judge.memory import Array, DeviceMemory
 from attnlab.judge.problems import NORMAL, Problem
-from attnlab.judge.record import CAUGHT, ROUNDS, Seat
+from attnlab.judge.score import CAUGHT, ROUNDS, Seat
 from attnlab.processes import Failed
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack

@@ -9,7 +9,7 @@ import pytest
 from attnlab.judge.candidates import MOST_BYTES, known_candidate, read_candidate
 from attnlab.judge.judging import forbidden
 from attnlab.judge.problems import judged
-from attnlab.judge.record import escaped
+from attnlab.judge.score import escaped
 from attnlab.workload.workload import Workload
 
 BACKEND = 'LIBRARY = "numpy"\ndef attend(query, key, value, *, causal, scale): ...\n'

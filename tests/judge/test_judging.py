@@ -15,7 +15,7 @@ from attnlab.errors import Unavailable
 from attnlab.judge import sandbox
 from attnlab.judge.inside import Limits
 from attnlab.judge.judging import Judge
-from attnlab.judge.record import Record
+from attnlab.judge.score import Record
 from attnlab.libraries.library import open_library
 from attnlab.processes import Failed
 from attnlab.workload.workload import Workload

@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from attnlab.judge.candidates import Candidate
-from attnlab.judge.record import LOWEST, Record, Scatter, Seat
+from attnlab.judge.score import LOWEST, Record, Scatter, Seat
 
 VISITS, ROUNDS = 5, 6
 

@@ -180,12 +180,6 @@ def test_only_what_did_not_pass_is_raced_again(conductor: Any) -> None:
     assert (plain["found"], plain["exit_status"], plain["unseen"]) == ("regression", 1, None)
 
 
-def test_two_names_of_one_contender_are_raced_once(conductor: Any) -> None:
-    names = ["naive_loop[X=1]", "naive_loop[ X=1]", "naive_loop[X=1]"]
-    found = regression.gate(BASE, HEAD, names, [TINY], conductor=conductor)
-    assert len(found.lines) == 1 and [len(there) for there in conductor.started] == [3, 3]
-
-
 def test_a_side_that_is_not_to_be_had_is_told_before_anything_is_raced(tmp_path, conductor) -> None:
     nowhere = ("python", str(tmp_path / "nowhere"))
     for sides in ((BASE, nowhere), (nowhere, BASE)):

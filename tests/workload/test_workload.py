@@ -209,11 +209,6 @@ def test_a_mask_that_is_none_is_refused(asked: dict[str, Any]) -> None:
         Inputs.of(ARRAY, ARRAY, ARRAY, **asked)
 
 
-@pytest.mark.parametrize(("said", "text"), [(0, ""), (np.False_, ""), (np.True_, "causal(top_left)")])
-def test_causal_may_be_a_flag_of_numpy_or_a_number(said: Any, text: str) -> None:
-    assert Inputs.of(ARRAY, ARRAY, ARRAY, causal=said).mask.text == text
-
-
 @pytest.mark.parametrize("asked", [{"bias": [-1e9] * 5}, {"bias": [7e4] * 5}, {"sinks": [7e4] * 3}], ids=str)
 def test_a_bias_that_the_format_cannot_hold_is_refused(asked: dict[str, Any]) -> None:
     """It would become infinite. The lowest number of the format is taken."""
