@@ -181,7 +181,11 @@ class Frames:
         The outcome is `measured` where it has a time of some visits, and left others for that reason.
         """
         gone = self.results.seconds.isna() | self.results.left.notna()
-        without = self.results[gone].groupby(["contender", "outcome"], sort=False)
+        without = (
+            self.results[gone]
+            .sort_values("score_bytes", kind="stable")
+            .groupby(["contender", "outcome"], sort=False)
+        )
         counted = without.agg(
             at=("n", "size"), n=("n", "first"), heads=("heads", "first"), reason=("reason", "first")
         ).reset_index()
