@@ -76,7 +76,7 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
         (Scripted(fails={"prepare": Failed("memory", "none left")}), Outcome.OVER_BUDGET, "none left"),
         (Scripted(fails={"declines": Failed("declined", "no masks")}), Outcome.DECLINED, "no masks"),
         (Scripted(fails={"load": Failed("unavailable", "no such")}), Outcome.UNAVAILABLE, "no such"),
-        (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2 s; limit: 0.5 s"),
+        (Scripted(2.0), Outcome.OVER_BUDGET, "a call takes 2.00 s; limit: 500 ms"),
         (Scripted(memory={"scores": 1e9}), Outcome.OVER_BUDGET, "its inputs alone"),
     ],
     ids=range(11),
