@@ -149,7 +149,8 @@ def answer(frames: Frames) -> dict[str, Any]:
     timed = results[results.seconds.notna()]
     # where it is the fastest, or has no interval, it is not behind
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
-    memory, changes = list(peaks(results, chosen["ranked"] if chosen else []).itertuples()), frames.crossovers
+    beside = [name, *chosen["runners_up"], *chosen["tied_with"]] if chosen else []
+    memory, changes = list(peaks(results, beside).itertuples()), frames.crossovers
     alone = dict(zip(winners.workload, winners.not_compared, strict=True))
     unsure = timed[[name in alone[at] for at, name in zip(timed.workload, timed.contender, strict=True)]]
     return {
