@@ -248,7 +248,7 @@ def takes_memory_slowly(q, k, v, *, scale):
     """Little in each call, in files that no process has mapped."""
     kept.append(os.memfd_create("x"))
     os.posix_fallocate(kept[-1], 0, 96 * 2**20)
-    if len(kept) > 64:  # it may take more than its limit within one turn
+    if len(kept) > 48:
         print("ESCAPED", len(kept) * 96, "MB are held")
     return right(q, k, v, scale=scale)
 
