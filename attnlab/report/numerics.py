@@ -51,10 +51,9 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
                 style.save(figure, folder / link)
                 says = f"{one.title}: {figure.axes[0].get_title(loc='left')}"
                 pictures.append({"says": says, "link": link})
-        closest: dict[str, lab.Row] = {}
+        of = dict[str, list[lab.Row]]()
         for row in one.rows:
-            if row.quantity not in closest or row.excess > closest[row.quantity].excess:
-                closest[row.quantity] = row
+            of.setdefault(row.quantity, []).append(row)
         shown.append(
             {
                 **{name: getattr(one, name) for name in ("title", "question", "conclusion")},
@@ -63,7 +62,7 @@ def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, An
                 "pictures": pictures,
                 "passed": sum(row.passed for row in one.judged),
                 "compared": len(one.judged),
-                "closest": list(closest.values()),
+                "closest": [max(rows, key=lambda row: (row.excess, row.measured)) for rows in of.values()],
                 "failed": [row for row in one.rows if not row.passed][:_MOST_FAILED],
             }
         )

@@ -27,10 +27,10 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# A stored number is off by 0.42 u of its size (rms). The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried through the
-# softmax, these roundings predict the error. It depends on what is stored: only the output, the weights too, or the
-# scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is a power of two and rounds
-# nothing. Other scales round it twice.
+# Over all leading digits a stored number is off by 0.42 u (rms). The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried
+# through the softmax, these roundings predict the error. It depends on what is stored: only the output, the weights
+# too, or the scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is a power of two and
+# rounds nothing. Other scales round it twice.
 
 # %%
 from attnlab.lab.theory import classify, error_budget
@@ -87,7 +87,7 @@ print(
 # %% [markdown]
 # The tolerance of a usual half-precision test accepts this. The check asks it about 150 questions of different
 # shapes, logits, masks and layouts. It weighs the size *and the direction* of each error. An error along the
-# derivative of the answer in the scale is a wrong scale.
+# derivative of the answer in the scale suggests a wrong scale.
 
 # %%
 found = attnlab.check("wrong_scale", folders=[str(folder)], dtypes=["float32"])

@@ -47,8 +47,8 @@ for d_k in (4, 16, 64, 256):
 # ## 2. A softmax freezes
 #
 # Take n logits that are independent and normal with standard deviation β. Two things compete. A key far above the
-# others has an exponentially larger weight. But there are many more keys in the middle. For small β the many win,
-# and the weights are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida
+# others has an exponentially larger weight. But many more keys lie lower. For small β the many win, and the weights
+# are spread out. For large β a few keys win. In physics this is the *random energy model* (Derrida
 # 1981), and a softmax is **frozen** beyond β_c = √(2 ln n): a few keys hold the weight.
 
 # %%
@@ -63,8 +63,8 @@ print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 # ## 3. Seen through a fused kernel
 #
 # PyTorch's `scaled_dot_product_attention` returns outputs only. With keys and values chosen for the purpose,
-# `attnlab.observe` reads entropy and largest weight of every row out of them. The curves are exact integrals of the
-# theory.
+# `attnlab.observe` reads entropy and largest weight of every row out of them. The curves join exact integrals of
+# the theory.
 
 # %% Largest weight and entropy of a row against d_k, unscaled and scaled: measured points lie on the predicted curves
 law = attnlab.theory.attention_under_random_inputs
@@ -83,7 +83,7 @@ for name, scale, mark, colour in (
         axes.plot(dims, measured, mark, color=colour, label=name)
 for axes, title, y in (
     (left, "Unscaled, few keys take the weight", "largest weight of a row"),
-    (right, "Scaled, entropy stays near ln n", "entropy of a row, in nats"),
+    (right, "Scaled, entropy stays at ln n − ½", "entropy of a row, in nats"),
 ):
     axes.axvline(beta_c**2, color="grey", linestyle=":")
     axes.set(xscale="log", xlabel="d_k", ylabel=y, title=title)

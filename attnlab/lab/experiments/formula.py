@@ -4,10 +4,10 @@ There is a score for every pair of query and key, s_ij = scale · q_i·k_j. The 
 up to 1 over the keys it sees: p_ij = e^{s_ij} / Σ_l e^{s_il}. Its output is the mean of the values under these
 weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
 
-An error may exceed its budget by five standard errors or a quarter, as the budget is a root mean square.
-
 So the numbers of queries and keys are independent, and so are the widths of keys and values. Unmasked, permuting all
 tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
+
+An error may exceed its budget by five standard errors or a quarter, as the budget is a root mean square.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Each of h heads of dimension d_model/h projects the whole embedding and has a softmax of its own. It takes 1/h of the
 FLOPs of a full-width head, and as many exponentials. Together they take 4 n² d_model FLOPs for QKᵀ and PV, whatever h
 is, and h n² exponentials. They meet only in W_O: Concat(z) W_O = Σ_i z^i W_O^i, with W_O^i the rows of head i. The
-formula as it is written holds a table of n² scores for each head. A kernel that never holds it takes far less memory.
+formula as it is written holds a table of n² scores for each head. A kernel that never holds it takes far less memory
+if n is much larger than d_k.
 """
 
 from __future__ import annotations

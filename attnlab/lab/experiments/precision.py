@@ -10,13 +10,13 @@ rounded to 0 below half the smallest subnormal number. A kernel that flushes sub
 may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
 subnormal numbers. There a kernel that keeps them takes longer if most weights are subnormal.
 
-A stored number is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and
-2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three errors can be predicted: only the
-output is stored (full precision inside), the weights too, or the scores as well. A measured error is held against the
-nearest of the three. It must lie within five standard errors of it, or within a quarter, a chosen allowance: numbers
-with similar leading digits round by 0.68 to 1.36 times the average. The three ranges overlap, so a pass does not tell
-what a kernel stores. In float32 arithmetic adds several times the storage error. There the budget assumes sequential
-sums, with the same allowance.
+Over all leading digits a stored number is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in
+float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three
+errors can be predicted: only the output is stored (full precision inside), the weights too, or the scores as well. A
+measured error is held against the nearest of the three. It must lie within five standard errors of it, or within a
+quarter, a chosen allowance: numbers with similar leading digits round by 0.68 to 1.36 times the average. The three
+ranges overlap, so a pass does not tell what a kernel stores. In float32, arithmetic adds several times the storage
+error. There the budget assumes sequential sums, with the same allowance.
 """
 
 from __future__ import annotations
@@ -237,9 +237,8 @@ EXPERIMENT = Experiment(
     },
     lesson="Subtract the largest logit. Else 1024 equal logits between 4.16 and 11.09 give zeros in float16 without an "
     "error, and a row of logits below −17.33 gives NaN. Keep scores of float16 inputs in float32: q·k can pass 65,504 "
-    "although the scaled logit does not, and then no subtraction helps. In 16 bits errors hardly grow from 256 keys "
-    "on. With the standard deviation of the logits they grow if scores are stored in 16 bits, but not if only weights "
-    "are. So a kernel that keeps its scores in float32 is the safer one for large logits.",
+    "although the scaled logit does not, and then no subtraction helps. In theory large logits raise the error if "
+    "scores are stored in 16 bits, but not if only weights are. So scores in float32 are safer for large logits.",
     charts=(
         Chart(
             title="A key this far below the others weighs nothing",
@@ -249,7 +248,7 @@ EXPERIMENT = Experiment(
             limits=(10.0, 1000.0),
         ),
         Chart(
-            title="Large logits hurt kernels that store scores",
+            title="Rounded scores cost most at large logits",
             x="value",
             x_label="standard deviation of the logits, in bfloat16",
             y=ERROR,

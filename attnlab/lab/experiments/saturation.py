@@ -6,7 +6,7 @@ temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temp
 keys, and the entropy is about ln n − β²/2. At lower ones a few keys hold it. In the limit of many keys their weights
 then follow the Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for
 normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k ≈ 3.05 ln n. At finite n the
-transition is gradual: curves are exact integrals at each n.
+transition is gradual: curves join exact integrals.
 
 At a fixed β, H/ln n nears 1 once ln n ≫ β²: the softmax disperses (Veličković et al. 2024). With normal logits a few
 keys keep a share of the weight at every n only if β/√(2 ln n) stays above a constant greater than 1. β = a ln n
@@ -137,8 +137,8 @@ EXPERIMENT = Experiment(
     },
     lesson="For independent normal logits the standard deviation β of a row against β_c = √(2 ln n) decides. For "
     "standard normal components 1/√d_k keeps β near 1 from d_k ≈ 16 on, below β_c (3.7 at n = 1024). "
-    "For other logits, as those with heavy tails, β alone does not decide: one that lies 9.1 above 1023 equal "
-    "ones has a weight of .9 at β = 0.28. A weight of .9 over n keys needs a gap of ln(9(n − 1)): 4.9 at n = 16, "
+    "For other logits, as those with heavy tails, β alone does not decide: one that lies 9.13 above 1023 equal "
+    "ones has a weight of .9 at β = 0.285. A weight of .9 over n keys needs a gap of ln(9(n − 1)): 4.9 at n = 16, "
     "9.1 at 1024, 14.0 at 131,072. A soft cap c keeps logits within 2c of each other. So a weight of .9 is out of "
     "reach beyond 1 + e^{2c}/9 keys: 7 at c = 2, 2,448 at c = 5, 987,346 at c = 8. The largest logit of a head is "
     "what QK-Clip bounds during training (Kimi K2, 2507.20534).",
@@ -153,7 +153,7 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="Against ln T entropy changes fastest near 1.3 T_c",
+            title="Against ln T entropy changes fastest just above T_c",
             x="T/T_c",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, **{"T/T_c": ...}) for keys in LENGTHS},

@@ -135,8 +135,8 @@ def long_sums(one: Subject) -> Iterator[Row]:
     """How far the weights of a long row are from adding up to 1, with ones for values: against what roundings can do.
 
     The output is a sum of n weights over another sum of them, each with a relative error of at most γ_{n−1} in whatever
-    order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no bound,
-    as the roundings of equal terms are not independent.
+    order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no bound:
+    sums of equal terms round dependently.
     """
     rng, roundoff = one.rng(960), theory.float_format(one.dtype).unit_roundoff
     k = rng.standard_normal((1, 1, _SUM_KEYS, 8), dtype=np.float32)

@@ -7,11 +7,13 @@ may fail: if the components of a vector are equal, the variance is d_k². Logits
 the standard errors allow for that.
 
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
-mean 0 and variance σ_w², and the biases of σ_b². Over their draws q·k/√d_k has the variance (d_model σ_w² + σ_b²)². Of
-the four schemes measured here only separate Xavier matrices make it 1. Stack layers x ← x + W_O Attention(x). With a
-pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh random weights q·k then has the same mean
-square at every depth, whatever the scale. Within a row it varies less and less, as tokens become alike. Without a norm
-|x|² grows by what each layer adds.
+mean 0 and variance σ_w², and the biases of σ_b². Over their draws q·k/√d_k has the variance (d_model σ_w² + σ_b²)².
+Four schemes are measured here: one Xavier matrix for q, k and v (nn.MultiheadAttention), separate ones, nn.Linear's
+default, and normal weights of standard deviation .02. Only separate Xavier matrices make the variance 1.
+
+Stack layers x ← x + W_O Attention(x). With a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh
+random weights q·k then has the same mean square at every depth, whatever the scale. Within a row it varies less at
+depth, as tokens become alike. Without a norm |x|² grows by what each layer adds.
 """
 
 from __future__ import annotations
@@ -189,7 +191,7 @@ EXPERIMENT = Experiment(
         "{xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
         "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
-        "pre-norm it ends at {pre:.2f}, and within a row, with 1/√d_k, at {row:.2f}.",
+        "pre-norm, with 1/√d_k, it ends at {pre:.2f}, and within a row it falls from {first:.2f} to {row:.2f}.",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
@@ -202,15 +204,16 @@ EXPERIMENT = Experiment(
         "deep_scaled": measured(BY_LAYER, norm="none", scaling="scaled", layer=LAYERS),
         "deep_off": measured(BY_LAYER, field="standard_error", norm="none", scaling="unscaled", layer=LAYERS),
         "scaled_off": measured(BY_LAYER, field="standard_error", norm="none", scaling="scaled", layer=LAYERS),
-        "pre": measured(BY_LAYER, norm="pre-norm", layer=LAYERS),
+        "pre": measured(BY_LAYER, norm="pre-norm", scaling="scaled", layer=LAYERS),
+        "first": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=1),
         "row": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=LAYERS),
     },
-    lesson="Divide by √d_k if the components have unit variance and mean 0. The factor removes d_k and nothing else. "
-    "Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every row. The "
-    "initialisation decides with what variance logits start. In this stack q·k grows only without a norm.",
+    lesson="Divide by √d_k if the components are independent, with mean 0 and variance 1. The factor removes d_k and "
+    "nothing else. Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads every "
+    "row. The initialisation decides with what variance logits start. In this stack q·k grows only without a norm.",
     charts=(
         Chart(
-            title="The scale 1/√d_k keeps the variance at 1",
+            title="1/√d_k keeps the variance at 1 if components are independent",
             x="head_dim",
             y="variance of the logits",
             log_y=True,
