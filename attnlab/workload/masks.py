@@ -67,6 +67,9 @@ class Mask:
     def __and__(self, other: Mask) -> Mask:
         return Mask(tuple(dict.fromkeys((*self.parts, *other.parts))))
 
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
     @property
     def text(self) -> str:
         """What `parse` reads. An array of the caller's is only named. Empty without parts."""
