@@ -17,6 +17,8 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+from attnlab.errors import NotStored
+
 #: letters of a reason; the longest of our own have some 300
 MOST = 400
 #: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
@@ -39,6 +41,24 @@ def read_text(file: Path, most: int) -> str:
     if len(data) > most:
         raise ValueError(f"it holds more than the {most:,} bytes that one may have")
     return data.decode()
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Write a file anew, on the disk before this returns; a reader finds the old file or the new one, whole.
+
+    Raises NotStored.
+    """
+    fresh = file.with_suffix(".new")
+    try:
+        with fresh.open("wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        fresh.replace(file)
+    except OSError as fault:
+        raise NotStored(
+            f"{file} cannot be written: {fault.strerror}; what was written before is kept"
+        ) from None
 
 
 def one_line(text: str, most: int = MOST) -> str:

@@ -26,7 +26,7 @@ from attnlab.environment import fingerprint
 from attnlab.errors import FieldError, NotStored, Unavailable
 from attnlab.runs.plan import Plan
 from attnlab.stats.analysis import Analysis, analyse
-from attnlab.text import one_line
+from attnlab.text import one_line, write_whole
 from attnlab.workload.result import Ceiling, Result, merged
 from attnlab.workload.workload import Workload
 
@@ -198,24 +198,6 @@ def _joined(results: Sequence[Result]) -> list[Result]:
         return one.workload, one.contender, which
 
     return merged({visit(one): one for one in results}.values())
-
-
-def write_whole(file: Path, data: bytes) -> None:
-    """Write a file anew, on the disk before this returns; a reader finds the old file or the new one, whole.
-
-    Raises NotStored.
-    """
-    fresh = file.with_suffix(".new")
-    try:
-        with fresh.open("wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        fresh.replace(file)
-    except OSError as fault:
-        raise NotStored(
-            f"{file} cannot be written: {fault.strerror}; what was written before is kept"
-        ) from None
 
 
 def _append(file: Path, data: bytes) -> None:

@@ -29,8 +29,7 @@ from attnlab.backends.discovery import require, unasked
 from attnlab.errors import Declined, Unavailable
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
-from attnlab.runs.store import write_whole
-from attnlab.text import finite, suggestion
+from attnlab.text import finite, suggestion, write_whole
 from attnlab.workload.workload import MOST_SEED
 
 #: a value that is so many standard errors from its prediction agrees with it
