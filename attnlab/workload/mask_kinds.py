@@ -73,7 +73,7 @@ class Place(NamedTuple):
         return array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # else two arrays were equal, and one lost
 class Part:
     """One condition that a pair of query and key must meet to be kept."""
 
