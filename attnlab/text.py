@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -134,7 +135,7 @@ LARGEST = 10**6
 
 def within(name: str, value: float, most: int = LARGEST) -> float:
     """`value` if it is above 0 and at most `most`. Raises ValueError otherwise."""
-    if not isinstance(value, int | float) or not 0 < value <= most:  # nor nan
+    if not isinstance(value, Real) or not 0 < value <= most:  # nor nan
         raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value!r}")
     return value
 

@@ -86,9 +86,8 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
     for name in (*system_wide, "/sys/devices/system/cpu", *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
-    for name in (
-        f"/proc/{one}" for one in _HIDDEN
-    ):  # these are open to the owner, and a judge that is root owns them
+    # these are open to the owner, and a judge that is root owns them
+    for name in (f"/proc/{one}" for one in _HIDDEN):
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
     if cuda:
         for name in ("/sys/bus/pci", "/sys/devices"):

@@ -229,6 +229,7 @@ class Frames:
             [one for one in dict.fromkeys(cells["first"].explode()) if one != name] for cells in (close, tied)
         )
         worst = behind.sort_values("behind", ascending=False, kind="stable").head(1).itertuples()
+        nearest = mine.dropna(subset="share_of_matmul").sort_values("share_of_matmul").tail(1)
         return {
             "name": name,
             "sizes": len(at),
@@ -245,7 +246,7 @@ class Frames:
             "open": list(tied.itertuples()),
             "behind": len(behind),
             "worst": next(worst, None),
-            "nearest": next(mine.nlargest(1, "share_of_matmul").itertuples(), None),
+            "nearest": next(nearest.itertuples(), None),
             "others": list(dict.fromkeys(behind.contender)),
             "absent": len(absent),
             "absent_why": next(iter(whys), None),

@@ -15,8 +15,7 @@ from attnlab.errors import Unavailable
 from attnlab.race.compare import compare, first_verdicts
 
 FIELDS = {"name", "outcome", "reason", "seconds_median", "rounds", "ratio", "ratio_low", "ratio_high"}
-FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds"}
-FIELDS |= {"setup_seconds", "computes_in"}
+FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds", "setup_seconds", "computes_in"}
 
 
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:

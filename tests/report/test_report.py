@@ -62,6 +62,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
     )
     assert "**Use `torch_sdpa`**" in text[:80] and "attnlab run --lengths 64,2048" in text
     assert "torch_eager#2" not in text + details, "entered twice, reported once"
+    assert "comes nearest" in text and "comes nearest" not in reported(replace(run, ceilings=[]))
     assert len(text.splitlines()) < 60, "two screens"
     assert re.search(r"^\| the fastest \| [\d.]+ µs \| [\d.]+ ms \|$", details, re.M)
     assert re.search(r"^\| `torch_sdpa` \| 1\.00 · [\d.]+ KiB \| 1\.00 · [\d.]+ MiB \|$", details, re.M)
