@@ -218,11 +218,12 @@ class Frames:
         name = best[0]
         mine = ranked[ranked.contender == name].set_index("workload")
         mine = mine.rename(columns={"first": "is_first", "seconds": "its_seconds"})
-        at: Any = winners.set_index("workload").join(mine[["is_first", "behind", "its_seconds"]])
+        at: Any = winners.set_index("workload").join(
+            mine[["is_first", "behind", "behind_low", "its_seconds"]]
+        )
         first = at.is_first == True  # noqa: E712
         won, close, tied = (at[first & (at.sure == sure)] for sure in (Sure.DECIDED, Sure.CLOSE, Sure.TIE))
-        at = at.assign(behind=at.behind.fillna(at.its_seconds / at.seconds))
-        behind = at[~first & (at.behind > 1) & (at.sure != Sure.NO_INTERVAL)]
+        behind = at[~first & (at.behind_low > 1)]
         absent = at[at.its_seconds.isna()]
         whys = results[(results.contender == name) & results.workload.isin(absent.index)].reason
         close_to, tied_with = (
