@@ -24,9 +24,11 @@ import numpy as np
 import psutil
 from common import HOME, alike, command_line, publish, say, table
 
+from attnlab.backends.discovery import backends
 from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.judging import FINALISTS, Judge
 from attnlab.judge.score import KEPT, ROUNDS, Record, Scatter, Seat
+from attnlab.race.compare import compare
 from attnlab.workload.workload import Workload
 
 Row = dict[str, str]
@@ -160,18 +162,22 @@ def order(rows: list[Row]) -> str:
 
 
 def alone(judge: Judge, folder: Path) -> str:
-    """Seconds of one call each, for honest and wrong candidates; and how wide the intervals are.
+    """Seconds of one call each, for honest and wrong candidates; and their speedups, some beside those of `compare`.
 
     Between the calls are some seconds, as in a training loop: the judge makes its next sandbox ready then.
     """
     times, said = dict[str, list[float]](), []
-    again = {"sdpa again": f"# again\n{IMPORTS}{ATTEND.format(RIGHT)}"}
-    for file in written(folder, texts("honest") | again | dict([*texts("wrong").items()][::6])):
+    for file in written(folder, texts("honest") | dict([*texts("wrong").items()][::6])):
         time.sleep(4)
         ((name, record, seconds),) = told(judge, [file])
         times.setdefault(record.status, []).append(seconds)
         if record.low is not None:
             said.append(f"{name} {record.speedup:.2f} [{record.low:.2f}, {record.high:.2f}]")
+        if (backend := f"torch_{name}") in backends():
+            asked = Workload.from_dict(record.workload)
+            (found,) = compare("torch_sdpa", backend, workload=asked, afresh=True).verdicts.values()
+            one = found.turned
+            said[-1] += f" (in `compare` {one.ratio:.2f} [{one.low:.2f}, {one.high:.2f}])"
     most = "; ".join(f"{status}: {max(some):.1f} s at most of {len(some)}" for status, some in times.items())
     return f"One call for each candidate, warm judge: {most}. Speedups: {', '.join(said)}."
 
@@ -227,13 +233,16 @@ def peers(judge: Judge, folder: Path) -> str:
 def main() -> int:
     """Judge what is asked for and write the page."""
     others = {"alone": alone, "copies": copies, "peers": peers}
-    given = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others]).parse_args()
+    parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others])
+    parser.add_argument("--length", type=int, default=512)
+    given = parser.parse_args()
+    asked = Workload(heads=8, queries=given.length, keys=given.length)
     rows, parts = list[Row](), list[str]()
     with tempfile.TemporaryDirectory() as named:
         for group in given.parts or ALLOWED:
             folder = Path(named, group)
             folder.mkdir()
-            with Judge("torch_sdpa", Workload(heads=8, queries=512, keys=512), load_seconds=10) as judge:
+            with Judge("torch_sdpa", asked, load_seconds=10) as judge:
                 if group in others:
                     parts.append(others[group](judge, folder))
                 else:

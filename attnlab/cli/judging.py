@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 import msgspec
@@ -23,6 +23,8 @@ from attnlab.system import terminable
 
 #: a folder that is watched is looked at so often, in seconds
 _LOOK_SECONDS = 1.0
+#: opened before anything is judged, so that a mistake is told then
+_APPENDED = click.File("ab", lazy=False)
 
 
 @click.command(
@@ -32,7 +34,9 @@ _LOOK_SECONDS = 1.0
 @click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option("--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with a Model.")
 @options.workload_options(grid=False)
-@click.option("--jsonl", metavar="FILE", help="Append a record of each as JSON; - prints them.")
+@click.option(
+    "--jsonl", type=_APPENDED, default=os.devnull, help="Append each record as JSON; - prints them."
+)
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="How many candidates you choose from.")
 @click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
@@ -42,7 +46,7 @@ _LOOK_SECONDS = 1.0
 def judge(
     paths: tuple[str, ...],
     reference: str,
-    jsonl: str | None,
+    jsonl: IO[bytes],
     forbid: tuple[str, ...],
     among: int | None,
     watch: Path | None,
@@ -67,15 +71,15 @@ def judge(
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
-    printed = jsonl == "-"
-    shown, lines = progress(quiet=quiet or printed), click.open_file(jsonl or os.devnull, "ab")
+    printed = jsonl.name == "<stdout>"
+    shown = progress(quiet=quiet or printed)
     try:
-        with lines, shown as bar, terminable(), Judge(reference, workload, **how) as one:
+        with shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
-            for record in _watched(one, paths, watch, _known(jsonl)):
+            for record in _watched(one, paths, watch, _known(jsonl.name)):
                 records.append(record)  # it is printed though the disk is full
-                lines.write(msgspec.json.encode(record) + b"\n")
-                lines.flush()
+                jsonl.write(msgspec.json.encode(record) + b"\n")
+                jsonl.flush()
                 bar.detail(f"{record.name}: {record.status}")
                 if watch is not None and not printed:
                     row = fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)
@@ -109,10 +113,10 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
             time.sleep(0 if new else _LOOK_SECONDS)
 
 
-def _known(jsonl: str | None) -> set[str]:
+def _known(jsonl: str) -> set[str]:
     """The digests of the candidates that the file has records of."""
     found = set[str]()
-    with suppress(OSError), Path(jsonl or "").open(encoding="utf-8") as file:
+    with suppress(OSError), Path(jsonl).open(encoding="utf-8") as file:
         for line in file:
             with suppress(ValueError, AttributeError):
                 found.add(json.loads(line).get("digest", ""))

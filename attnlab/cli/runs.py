@@ -220,11 +220,14 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     how = {name: given.pop(name) for name in ("seconds", "visits", "folders", "afresh")}
     workload, chosen, words = options.read_workload(given, preset)
     with progress(quiet=as_json or quiet) as shown:
-        found = race(*contenders, workload=workload, words=words, on_event=shown.detail, **how)
+        how |= {"words": words, "on_event": shown.detail, "interruptible": True}
+        found = race(*contenders, workload=workload, **how)
     if as_json:
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         print_markdown(comparison_text(found, chosen=chosen, quiet=quiet))
+    if found.interrupted:
+        return 130
     return 0 if sum(bool(one.latency) for one in found.results) > 1 else 1
 
 
@@ -294,7 +297,8 @@ def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bo
     limits = replace(regression.LIMITS, workload_seconds=seconds, **most)
     how: dict[str, Any] = {"folders": plan.folders, "margins": margins, "limits": limits}
     with progress(quiet=as_json or quiet) as shown:
-        found = regression.gate(*sides, raced, plan.workloads, on_event=shown.detail, **how)
+        how |= {"on_event": shown.detail, "interruptible": True}
+        found = regression.gate(*sides, raced, plan.workloads, **how)
     if as_json:
         click.echo(msgspec.json.encode(found.to_json()))  # which writes null for nan
     else:

@@ -222,13 +222,13 @@ def listed(
     try:
         for name in list(names) or backends(folders):
             on_event(f"looking at {name}")
-            own = [f"{key}={'|'.join(values)}" for key, values in settings_of(name, folders).items()]
-            settings = f" Settings: {', '.join(own)}." if own else ""
             for _ in range(2):
                 try:
+                    own = [f"{key}={'|'.join(values)}" for key, values in settings_of(name, folders).items()]
+                    settings = f" Settings: {', '.join(own)}." if own else ""
                     told = process.ask("load", seconds=_IMPORT_SECONDS, name=name, **opening)
                     one = Listed(name, told["library"], told["summary"] + settings, told["reason"])
-                except Failed as fault:
+                except (Failed, ValueError) as fault:
                     one = Listed(name, "", "", str(fault))
                 if process.alive:
                     break

@@ -34,7 +34,7 @@ class Comparison:
     """One workload's visits: a result for each contender, and verdicts against the baseline where both were measured.
 
     visits : how many there were, of `visit_seconds` each. sittings : what verdicts rest on beside these visits.
-    unseen : disturbances that this system does not tell.
+    unseen : disturbances that this system does not tell. interrupted : whether an interrupt ended it early.
     ran_with : the versions of Python and libraries of contenders that ran elsewhere. command : repeats it.
     """
 
@@ -48,6 +48,7 @@ class Comparison:
     ran_with: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     sittings: Mapping[str, Combined] = field(default_factory=dict)
     command: str = ""
+    interrupted: bool = False
 
     def frame(self) -> pd.DataFrame:
         """A tidy table, one row a contender.
@@ -135,6 +136,7 @@ def compare(
     limits: Limits | None = None,
     on_event: Callable[[str], None] = lambda text: None,
     words: Sequence[str] = (),
+    interruptible: bool = False,
     **fields: Any,
 ) -> Comparison:
     """Race the contenders on one workload; the first is the baseline.
@@ -149,6 +151,7 @@ def compare(
     limits : all of it, instead.
     on_event : hears what is being done; a `Notice` is meant to be kept.
     words : that say the workload on the command line, where these are not its own options.
+    interruptible : an interrupt ends it, and what was measured before is returned.
 
     Raises ValueError for a number of no use, fewer than two contenders, broken notation, an unknown backend, an unknown
     field, and as `Workload` does; Unavailable where fewer than two contenders have their libraries here.
@@ -162,7 +165,13 @@ def compare(
     places = [str(folder) for folder in folders]
     limits, ran_with = limits or _limits(seconds, visits), dict[str, dict[str, str]]()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
-        results = tuple(conductor.race(workload, each=first_verdicts(raced[0].name, on_event)))
+        how: dict[str, Any] = {
+            "each": first_verdicts(raced[0].name, on_event),
+            "interruptible": interruptible,
+        }
+        results = tuple(conductor.race(workload, **how))
+        if conductor.interrupted and not results:
+            raise KeyboardInterrupt
         loaded = [one for one in results if one.outcome is not Outcome.UNAVAILABLE]
         if len(loaded) < 2:
             said = "; ".join(f"{one.contender}: {one.reason}" for one in results if one not in loaded)
@@ -184,6 +193,7 @@ def compare(
         unseen=tuple(hidden()),
         ran_with=ran_with,
         command=_command(contenders, words or workload.options(), places, limits),
+        interrupted=conductor.interrupted,
     )
 
 

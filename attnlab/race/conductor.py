@@ -74,6 +74,8 @@ class Conductor:
         self._trials: dict[tuple[str, Workload], float | None] = {}
         self._watch: Watch | None = None
         self._ready = False
+        #: whether a `race` was interrupted that keeps what it measured
+        self.interrupted = False
 
     def __enter__(self) -> Conductor:
         try:
@@ -189,16 +191,23 @@ class Conductor:
         names: Sequence[str] | None = None,
         *,
         each: Callable[[list[Result]], None] = lambda results: None,
+        interruptible: bool = False,
         **how: Any,
     ) -> list[Result]:
         """All `visits` to a workload as one result for each contender, in the order of the contenders.
 
-        each : hears all results so far, merged, after each visit.
+        each : hears all results so far, merged, after each visit. interruptible : an interrupt ends the race, and those
+        of the visits before it are returned, unless nothing was measured yet.
         """
         found = list[Result]()
-        for results in self.visits(workload, names, **how):
-            found += results
-            each(merged(found))
+        try:
+            for results in self.visits(workload, names, **how):
+                found += results
+                each(merged(found))
+        except KeyboardInterrupt:
+            if not interruptible or not any(self._measured.values()):
+                raise
+            self.interrupted = True
         place = {one.name: at for at, one in enumerate(self.contenders)}
         return sorted(merged(found), key=lambda one: place[one.contender])
 

@@ -71,7 +71,8 @@ class Reason:
 
     what : "time", "memory" (bytes), "set-up" (seconds), "kernel" or "outcome" for a regression; "outcome" also where
     nothing could be compared; "control" where BASE differs from itself (the ends of its ratio's interval), "unseen" for
-    a slow-down that may have gone unseen, "no interval", and "one race" where the other race does not agree.
+    a slow-down that may have gone unseen, "no interval", "one race" where the other race does not agree, and
+    "interrupted".
     """
 
     what: str
@@ -142,13 +143,15 @@ def gate(
     limits: Limits = LIMITS,
     conductor: Callable[..., Conductor] = Conductor,
     on_event: Callable[[str], None] = lambda text: None,
+    interruptible: bool = False,
 ) -> Gate:
     """Race HEAD against BASE, each of `backends` at each of `workloads`.
 
     base, head : a setting that says where a side runs, ("ref", "main"), as `contender.setting_of` gives it. backends :
     with settings, as contenders; ``mine[pages=default]`` does without huge pages. limits : of each race; it goes on
-    until the intervals reach no further than a third of the margin, or the time is spent. Raises ValueError for a
-    backend that is not known, and Unavailable, before anything is raced, for a side that is not to be had.
+    until the intervals reach no further than a third of the margin, or the time is spent. interruptible : an interrupt
+    ends it, and there is no verdict on what was not raced to its end. Raises ValueError for a backend that is not
+    known, and Unavailable, before anything is raced, for a side that is not to be had.
     """
     margins, started = margins or Margins(), time.monotonic()
     able = huge_pages_refused() is None
@@ -173,11 +176,19 @@ def gate(
         if not asked:
             break
         with conductor(racing, folders=folders, limits=limits, on_event=on_event) as raced:
+            how: dict[str, Any] = {"enough": partial(_narrow, margins), "interruptible": interruptible}
             for name, workload in asked:
-                three = [one.name for one in entered[name]]
-                line = judged(name, raced.race(workload, three, enough=partial(_narrow, margins)), margins)
-                found[name, workload] = agreed(found[name, workload], line) if again else line
+                line = found.get((name, workload), Line(name, workload, Kinds.NO_VERDICT))
+                if not raced.interrupted:
+                    results = raced.race(workload, [one.name for one in entered[name]], **how)
+                    now = judged(name, results, margins) if len(results) == len(entered[name]) else line
+                    line = agreed(line, now) if again else now
+                if raced.interrupted:
+                    line = replace(line, found=Kinds.NO_VERDICT, reasons=(Reason("interrupted"),))
+                found[name, workload] = line
             versions |= versions_of(raced.facts)
+        if raced.interrupted:
+            break
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
     lines = sorted(found.values(), key=lambda one: ([*Kinds].index(one.found), -max(0.0, one.high)))
     return Gate(base[1], head[1], margins, tuple(lines), shown, time.monotonic() - started)

@@ -118,7 +118,7 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 #
 # It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴. A mean of the
 # queries spreads every row. A mean of the keys shifts a row, which the softmax does not see. Training moves all of
-# this. For normal logits only β counts:
+# this. For normal logits only β and n count:
 
 # %%
 for sigma in (1.0, 2.0, 3.0):

@@ -15,6 +15,7 @@ from attnlab.cli import REMOVED
 MISTAKES = {
     # commands and options
     "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
+    "judge mine.py --jsonl missing/x.jsonl": "missing/x.jsonl",
     # values of fields
     "compare a b --kv-heads 3": "--kv-heads",
     # files and folders

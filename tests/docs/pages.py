@@ -131,7 +131,8 @@ class Reader:
         self.printed += printed.getvalue()
 
     def _command(self, words: list[str], block: Block) -> None:
-        understood(words[:-2] if words[-2:-1] == [">"] else words)
+        with self._typed():
+            understood(words[:-2] if words[-2:-1] == [">"] else words)
         if block.mark == "parsed":
             return
         assert words[0] == "attnlab", f"{words[0]} is run by nobody here: say why"
@@ -150,4 +151,4 @@ def understood(words: list[str]) -> None:
     _, command, rest = app.resolve_command(parent, [*parent._protected_args, *parent.args])
     assert command is not None, f"there is no command {words[1]}"
     with contextlib.suppress(click.exceptions.Exit):  # --help
-        command.make_context(command.name, rest, parent=parent)
+        command.make_context(command.name, rest, parent=parent).close()

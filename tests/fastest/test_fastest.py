@@ -182,13 +182,6 @@ def test_a_run_that_does_not_decide_it_changes_nothing(seconds, rounds, why, tmp
     assert found.backend == "torch_sdpa" and why in found.why
 
 
-def test_what_the_machine_cannot_tell_apart_changes_nothing(tmp_path: Path) -> None:
-    """There two entries of one contender differ by more; the second is no backend."""
-    entries = {"contenders": ("torch_sdpa", "torch_sdpa#2", "torch_eager"), "second_entry": 0.7}
-    found = answered(attnlab.fastest(raced(tmp_path, BOTH | {"torch_eager": 18.0}, **entries)), *tensors())
-    assert found.backend == "torch_sdpa" and not found.left_out
-
-
 def test_a_run_that_cannot_serve_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no measured speed"):
         attnlab.fastest(raced(tmp_path, wrong=tuple(BOTH)))

@@ -68,6 +68,23 @@ def test_a_first_verdict_is_told_once_and_as_soon_as_it_rests_on_two_visits() ->
     assert [one.partition(" [")[0] for one in heard] == ["b after 2 visits: speedup 0.500"]
 
 
+def test_an_interrupt_keeps_the_visits_before_it() -> None:
+    """Where that is asked for: a script's own interrupt goes on to the script."""
+    heard = list[str]()
+
+    def interrupt(text: str) -> None:
+        heard.append(text)
+        if "preparing naive_loop" in text and heard.count(text) == 2:
+            raise KeyboardInterrupt
+
+    asked = {"workload": TINY, "limits": REAL, "on_event": interrupt}
+    found = compare("numpy_vectorized", "naive_loop", interruptible=True, **asked)
+    assert found.interrupted and found.visits == 1 and all(one.latency for one in found.results)
+    heard.clear()
+    with pytest.raises(KeyboardInterrupt):
+        compare("numpy_vectorized", "naive_loop", **asked)
+
+
 def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
     """By the names of the command line's options; a slip in one of them is told."""
     script = (

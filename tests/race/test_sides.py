@@ -196,12 +196,6 @@ def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) ->
         setting_of("torch>=2,<3")
 
 
-def test_what_a_side_is_follows_from_its_name() -> None:
-    """A requirement, a commit, the tree, an interpreter."""
-    named = {"torch==2.11.0": "with", "v1.2": "ref", ".": "ref", sys.executable: "python"}
-    assert {text: setting_of(text) for text in named} == {text: (one, text) for text, one in named.items()}
-
-
 @pytest.mark.parametrize(
     ("status", "ends", "verdict"),
     [(0, 0, "passed"), (1, 1, "regression"), (3, 0, "no verdict"), (2, 2, None)],

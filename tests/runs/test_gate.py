@@ -139,6 +139,7 @@ class Scripted:
     """Stands for a conductor: every contender takes a millisecond, naive_loop with two threads more."""
 
     started: list[list[str]]
+    interrupted = False
 
     def __init__(self, contenders: Sequence[Contender], **options: Any) -> None:
         self.started.append([one.name for one in contenders])
@@ -178,6 +179,17 @@ def test_only_what_did_not_pass_is_raced_again(conductor: Any) -> None:
     assert [len(there) for there in conductor.started] == [6, 3]
     plain = json.loads(msgspec.json.encode(found.to_json()))
     assert (plain["found"], plain["exit_status"], plain["unseen"]) == ("regression", 1, None)
+
+
+def test_an_interrupted_gate_tells_what_was_raced_and_gives_no_verdict(conductor: Any) -> None:
+    class Interrupted(Scripted):
+        def race(self, workload: Any, names: Sequence[str], **how: Any) -> list[Result]:
+            self.interrupted = True
+            return super().race(workload, names)
+
+    found = regression.gate(BASE, HEAD, ["naive_loop", "numpy_blocked"], [TINY], conductor=Interrupted)
+    assert {(one.found, *whats(one)) for one in found.lines} == {(Kinds.NO_VERDICT, "interrupted")}
+    assert sorted(one.ratio > 1 for one in found.lines) == [False, True] and len(conductor.started) == 1
 
 
 def test_a_side_that_is_not_to_be_had_is_told_before_anything_is_raced(tmp_path, conductor) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from attnlab.errors import Declined, FieldError
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack, unpack
-from attnlab.workload.mask_kinds import Part
 from attnlab.workload.number_formats import FORMATS, ITEM_BYTES
 from attnlab.workload.workload import DIRECTIONS, GRADIENTS, LOG_SUM, OUTPUT, Workload
 
@@ -211,22 +209,3 @@ def test_two_arrays_both_hide() -> None:
 def test_a_mask_that_is_none_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(FieldError, match="must"):
         Inputs.of(ARRAY, ARRAY, ARRAY, **asked)
-
-
-@pytest.mark.parametrize("asked", [{"bias": [-1e9] * 5}, {"bias": [7e4] * 5}, {"sinks": [7e4] * 3}], ids=str)
-def test_a_bias_that_the_format_cannot_hold_is_refused(asked: dict[str, Any]) -> None:
-    """It would become infinite. The lowest number of the format is taken."""
-    half = ARRAY.astype(np.float16)
-    with pytest.raises(FieldError, match=r"(bias|sinks) must hold numbers of float16.*, got"):
-        Inputs.of(half, half, half, **asked)
-    assert not Inputs.of(half, half, half, bias=np.full((5, 5), -65504.0)).mask
-
-
-def test_a_kind_of_mask_may_have_no_fields() -> None:
-    """One without a name of its own is not registered."""
-
-    @dataclass(frozen=True)
-    class Bare(Part):
-        pass
-
-    assert Bare.parse([]) == Bare()

@@ -5,11 +5,11 @@ Given its query, a row of standard normal inputs has n independent normal logits
 temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many
 keys, and the entropy is about ln n − β²/2. At lower ones a few keys hold it. In the limit of many keys their weights
 then follow the Poisson–Dirichlet law with m = β_c/β. So unscaled attention freezes at d_k = 2 ln n. That holds for
-normal logits. Components of ±1, whose sums have shorter tails, freeze at d_k ≈ 3.05 ln n. At finite n the
+normal logits. Components of ±1, whose sums have shorter tails, freeze where d_k (tanh 1 − ln cosh 1) = ln n: at 3.05 ln n. At finite n the
 transition is gradual: curves join exact integrals.
 
 At a fixed β, H/ln n nears 1 once ln n ≫ β²: the softmax disperses (Veličković et al. 2024). With normal logits a few
-keys keep a share of the weight at every n only if β/√(2 ln n) stays above a constant greater than 1. β = a ln n
+keys keep a share of the weight as n grows only if β/√(2 ln n) stays above a constant greater than 1. β = a ln n
 (Nakanishi 2025) passes β_c once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is
 the gap between the largest and the smallest logit. And ln Z lies between the largest logit and ln n above it.
 """
@@ -153,7 +153,7 @@ EXPERIMENT = Experiment(
             limits=(0.0, 1.05),
         ),
         Chart(
-            title="Against ln T entropy changes fastest just above T_c",
+            title="Against ln T entropy changes fastest near 1.3 T_c",
             x="T/T_c",
             y=ENTROPY,
             lines={f"n = {keys:,}": of(ENTROPY, keys=keys, **{"T/T_c": ...}) for keys in LENGTHS},

@@ -1,8 +1,8 @@
 """Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
 
 Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches the logits is Jg.
-For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. It is
-small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. In theory the mean of ‖J‖² over
+For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. In
+long rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. In theory the mean of ‖J‖² over
 rows of 1024 keys is largest at 1.5 times the freezing β.
 
 So at n = 1024 and d_k = 64 the unscaled rows have the larger mean square. In theory they have the smaller one below
@@ -166,8 +166,8 @@ EXPERIMENT = Experiment(
     sentences=(
         "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
         "with it.",
-        "In the second figure, which has more rows, {below:.1%} of them have a ‖J‖ below 1e-3 at d_k = 64 "
-        "(predicted: 2.6%), and {many:.0%} at 4096 (67%).",
+        "In the second figure, which has more rows, {below:.1%} of the unscaled ones have a ‖J‖ below 1e-3 at d_k = 64 "
+        "(predicted: 2.6%), and {many:.0%} at 4096 (67.5%).",
         "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
         "16,384.",
     ),

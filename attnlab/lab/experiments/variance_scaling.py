@@ -9,7 +9,7 @@ the standard errors allow for that.
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
 mean 0 and variance σ_w², and the biases of σ_b². Over their draws q·k/√d_k has the variance (d_model σ_w² + σ_b²)².
 Four schemes are measured here: one Xavier matrix for q, k and v (nn.MultiheadAttention), separate ones, nn.Linear's
-default, and normal weights of standard deviation .02. Only separate Xavier matrices make the variance 1.
+default, and normal weights of standard deviation .02. Only separate Xavier matrices make it 1 at every width.
 
 Stack layers x ← x + W_O Attention(x). With a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh
 random weights q·k then has the same mean square at every depth, whatever the scale. Within a row it varies less at
@@ -213,7 +213,7 @@ EXPERIMENT = Experiment(
     "row. The initialisation decides with what variance logits start. In this stack q·k grows only without a norm.",
     charts=(
         Chart(
-            title="1/√d_k keeps the variance at 1 if components are independent",
+            title="1/√d_k keeps the variance at 1 for standard normal components",
             x="head_dim",
             y="variance of the logits",
             log_y=True,
