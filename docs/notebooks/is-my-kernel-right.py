@@ -27,10 +27,10 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# Over all leading digits a stored number that is not subnormal is off by 0.42 u (rms). The *unit roundoff* u is 2⁻⁸ in bfloat16. Carried
-# through the softmax, these roundings predict the error. It depends on what is stored: only the output, the weights
-# too, or the scores as well. A score is rounded once here (`score_roundings`): the scale, 1/8, is a power of two and
-# rounds nothing. Other scales round it twice.
+# Over all leading digits a stored number that is not subnormal is off by 0.42 u (rms). The *unit roundoff* u is
+# 2⁻⁸ in bfloat16. Carried through the softmax, these roundings predict the error. It depends on what is stored:
+# only the output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`): the
+# scale, 1/8, is a power of two and rounds nothing. Other scales round it twice.
 
 # %%
 from attnlab.lab.theory import classify, error_budget

@@ -10,13 +10,13 @@ rounded to 0 below half the smallest subnormal number. A kernel that flushes sub
 may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
 subnormal numbers (Dooley and Kale 2006). There a kernel that keeps them takes longer if most weights are subnormal.
 
-Over all leading digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit roundoff u is 2⁻²⁴ in
-float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in float32. So three
-errors can be predicted: only the output is stored (full precision inside), the weights too, or the scores as well. A
-measured error is held against the nearest of the three. It must lie within five standard errors of it, or within a
-quarter, a chosen allowance: numbers with similar leading digits round by 0.68 to 1.36 times the average. The three
-ranges overlap, so a pass does not tell what a kernel stores. In float32, arithmetic adds several times the storage
-error. There the budget assumes sequential sums, with the same allowance.
+Over all leading digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit
+roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in
+float32. So three errors can be predicted: only the output is stored (full precision inside), the weights too, or the
+scores as well. A measured error is held against the nearest of the three. It must lie within five standard errors of
+it, or within a quarter, a chosen allowance: numbers with similar leading digits round by 0.68 to 1.36 times the
+average. The three ranges overlap, so a pass does not tell what a kernel stores. In float32, arithmetic adds several
+times the storage error. There the budget assumes sequential sums, with the same allowance.
 """
 
 from __future__ import annotations

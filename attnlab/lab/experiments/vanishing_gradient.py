@@ -1,9 +1,9 @@
 """Do the gradients through an unscaled softmax vanish: on average, or in a tail of the rows?
 
 Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches the logits is Jg.
-For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. In
-long rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. In theory the mean of ‖J‖² over
-rows of 1024 keys is largest at 1.5 times the freezing β.
+For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. In long
+rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. In theory the mean of
+‖J‖² over rows of 1024 keys is largest at 1.5 times the freezing β.
 
 So at n = 1024 and d_k = 64 the unscaled rows have the larger mean square. In theory they have the smaller one below
 n = 27. Some rows pass on next to nothing, and with d_k their share grows. The mean square is an exact integral. Shares
