@@ -257,7 +257,9 @@ class Sandbox:
                     data = b""
                 if data:
                     return data
-                raise self._ended("crashed", "its sandbox has ended")
+                fault = self._ended("crashed", "its sandbox has ended")
+                said = self.output.decode("utf-8", "replace").splitlines()[-1:]
+                raise Failed(fault.kind, ": ".join([str(fault), *said])[:300])
             raise Failed("crashed", "its sandbox has ended before")
         finally:
             self.spent += time.monotonic() - started

@@ -159,6 +159,11 @@ def test_what_breaks_a_sandbox_costs_one_candidate(name: str, records: dict[str,
     assert records[name].status in ("failed", "wrong")
 
 
+def test_a_sandbox_that_does_not_start_says_why() -> None:
+    with pytest.raises(Failed, match="its sandbox has ended: KeyError: 'nothing'"):
+        sandbox.Sandbox("nothing", 2**20, trust=True).ready()
+
+
 @needs_bubblewrap
 def test_what_runs_while_it_is_stopped_is_caught() -> None:
     """Whatever woke it; here somebody outside does."""
