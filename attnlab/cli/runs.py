@@ -226,9 +226,7 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
         click.echo(json.dumps(found.to_json(), allow_nan=False))
     else:
         print_markdown(comparison_text(found, chosen=chosen, quiet=quiet))
-    if found.interrupted:
-        return 130
-    return 0 if sum(bool(one.latency) for one in found.results) > 1 else 1
+    return 130 if found.interrupted else int(sum(bool(one.latency) for one in found.results) < 2)
 
 
 #: what is raced where nothing is said

@@ -10,6 +10,7 @@ import fcntl
 import importlib
 import mmap
 import os
+import secrets
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from attnlab.errors import Unavailable
 from attnlab.processes import Failed
+from attnlab.workload.number_formats import carrier, held
 
 #: where an array lies: dtype, shape, and the byte at which it begins
 Place = tuple[str, tuple[int, ...], int]
@@ -128,6 +130,16 @@ class DeviceMemory(HostMemory):
         rows = array.flatten(0, len(chosen) - 1)
         part: Array = rows[self._torch.from_numpy(places).to("cuda")].cpu().numpy()
         return part
+
+    def normal(self, shape: Sequence[int], dtype: str) -> Any:
+        """The bits of standard normal numbers, near this memory; no generator outlives them."""
+        secret = self._torch.Generator("cuda").manual_seed(secrets.randbits(63))
+        drawn = self._torch.randn(*shape, generator=secret, device="cuda").to(getattr(self._torch, dtype))
+        return drawn.view(getattr(self._torch, f"int{8 * drawn.itemsize}"))
+
+    def read(self, bits: Any, dtype: str) -> Array:
+        """The numbers that have these bits, on the host."""
+        return held("inputs", bits.view(getattr(self._torch, dtype))).astype(carrier(dtype), copy=False)
 
     def finish(self) -> None:
         self._torch.cuda.synchronize()

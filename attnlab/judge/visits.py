@@ -15,12 +15,13 @@ from __future__ import annotations
 import math
 import secrets
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -31,7 +32,7 @@ from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
 from attnlab.judge.inside import Order, Reply
-from attnlab.judge.memory import Array, DeviceMemory
+from attnlab.judge.memory import Array, DeviceMemory, HostMemory
 from attnlab.judge.problems import NORMAL, Problem
 from attnlab.judge.score import CAUGHT, ROUNDS, Seat
 from attnlab.processes import Failed
@@ -71,10 +72,8 @@ class Visits:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
         #: what the sandbox said last
         self._pool, self.told = ThreadPoolExecutor(system.cores()), Reply("done")
-        self._call_bytes, on_device = (
-            problem.input_bytes + problem.output_bytes,
-            problem.loading.device == "cuda",
-        )
+        self._call_bytes = problem.input_bytes + problem.output_bytes
+        on_device = problem.loading.device == "cuda"
         #: calls of a message
         self.at_once = 1
         self._most_bytes = _ON_DEVICE if on_device else _MOST_BYTES
@@ -113,10 +112,7 @@ class Visits:
         box, problem, form = seat.sandbox, self.problem, self.problem.form
         code, memory = f"<i{form.itemsize}", self.device or box.memory
         memory.used = 0  # what was laid there before is forgotten
-        calls = list(self._pool.map(problem.draw, [kind for kind in kinds for _ in range(at_once)]))
-        parts = [calls[start : start + at_once] for start in range(0, len(calls), at_once)]
-        stacked = [map(np.stack, zip(*(bits for _, bits in part), strict=True)) for part in parts]
-        staged = [[memory.staged(one) for one in message] for message in stacked]
+        staged, given = zip(*self._pool.map(partial(self._drawn, memory, at_once), kinds), strict=True)
         inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
         # as many for any number of messages, which nobody can count then
         room = max(1, self._most_bytes // (at_once * problem.output_bytes))
@@ -151,9 +147,21 @@ class Visits:
             if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
             for at in np.random.default_rng().permutation(at_once)[:checked]:
-                call, got = parts[number][at][0], rows[at].astype(np.float64)
+                call, got = given[number](at), rows[at].astype(np.float64)
                 problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)
         return statistics.median(seconds[first:] or seconds) / at_once
+
+    def _drawn(
+        self, memory: HostMemory, count: int, kind: str
+    ) -> tuple[list[Any], Callable[[int], list[Array]]]:
+        """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""
+        problem, device = self.problem, self.device
+        if device and kind == NORMAL:  # a million numbers take the host as long as a hundred calls
+            normal = [device.normal((count, *shape), problem.dtype) for shape in problem.shapes]
+            return normal, lambda at: [device.read(one[at], problem.dtype) for one in normal]
+        calls = [problem.draw(kind) for _ in range(count)]
+        stacked = map(np.stack, zip(*(bits for _, bits in calls), strict=True))
+        return [memory.staged(one) for one in stacked], lambda at: calls[at][0]
 
     def measure_empty(self, seat: Seat) -> None:
         """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.

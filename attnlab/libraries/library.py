@@ -32,10 +32,6 @@ Arrays = tuple[Any, ...]
 _clock = time.perf_counter
 
 
-def _write_over(array: Any, other: Any) -> None:
-    array[...] = other
-
-
 class Programs:
     """Programs that a library has prepared, one for each question and number of threads.
 
@@ -105,7 +101,7 @@ class Library(ABC):
     #: waits for the result of a call, if calls return before they have computed; None if the device's clock waits
     completed: Callable[[Any], Any] | None = None
     #: overwrites an array with the numbers of another one of the same shape and format; None if that is impossible
-    refill: Callable[[Any, Any], None] | None = staticmethod(_write_over)
+    refill: Callable[[Any, Any], None] | None = staticmethod(lambda a, b: operator.setitem(a, ..., b))
     #: for packed and paged keys: from places to a function that takes these rows of an array, in the shape of places
     taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
 

@@ -66,10 +66,8 @@ class Comparison:
         for one in self.results:
             lines.append(f"{one.contender}: {one.latency or f'{one.outcome}. {one.reason}'}")
             if verdict := self.verdicts.get(one.contender):
-                span = interval_text(verdict.low, verdict.high)
-                lines[-1] += f"; {number_text(verdict.ratio, 4)} {span} times as long, {verdict.kind}"
-        if len(lines) > 10:
-            lines = [*lines[:9], f"... and {len(lines) - 9} more"]
+                span = interval_text(verdict.turned.low, verdict.turned.high)
+                lines[-1] += f"; speedup {number_text(verdict.turned.ratio)} {span}, {verdict.kind}"
         return "\n".join(one_line(one, 150) for one in lines)
 
     def to_json(self) -> dict[str, Any]:
