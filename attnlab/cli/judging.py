@@ -25,6 +25,7 @@ from attnlab.system import terminable
 _LOOK_SECONDS = 1.0
 #: opened before anything is judged, so that a mistake is told then
 _APPENDED = click.File("ab", lazy=False)
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 @click.command(
@@ -39,7 +40,7 @@ _APPENDED = click.File("ab", lazy=False)
 )
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="How many candidates you choose from.")
-@click.option("--watch", type=options.PATH, metavar="DIR", help="Judge files as they appear there.")
+@click.option("--watch", type=_FOLDER, metavar="DIR", help="Judge files as they appear there.")
 @click.option("--trust", is_flag=True, help="No sandbox, for what you have read yourself.")
 @click.option("--schema", is_flag=True, help="Print the JSON schema of a record.")
 @options.quiet
@@ -65,8 +66,6 @@ def judge(
         return 0
     if not paths and watch is None:
         raise ValueError("judge expects Python files with candidates, got none; name them, or --watch DIR")
-    if watch is not None and not watch.is_dir():
-        raise ValueError(f"--watch expects a folder, got {watch}; make it first")
     # without options a reference in KernelBench's form says the shape
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}

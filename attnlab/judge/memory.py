@@ -69,6 +69,10 @@ class HostMemory:
         part: Array = array[tuple(chosen)]
         return part
 
+    def finite(self, bits: Any, form: np.dtype[Any]) -> bool:
+        """Whether all numbers of this format are finite that have these bits."""
+        return bool(np.isfinite(bits.view(form).astype(np.float32)).all())
+
     def finish(self) -> None:
         """Wait for what was copied."""
 
@@ -130,6 +134,9 @@ class DeviceMemory(HostMemory):
         rows = array.flatten(0, len(chosen) - 1)
         part: Array = rows[self._torch.from_numpy(places).to("cuda")].cpu().numpy()
         return part
+
+    def finite(self, bits: Any, form: np.dtype[Any]) -> bool:
+        return bool(bits.view(getattr(self._torch, form.name)).isfinite().all())
 
     def normal(self, shape: Sequence[int], dtype: str) -> Any:
         """The bits of standard normal numbers, near this memory; no generator outlives them."""

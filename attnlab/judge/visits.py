@@ -61,6 +61,9 @@ _WAITED = 0.35
 #: query rows of another shape that are looked at in the exam
 _ROWS = 12
 
+#: gives the inputs of one of the calls of a message, as numbers
+Given = Callable[[int], list[Array]]
+
 
 class Visits:
     """Makes turns and visits on one problem, and checks what comes of them.
@@ -141,19 +144,16 @@ class Visits:
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
         checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
-        held, every = secrets.randbelow(len(kinds)) if strict else -1, np.arange(at_once)
-        for number, kind in enumerate(kinds if op else ()):
-            whole, rows = memory.taken(outputs[number][0], [every]).view(form), taken[number]
-            if not all(np.isfinite(one.astype(np.float32)).all() for one in (whole, rows)):
+        held = secrets.randbelow(len(kinds)) if strict else -1
+        for number, (kind, rows) in enumerate(zip(kinds, taken, strict=True) if op else ()):
+            if not (memory.finite(outputs[number][0], form) and np.isfinite(rows.astype(np.float32)).all()):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
             for at in np.random.default_rng().permutation(at_once)[:checked]:
                 call, got = given[number](at), rows[at].astype(np.float64)
                 problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)
         return statistics.median(seconds[first:] or seconds) / at_once
 
-    def _drawn(
-        self, memory: HostMemory, count: int, kind: str
-    ) -> tuple[list[Any], Callable[[int], list[Array]]]:
+    def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Given]:
         """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""
         problem, device = self.problem, self.device
         if device and kind == NORMAL:  # a million numbers take the host as long as a hundred calls
