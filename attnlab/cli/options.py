@@ -158,6 +158,7 @@ class Command(click.Command):
         while rest and rest[0] != "--":
             word = rest.pop(0)
             if word in bare:
-                word += f"={rest.pop(0) if rest and bare[word].is_value(rest[0]) else 'true'}"
+                values = "true", "false", "none", *declaration(bare[word].fields[0]).names
+                word += f"={rest.pop(0) if rest and rest[0].lower() in values else 'true'}"
             written.append(word)
         return super().parse_args(ctx, [*written, *rest])

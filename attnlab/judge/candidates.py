@@ -15,10 +15,10 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from attnlab.backends.discovery import bound_in, require
+from attnlab.backends.discovery import bound_in
 from attnlab.libraries.library import libraries
 
 #: a form that asks, and bytes of a file, at most
@@ -75,15 +75,15 @@ def read_candidate(path: Path | str) -> Candidate:
     return Candidate(str(file), *_form(file, tree), source, device)
 
 
-def known_candidate(name: str) -> Candidate:
-    """A backend that comes with attnlab, such as the reference. Raises ValueError for an unknown name."""
-    return replace(read_candidate(require(name)), name=name)
-
-
 def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
     bound = bound_in(tree.body)
-    functions = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _takes_qkv(one)]
+    functions = []  # public ones, whose first parameters are query, key and value
+    for one in tree.body:
+        if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
+            names = [each.arg for each in (*one.args.posonlyargs, *one.args.args)][:3]
+            matching = [name in known for name, known in zip(names, _QKV, strict=False)]
+            functions += [one.name] if matching == [True] * 3 else []
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
     if "LIBRARY" in bound and "ModelNew" in classes:
         wrong = f"{_FORMS}; got LIBRARY and ModelNew: keep one form"
@@ -105,13 +105,6 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
         is_torch = "torch" in _imported(ast.walk(tree)) or "triton" in _imported(tree.body)
         return "function", name, "torch" if is_torch else "numpy"
     raise ValueError(f"{file}: {wrong}")
-
-
-def _takes_qkv(function: ast.FunctionDef) -> bool:
-    """Whether it is public, and its first parameters are query, key and value."""
-    names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)][:3]
-    public = len(names) == 3 and not function.name.startswith("_")
-    return public and all(name in known for name, known in zip(names, _QKV, strict=True))
 
 
 def _imported(nodes: Iterable[ast.AST]) -> set[str]:

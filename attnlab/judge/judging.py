@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from attnlab.judge.candidates import Candidate, known_candidate, read_candidate
+from attnlab.backends.discovery import require
+from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.inside import Limits
 from attnlab.judge.problems import NORMAL, pose
 from attnlab.judge.sandbox import Sandbox, command
@@ -66,7 +68,8 @@ class Judge:
         self._trust, self._limits, self._load_seconds, self._tell = trust, limits, load_seconds, on_event
         reference = str(reference)  # it may be a path
         is_file = reference.endswith(".py") or "/" in reference
-        self._candidate = read_candidate(reference) if is_file else known_candidate(reference)
+        found = read_candidate(reference if is_file else require(reference))
+        self._candidate = found if is_file else replace(found, name=reference)
         command(trust)
         self._waiting, self._scatter = list[Sandbox](), Scatter(maxlen=KEPT)
         self._again, self._number, self._disturbed = visits, 0, set[int]()

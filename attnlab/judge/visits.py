@@ -15,11 +15,13 @@ from __future__ import annotations
 import math
 import secrets
 import statistics
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from operator import call
 from time import perf_counter
 from typing import Any, Literal
 
@@ -143,15 +145,32 @@ class Visits:
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
-        checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
-        held = secrets.randbelow(len(kinds)) if strict else -1
-        for number, (kind, rows) in enumerate(zip(kinds, taken, strict=True) if op else ()):
-            if not (memory.finite(outputs[number][0], form) and np.isfinite(rows.astype(np.float32)).all()):
-                raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
-            for at in np.random.default_rng().permutation(at_once)[:checked]:
-                call, got = given[number](at), rows[at].astype(np.float64)
-                problem.check(seat.record, kind, call, chosen[number][-1][at], got, number == held)
+        if op:
+            answers = [
+                (kind, given[at], chosen[at][-1], taken[at], outputs[at][0]) for at, kind in enumerate(kinds)
+            ]
+            self._check(seat, memory, answers, secrets.randbelow(len(kinds)) if strict else -1)
         return statistics.median(seconds[first:] or seconds) / at_once
+
+    def _check(self, seat: Seat, memory: HostMemory, answers: Sequence[Any], held: int) -> None:
+        """Hold some calls of each message against the truth; of the message `held` by the budget of its own inputs.
+
+        answers : of each message the kind, what gives the inputs of a call, the chosen rows, what came, and the output.
+        """
+        problem, random = self.problem, np.random.default_rng()
+        checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
+        alone, others = list[Callable[[], None]](), list[Callable[[], None]]()
+        for number, (kind, given, chosen, rows, output) in enumerate(answers):
+            if not (memory.finite(output, problem.form) and np.isfinite(rows.astype(np.float32)).all()):
+                raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
+            for at in random.permutation(len(rows))[:checked]:
+                asked = given(at), chosen[at], rows[at].astype(np.float64), number == held
+                # not side by side: what goes to the record, and what the reference's module computes
+                check = partial(problem.check, seat.record, kind, *asked)
+                (alone if number == held or problem.boxes else others).append(check)
+        for check in alone:
+            check()
+        deque(self._pool.map(call, others), maxlen=0)  # raises what is found first
 
     def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Given]:
         """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""

@@ -84,10 +84,6 @@ class Choice:
             listed = "takes values between commas, each of which " if self.several else ""
             raise ValueError(f"{self.option} {listed}{fault}") from None
 
-    def is_value(self, text: str) -> bool:
-        """Whether the word after a bare option is its value."""
-        return text.lower() in ("true", "false", "none", *declaration(self.fields[0]).names)
-
 
 def _read(field: Field, text: str) -> Any:
     """The value of a field from its text. Raises ValueError, in one line, for a text of another type."""

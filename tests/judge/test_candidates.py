@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.judge.candidates import MOST_BYTES, known_candidate, read_candidate
-from attnlab.judge.judging import forbidden
+from attnlab.judge.candidates import MOST_BYTES, read_candidate
+from attnlab.judge.judging import Judge, forbidden
 from attnlab.judge.problems import judged
 from attnlab.judge.score import escaped
 from attnlab.workload.workload import Workload
@@ -65,7 +65,7 @@ def test_a_folder_and_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="got nothing"):
         read_candidate(tmp_path / "missing.py")
     with pytest.raises(ValueError, match="torch_sdpa"):
-        known_candidate("torch_spda")
+        Judge("torch_spda")
 
 
 @pytest.mark.parametrize(
