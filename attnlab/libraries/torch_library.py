@@ -7,7 +7,6 @@ without these packages themselves.
 from __future__ import annotations
 
 import atexit
-import ctypes
 import importlib
 import importlib.metadata
 import importlib.util
@@ -336,42 +335,6 @@ class Operators(Torch):
 
 # -- ExecuTorch ----------------------------------------------------------------------------------------
 
-#: ``executorch::runtime::get_pal_impl()``, a table of functions that the platform provides, logging among them
-#: (executorch/runtime/platform/platform.h); and the place of the logging function in it
-_PLATFORM, _LOGS = "_ZN10executorch7runtime12get_pal_implEv", 4
-#: timestamp, level (a letter), file, function, line, message, its length
-_TOLD = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
-_EMIT = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_int, *_TOLD)
-_ERRORS = (ord("E"), ord("F"))
-#: logged as an error at every call, but harmless: without that allocator the operators allocate memory themselves
-_NO_ERROR = b"No temp allocator provided"
-
-
-def _keep_errors_only(bindings: Any) -> None:
-    """Let ExecuTorch log nothing but errors to standard error in this process."""
-    try:
-        table = ctypes.CDLL(bindings.__file__)[_PLATFORM]
-    except (OSError, AttributeError):  # a build without this symbol goes on logging
-        return
-    table.restype = ctypes.POINTER(ctypes.c_void_p * (_LOGS + 1))
-    functions = table().contents
-    before = functions[_LOGS]
-    write = _EMIT(before)
-
-    def emit(when: int, level: int, *told: Any) -> None:
-        if level in _ERRORS and told[3] != _NO_ERROR:
-            write(when, level, *told)
-
-    ours = _EMIT(emit)
-    address = functions[_LOGS] = ctypes.cast(ours, ctypes.c_void_p).value
-
-    def restore() -> None:
-        """At exit Python can no longer be called. Until then `ours` is kept."""
-        if functions[_LOGS] == address and ours:
-            functions[_LOGS] = before
-
-    atexit.register(restore)
-
 
 class ExecuTorch(Operators):
     """ExecuTorch's operators, which have threads of their own."""
@@ -392,7 +355,6 @@ class ExecuTorch(Operators):
         folder = cls.folder()
         with cls.loading() as operators:
             bindings = importlib.import_module("executorch.extension.pybindings._C")
-            _keep_errors_only(bindings)
             (file,) = (folder / "extension/llm/custom_ops").glob("*custom_ops_aot_lib.*")
             operators.load_library(file)
         return bindings

@@ -17,7 +17,6 @@ from torch.nn import functional
 from typed import status
 
 import attnlab
-from attnlab.report.render import fill
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz")
 
@@ -85,8 +84,6 @@ def test_written_out_attention_is_the_same_and_data_and_figure() -> None:
     assert fused.frozen and fused.frozen[0].beta > fused.frozen[0].critical and fused.keys == 9
     assert json.loads(json.dumps(asdict(fused)))["heads"][3]["head"] == 1
     assert "beyond freezing" in fused.figure().axes[0].get_title(loc="left")
-    told = fill("diagnosis.md.j2", found=fused, place="here")
-    assert f"{len(fused.frozen)} of 4 heads in Plain" in told and "| 1.1 |" in told
 
 
 def test_the_encoder_of_pytorch_is_seen_without_its_fast_path() -> None:
