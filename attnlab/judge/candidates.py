@@ -81,8 +81,8 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     functions = []  # public ones, whose first parameters are query, key and value
     for one in tree.body:
         if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
-            names = [each.arg for each in (*one.args.posonlyargs, *one.args.args)][:3]
-            matching = [name in known for name, known in zip(names, _QKV, strict=False)]
+            first = [each.arg for each in (*one.args.posonlyargs, *one.args.args)][:3]
+            matching = [name in known for name, known in zip(first, _QKV, strict=False)]
             functions += [one.name] if matching == [True] * 3 else []
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
     if "LIBRARY" in bound and "ModelNew" in classes:

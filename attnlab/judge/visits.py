@@ -168,8 +168,8 @@ class Visits:
                 # not side by side: what goes to the record, and what the reference's module computes
                 check = partial(problem.check, seat.record, kind, *asked)
                 (alone if number == held or problem.boxes else others).append(check)
-        for check in alone:
-            check()
+        for one in alone:
+            one()
         deque(self._pool.map(call, others), maxlen=0)  # raises what is found first
 
     def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Given]:
