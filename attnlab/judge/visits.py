@@ -146,25 +146,22 @@ class Visits:
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
         if op:
-            answers = [
-                (kind, given[at], chosen[at][-1], taken[at], outputs[at][0]) for at, kind in enumerate(kinds)
-            ]
+            answers = [*zip(kinds, given, chosen, taken, outputs, strict=False)]
             self._check(seat, memory, answers, secrets.randbelow(len(kinds)) if strict else -1)
         return statistics.median(seconds[first:] or seconds) / at_once
 
     def _check(self, seat: Seat, memory: HostMemory, answers: Sequence[Any], held: int) -> None:
         """Hold some calls of each message against the truth; of the message `held` by the budget of its own inputs.
 
-        answers : of each message the kind, what gives the inputs of a call, the chosen rows, what came, and the output.
+        answers : of each message the kind, what gives the inputs of a call, what was chosen, what came, and the output.
         """
         problem, random = self.problem, np.random.default_rng()
-        checked = max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)
         alone, others = list[Callable[[], None]](), list[Callable[[], None]]()
-        for number, (kind, given, chosen, rows, output) in enumerate(answers):
+        for number, (kind, given, chosen, rows, (output, _)) in enumerate(answers):
             if not (memory.finite(output, problem.form) and np.isfinite(rows.astype(np.float32)).all()):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
-            for at in random.permutation(len(rows))[:checked]:
-                asked = given(at), chosen[at], rows[at].astype(np.float64), number == held
+            for at in random.permutation(len(rows))[: max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)]:
+                asked = given(at), chosen[-1][at], rows[at].astype(np.float64), number == held
                 # not side by side: what goes to the record, and what the reference's module computes
                 check = partial(problem.check, seat.record, kind, *asked)
                 (alone if number == held or problem.boxes else others).append(check)

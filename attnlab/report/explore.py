@@ -8,12 +8,17 @@ filled by a template that escapes.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from attnlab.environment import cache_folder
+from attnlab.errors import NotStored
 from attnlab.race.visit import ROUNDS
 from attnlab.report.frames import Frames, records
 from attnlab.report.render import fill
+from attnlab.text import write_whole
 from attnlab.workload.result import Outcome
 
 if TYPE_CHECKING:
@@ -77,11 +82,19 @@ def page(frames: Frames, verdict: str) -> str:
 
 @cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as one script."""
+    """Vega, Vega-Lite and Vega-Embed, as one script. Making it takes two seconds, so it is kept."""
     import vl_convert
 
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return str(script).replace("</script", "<\\/script")
+    kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError, ValueError):
+        return kept.read_text(encoding="utf-8")
+    script = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace(
+        "</script", "<\\/script"
+    )
+    with suppress(OSError, NotStored):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, script.encode())
+    return script
 
 
 def charts(frames: Frames) -> alt.VConcatChart:
