@@ -362,7 +362,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if races is None or not races.raced or config.getoption("--benchmark-quiet"):
         return
     baseline, line = races.settings.baseline, terminalreporter.write_line
-    terminalreporter.section(f"attention: time of a call, as a ratio to {baseline}")
+    terminalreporter.section(f"attention: speedup over {baseline}")
     if config.getoption("--benchmark-compare"):
         proves = "compares times of different races, which proves nothing; use attnlab gate."
         line(f"--benchmark-compare {proves}", yellow=True)
@@ -372,18 +372,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         for median, name, latency in sorted(timed):
             verdict, disturbed = race.verdicts.get(name), len(latency.disturbed_rounds)
             said = "the baseline" if name == baseline else "not compared"
-            if verdict is not None:
-                said = f"{number_text(verdict.ratio, 4)} {interval_text(verdict.low, verdict.high)} {verdict.kind}"
+            if verdict and (told := verdict.turned):
+                said = f"{number_text(told.ratio)} {interval_text(told.low, told.high)} {verdict.kind}"
             if name in race.sittings and (earlier := len(race.sittings[name].sittings) - 1):
                 said += f", by this session and {earlier} earlier"
             noted = f"; disturbed: {disturbed} of {len(latency.samples)} samples" if disturbed else ""
             line(f"  {name:24} {seconds_text(median):>9}  {said}{noted}")
         for name, one in race.sittings.items():
             if one.differ:
-                (was, *before), (now, *after) = (each.span for each in one.differ)
-                earlier_one = f"{number_text(was, 4)} {interval_text(*before)} at {one.differ[0].moment}"
-                this_one = f"{number_text(now, 4)} {interval_text(*after)} now"
-                line(f"  two sittings differ on {name}: {earlier_one}, {this_one}")
+                was, now = (
+                    interval_text(1 / high, 1 / low) for _, low, high in (at.span for at in one.differ)
+                )
+                line(f"  two sittings differ on {name}: {was} at {one.differ[0].moment}, {now} now")
     for notice in dict.fromkeys(races.notices):
         line(notice, yellow=True)
 

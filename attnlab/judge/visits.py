@@ -171,11 +171,11 @@ class Visits:
 
     def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Given]:
         """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""
-        problem, device = self.problem, self.device
-        if device and kind == NORMAL:  # a million numbers take the host as long as a hundred calls
-            normal = [device.normal((count, *shape), problem.dtype) for shape in problem.shapes]
-            return normal, lambda at: [device.read(one[at], problem.dtype) for one in normal]
-        calls = [problem.draw(kind) for _ in range(count)]
+        # the host would take as long as for a hundred calls
+        if isinstance(memory, DeviceMemory) and kind == NORMAL:
+            normal = [memory.normal((count, *shape), self.problem.dtype) for shape in self.problem.shapes]
+            return normal, lambda at: [memory.read(one[at], self.problem.dtype) for one in normal]
+        calls = [self.problem.draw(kind) for _ in range(count)]
         stacked = map(np.stack, zip(*(bits for _, bits in calls), strict=True))
         return [memory.staged(one) for one in stacked], lambda at: calls[at][0]
 

@@ -102,9 +102,10 @@ class Verdict:
 
     @property
     def turned(self) -> Verdict:
-        """The same comparison the other way round, baseline / contender; of a verdict that has an interval."""
+        """The same comparison the other way round, baseline / contender."""
         kind = {Kind.FASTER: Kind.SLOWER, Kind.SLOWER: Kind.FASTER}.get(self.kind, self.kind)
-        return replace(self, kind=kind, ratio=1 / self.ratio, low=1 / self.high, high=1 / self.low)
+        high = 1 / self.low if self.low else math.inf
+        return replace(self, kind=kind, ratio=1 / self.ratio, low=1 / self.high, high=high)
 
     @property
     def no_interval(self) -> Literal["disturbed", "few rounds"] | None:

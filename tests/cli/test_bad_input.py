@@ -23,7 +23,6 @@ MISTAKES = {
     "run --out full": "full",
     # options that would do nothing
     "run --resume later --cluster local": "--resume takes no other option",
-    "run --shards 2 --out new --slurm partition=cpu": "--slurm needs --cluster slurm",
     "numerics --claims boltzmann --out new": "leave out --out",
     f"show {'a' * 5000}": "File name too long",
     "collect missing": "missing holds no run",
