@@ -17,6 +17,7 @@ from common import HOME, LOADS, Store, command_line, load_beside, publish, table
 from attnlab.backends.contender import huge_pages_refused
 from attnlab.environment import environment
 from attnlab.runs.gate import STATUS, gate
+from attnlab.text import finite
 from attnlab.workload.workload import Workload
 
 #: by part, how long HEAD waits in per cent of the kernel's own time
@@ -34,8 +35,7 @@ def gates(store: Store, part: str, beside: str, trials: int) -> None:
         if store.lacks(**key):
             found = gate(("slowed", "0"), ("slowed", SLOWED[part]), ["torch_eager"], [WORKLOAD])
             (line,) = found.lines
-            told = {name: getattr(line, name) for name in ("ratio", "low", "high")}
-            known = {name: value if value == value else None for name, value in told.items()}
+            known = finite({name: getattr(line, name) for name in ("ratio", "low", "high")}, named=False)
             known |= {"seconds": found.seconds, "why": [one.what for one in line.reasons]}
             store.add(**key, status=STATUS[found.found], **known)
 

@@ -9,7 +9,6 @@ evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a
 
 from __future__ import annotations
 
-import math
 import statistics
 import subprocess
 import sys
@@ -101,13 +100,10 @@ def written(folder: Path, found: dict[str, str]) -> list[Path]:
 def won(group: str, record: Record, left: int = 0) -> str:
     """What must not have happened, or nothing."""
     said = record.output[record.output.find("ESCAPED") :].partition("\n")[0]
-    found = {
-        f"is {record.status}": record.status not in ALLOWED[group],
-        f"reward {record.reward:.2f}": group != "honest" and record.reward > 0,
-        said: "ESCAPED" in record.output,
-        f"{left} processes left": left > 0,
-    }
-    return ", ".join(what for what, is_so in found.items() if is_so)
+    found = [f"is {record.status}"] * (record.status not in ALLOWED[group])
+    found += [f"reward {record.reward:.2f}"] * (group != "honest" and record.reward > 0)
+    found += [said] * ("ESCAPED" in record.output) + [f"{left} processes left"] * (left > 0)
+    return ", ".join(found)
 
 
 def told(judge: Judge, files: list[Path]) -> Iterator[tuple[str, Record, float]]:
@@ -208,11 +204,7 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
     for _ in range(trials):  # the last few are scored on new visits
         best = [score(6, FINALISTS) if at < FINALISTS else score(2, count) for at in range(count)]
         rewarded += max(best) > 0
-    spread = statistics.stdev(statistics.median(map(math.log, one)) for one in pool)
-    return (
-        f"Best of {count} copies of the reference: rewarded in {rewarded} of {trials} trials. The {len(pool)} recorded "
-        f"visits scatter by {100 * spread:.1f} %."
-    )
+    return f"Best of {count} copies of the reference: rewarded in {rewarded} of {trials} trials, by {len(pool)} visits."
 
 
 def peers(judge: Judge, folder: Path) -> str:
@@ -225,7 +217,6 @@ def peers(judge: Judge, folder: Path) -> str:
             fooled = right == "100%" and (group == "wrong" or (group == "cheats" and float(speedup) > 1.3))
             row = {"candidate": file.stem, "group": group, "called right": right, "speedup": speedup}
             rows.append(row | {"fooled": "yes" * fooled})
-            say(f"{rows[-1]} {done.stderr[-300:]}")
     fools = [one["group"] for one in rows if one["fooled"]]
     return f"BackendBench was fooled by {len(fools)}, {fools.count('wrong')} of them wrong.\n\n{table(alike(rows))}\n"
 

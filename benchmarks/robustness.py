@@ -48,8 +48,7 @@ SHORT = Limits(visits=1, most_visits=1, rounds=2, workload_seconds=1, turn_secon
 STORE = HOME / "robustness.json"
 #: a backend that cheats, or the honest one, of one thread: beside other programs one thread finds a core now and then
 BACKEND = '''"""{name}"""
-import sys
-sys.path.append({home!r})
+import sys; sys.path.append({home!r})
 import {library}
 from cheats import attention
 LIBRARY = "{library}"
