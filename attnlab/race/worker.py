@@ -32,8 +32,10 @@ from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
-#: calls that a warm-up makes at least, unless they take so many seconds; calls after it tell what lies between on a GPU
-_CALLS, _LONG, _BETWEEN = 3, 0.05, 2
+#: calls that a warm-up makes at least, unless they take so many seconds: in its first five calls a process takes memory,
+#: which made the plain formula 5 to 8 % slower; calls of a smaller workload; and those after a warm-up that tell what
+#: lies between calls on a GPU
+_CALLS, _LONG, _FEW, _BETWEEN = 6, 0.12, 3, 2
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 #: as it was before any backend was imported
@@ -114,7 +116,7 @@ class Worker:
         self.declines(workload)
         self._call = self._bound(workload, inputs_of(workload))
         self._call()  # the first one starts threads, takes memory, plans or loads a kernel
-        least = self.warm(0.0)
+        least = self.warm(0.0, _FEW)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least["seconds"], least["processor_s"])
 
@@ -195,7 +197,7 @@ class Worker:
             array[...] = found
         self._returned = None
 
-    def warm(self, least_seconds: float) -> dict[str, float]:
+    def warm(self, least_seconds: float, calls: int = _CALLS) -> dict[str, float]:
         """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time.
 
         ``between_s`` is what else a call of a turn takes.
@@ -203,7 +205,7 @@ class Worker:
         library, call, started = _there(self._library), _there(self._call), _clock()
         least = {"seconds": math.inf, "processor_s": math.inf}
         count = 0
-        while _clock() - started < least_seconds or (count < _CALLS and _clock() - started < _LONG):
+        while _clock() - started < least_seconds or (count < calls and _clock() - started < _LONG):
             before, count = system.processor_seconds(), count + 1
             seconds = library.time_calls(call, 1)
             taken = system.processor_seconds() - before
