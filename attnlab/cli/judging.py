@@ -35,9 +35,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option("--reference", default="torch_sdpa", metavar="NAME", help="A backend, or a file with a Model.")
 @options.workload_options(grid=False)
-@click.option(
-    "--jsonl", type=_APPENDED, default=os.devnull, help="Append each record as JSON; - prints them."
-)
+@click.option("--jsonl", type=_APPENDED, metavar="FILE", help="Append records as JSON; - prints them.")
 @click.option("--forbid", multiple=True, metavar="FUNCTION", help="What it may not call; repeatable.")
 @click.option("--among", type=options.COUNT, metavar="N", help="How many candidates you choose from.")
 @click.option("--watch", type=_FOLDER, metavar="DIR", help="Judge files as they appear there.")
@@ -47,7 +45,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 def judge(
     paths: tuple[str, ...],
     reference: str,
-    jsonl: IO[bytes],
+    jsonl: IO[bytes] | None,
     forbid: tuple[str, ...],
     among: int | None,
     watch: Path | None,
@@ -70,15 +68,17 @@ def judge(
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
-    printed = jsonl.name == "<stdout>"
+    named = str(getattr(jsonl, "name", "<stdout>")) if jsonl else os.devnull
+    printed = named == "<stdout>"
     shown = progress(quiet=quiet or printed)
     try:
         with shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
-            for record in _watched(one, paths, watch, _known(jsonl.name)):
+            for record in _watched(one, paths, watch, _known(named)):
                 records.append(record)  # it is printed though the disk is full
-                jsonl.write(msgspec.json.encode(record) + b"\n")
-                jsonl.flush()
+                if jsonl:
+                    jsonl.write(msgspec.json.encode(record) + b"\n")
+                    jsonl.flush()
                 bar.detail(f"{record.name}: {record.status}")
                 if watch is not None and not printed:
                     row = fill("judge.md.j2", records=[record], asked=one.asked, reference=reference)

@@ -257,9 +257,9 @@ class Sandbox:
                     data = b""
                 if data:
                     return data
-                fault = self._ended("crashed", "its sandbox has ended")
-                said = self.output.decode("utf-8", "replace").splitlines()[-1:]
-                raise Failed(fault.kind, ": ".join([str(fault), *said])[:300])
+                size = os.fstat(self._said).st_size
+                said = os.pread(self._said, 300, max(0, size - 300)).decode("utf-8", "replace").splitlines()
+                raise self._ended("crashed", ": ".join(["its sandbox has ended", *said[-1:]]))
             raise Failed("crashed", "its sandbox has ended before")
         finally:
             self.spent += time.monotonic() - started

@@ -242,11 +242,11 @@ class Visits:
 
     def _warm(self, seat: Seat) -> None:
         """Compute until it is warm, and see how long a call takes."""
-        started, seat.seconds, calls, spent = perf_counter(), math.inf, 0, 0.0
+        self.turn(seat, [NORMAL])  # the first call may compile
+        started, seat.seconds, calls, spent = perf_counter(), math.inf, 1, 0.0
         while spent < _WARM_SECONDS or (calls < _WARM_CALLS and spent < _WARM_ENOUGH):
-            kinds = [NORMAL] * (3 if calls else 1)
-            seat.seconds = min(seat.seconds, self.turn(seat, kinds, first=True))
-            calls, spent = calls + len(kinds), perf_counter() - started
+            seat.seconds = min(seat.seconds, self.turn(seat, [NORMAL] * 3, first=True))
+            calls, spent = calls + 3, perf_counter() - started
 
     def _batch(self, seat: Seat) -> int:
         """Calls of a message, so that most of its time is theirs: for all alike, and moved by the reference alone."""

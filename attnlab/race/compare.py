@@ -76,6 +76,7 @@ class Comparison:
             "workload": self.workload.to_dict(),
             "baseline": self.baseline,
             "visits": self.visits,
+            "interrupted": self.interrupted,
             "command": self.command,
             "contenders": [self._contender(result) for result in self.results],
         }
@@ -163,11 +164,8 @@ def compare(
     places = [str(folder) for folder in folders]
     limits, ran_with = limits or _limits(seconds, visits), dict[str, dict[str, str]]()
     with Conductor(raced, folders=places, limits=limits, on_event=on_event) as conductor:
-        how: dict[str, Any] = {
-            "each": first_verdicts(raced[0].name, on_event),
-            "interruptible": interruptible,
-        }
-        results = tuple(conductor.race(workload, **how))
+        told = first_verdicts(raced[0].name, on_event)
+        results = tuple(conductor.race(workload, each=told, interruptible=interruptible))
         if conductor.interrupted and not results:
             raise KeyboardInterrupt
         loaded = [one for one in results if one.outcome is not Outcome.UNAVAILABLE]
@@ -177,7 +175,8 @@ def compare(
         if any(one.elsewhere for one in raced):
             ran_with = versions_of(conductor.facts)
     found = verdicts_against(results, raced[0].name)
-    combined = Record(afresh=afresh, tell=on_event).combine(workload, raced, found, places)
+    record = Record(afresh=afresh, tell=on_event)
+    combined = record.combine(workload, raced, found, places, not conductor.interrupted)
     done = max((len(set(one.latency.visits.values())) for one in results if one.latency), default=0)
     spent = max((one.race_seconds or 0.0 for one in results), default=0.0)
     return Comparison(

@@ -182,7 +182,7 @@ class Conductor:
                 return
             with_next = (monotonic() - started) * (number + 2) / (number + 1)
             over = with_next > limits.workload_seconds or measured == 1 < len(self.contenders)
-            if number + 1 >= limits.visits and (over or enough(merged(so_far))):
+            if number + 1 >= limits.visits and (over or (so_far and enough(merged(so_far)))):
                 return
 
     def race(
@@ -197,7 +197,7 @@ class Conductor:
         """All `visits` to a workload as one result for each contender, in the order of the contenders.
 
         each : hears all results so far, merged, after each visit. interruptible : an interrupt ends the race, and those
-        of the visits before it are returned, unless nothing was measured yet.
+        of the visits before it are returned.
         """
         found = list[Result]()
         try:
@@ -205,7 +205,7 @@ class Conductor:
                 found += results
                 each(merged(found))
         except KeyboardInterrupt:
-            if not interruptible or not any(self._measured.values()):
+            if not interruptible:
                 raise
             self.interrupted = True
         place = {one.name: at for at, one in enumerate(self.contenders)}

@@ -112,8 +112,9 @@ class Record:
         contenders: Sequence[Contender],
         verdicts: Mapping[str, Verdict],
         folders: Sequence[str],
+        kept: bool = True,
     ) -> dict[str, Combined]:
-        """The verdicts against the first contender over all sittings, this one included, which is kept.
+        """The verdicts against the first contender over all sittings, this one included, which is `kept`.
 
         A contender that runs elsewhere has this sitting alone: what it runs in may change under its name.
         """
@@ -126,10 +127,8 @@ class Record:
                 [entered_once(each.name) for each in (baseline, one)],
                 [digest(each.backend, folders) for each in (baseline, one)],
             )
-            moment, error = (
-                datetime.now(UTC).isoformat(timespec="seconds"),
-                verdict.spread / math.sqrt(verdict.visits),
-            )
+            moment = datetime.now(UTC).isoformat(timespec="seconds")
+            error = verdict.spread / math.sqrt(verdict.visits)
             sitting = Sitting(moment, math.log(verdict.ratio), error, verdict.freedom, verdict.visits)
             question = _digest(pair, {**workload.to_dict(), "seed": 0})
             mine = [each.sitting for each in known if each.question == question][-_MOST:]
@@ -143,7 +142,7 @@ class Record:
             alpha = ALPHA / len(verdicts)
             combined = over_sittings(verdict, [*mine, sitting], between, alpha=alpha)
             found[one.name] = Combined(combined, [*mine, sitting], between, shown)
-            if not (one.elsewhere or baseline.elsewhere):
+            if kept and not (one.elsewhere or baseline.elsewhere):
                 new.append(Line(question, pair, baseline.name, one.name, workload.label, sitting))
         self._keep(new)
         return found

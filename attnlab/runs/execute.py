@@ -34,8 +34,8 @@ from attnlab.workload.workload import Workload
 
 #: what hears that every workload has been visited once more, or (True) that the run has ended: it may write a report
 OnLap = Callable[[Run, bool], object]
-#: seconds between two reports of a run that goes on, which takes so many more at least
-_BETWEEN_REPORTS, _AT_LEAST = 90.0, 10.0
+#: seconds between two reports of a run that goes on
+_BETWEEN_REPORTS = 90.0
 DEFAULT_FOLDER = Path("reports/latest")
 #: the baseline where none is named, if it takes part; else the first contender is
 USUAL_BASELINE = "torch_eager"
@@ -213,7 +213,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         if not lap:
             return
         # of the first lap, and of some later ones
-        if any(took.values()) and reported + _BETWEEN_REPORTS < time.monotonic() < until - _AT_LEAST:
+        if any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS:
             record.save()
             on_lap(record, False)
             reported = time.monotonic()

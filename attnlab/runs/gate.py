@@ -181,7 +181,8 @@ def gate(
                 line = found.get((name, workload), Line(name, workload, Kinds.NO_VERDICT))
                 if not raced.interrupted:
                     results = raced.race(workload, [one.name for one in entered[name]], **how)
-                    now = judged(name, results, margins) if len(results) == len(entered[name]) else line
+                    none = Line(name, workload, Kinds.NO_VERDICT, (Reason("no interval"),))
+                    now = judged(name, results, margins) if len(results) == len(entered[name]) else none
                     line = agreed(line, now) if again else now
                 if raced.interrupted:
                     line = replace(line, found=Kinds.NO_VERDICT, reasons=(Reason("interrupted"),))
