@@ -209,13 +209,10 @@ class Visits:
             for place in range(rounds):
                 for at in random.permutation(len(group)):
                     seat = group[at]
-                    if (
-                        place == odd[at]
-                    ):  # as many calls for the reference: they take memory, which speeds up later ones
-                        kinds = (
-                            [NORMAL] * _ODD if seat is seats[0] else [*random.permutation(self._odd)[:_ODD]]
-                        )
-                        seat.attempt(self.turn, seat, kinds)
+                    # as many calls for the reference: they take memory, which speeds up later ones
+                    if place == odd[at]:
+                        few = random.permutation(self._odd)[:_ODD]
+                        seat.attempt(self.turn, seat, [NORMAL] * _ODD if seat is seats[0] else [*few])
                     before, started = seat.sandbox.waited, perf_counter()
                     seat.attempt(self._timed, seat, ROUNDS * number + place, place == strict[at])
                     if seat is seats[0]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scripted import RIGHT
 
-from attnlab.correctness.support import FAULT, PLAIN, YES, support
+from attnlab.correctness.support import FAULT, PLAIN, YES, listed, support
 from attnlab.report import support_text
 
 WRONG = f"""{RIGHT}
@@ -33,3 +33,9 @@ def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
     assert found.faults == json.dumps(found.answers).count(FAULT)
     text = support_text([found])
     assert "**fault** " in text and "exited with status 3" in text
+
+
+def test_bad_settings_of_one_backend_stop_no_list(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text('LIBRARY = "numpy"\nSETTINGS = {"a": 3}\n')
+    bad, good = listed("cpu", [str(tmp_path)], ["bad", "numpy_vectorized"])
+    assert "SETTINGS must be written out" in (bad.reason or "") and good.reason is None

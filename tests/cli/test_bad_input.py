@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -22,22 +21,18 @@ MISTAKES = {
     "run --plan bad.toml": "bad.toml: causal",
     "run --out full": "full",
     # options that would do nothing
-    "run --resume later --cluster local": "--resume takes no other option",
     "numerics --claims boltzmann --out new": "leave out --out",
     f"show {'a' * 5000}": "File name too long",
-    "collect missing": "missing holds no run",
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands are typed: files of other kinds, and a run of a later version."""
+    """Where the commands are typed: files of other kinds."""
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    for name in ("full", "later"):
-        Path(name).mkdir()
+    Path("full").mkdir()
     Path("full/notes").touch()
-    Path("later/run.json").write_text(json.dumps({"format": 99}))
     Path("plan.toml").write_text('backends = ["numpy_blocked"]\nlengths = [8]\nheads = [1]')
     Path("bad.toml").write_text("causal = 'x'")
     return tmp_path

@@ -57,9 +57,8 @@ def test_a_ratio_is_told_with_or_without_an_interval() -> None:
     found = compared(*map(measured, "ab", busy))
     row = found.to_json()["contenders"][1]
     assert row["ratio"] == pytest.approx(1.5) and row["ratio_low"] is row["ratio_high"] is None
-    assert (
-        row["no_interval"] == "disturbed" and row["verdict"] == "undecided" and "speedup 0.667" in repr(found)
-    )
+    assert row["no_interval"] == "disturbed" and row["verdict"] == "undecided"
+    assert "speedup 0.667" in repr(found)
     assert found.frame().set_index("contender").loc["b", "ratio"] == row["ratio"]
 
 
