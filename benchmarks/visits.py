@@ -20,6 +20,7 @@ from common import HOME, Store, command_line, publish, table_of
 
 from attnlab.backends.contender import parse_all
 from attnlab.environment import environment
+from attnlab.race.admission import Limits
 from attnlab.race.conductor import Conductor
 from attnlab.stats.intervals import Verdict, compare, quantile
 from attnlab.workload.result import Measurement
@@ -29,8 +30,8 @@ SHAPES = ((4, 1024), (16, 256), (1, 2048))
 NAMES = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
 COUNTS = (1, 2, 3, 5, 8, 20)
 Row = dict[str, Any]
-#: of each visit, the first so many count
-ROUNDS = 4
+#: of each visit so many are recorded, and the first so many count
+RECORDED, ROUNDS = 12, 4
 #: visits that are drawn from a recording, at random
 DRAWS = 40
 
@@ -39,7 +40,8 @@ def record(store: Store, seconds: float) -> None:
     """Visits in laps for so many seconds, after those that are on record."""
     until, cpu = time.monotonic() + seconds, environment()["cpu"]
     number = max((row["visit"] for row in store.rows), default=-1) + 1
-    with Conductor(parse_all(NAMES), memory=False) as conductor:
+    limits = Limits(rounds=RECORDED, visit_seconds=3.0)
+    with Conductor(parse_all(NAMES), limits=limits, memory=False) as conductor:
         while time.monotonic() < until:
             for heads, n in random.sample(SHAPES, len(SHAPES)):
                 for one in conductor.visit(Workload(heads=heads, queries=n, keys=n), number=number):
