@@ -41,7 +41,7 @@ _PAGE = mmap.PAGESIZE
 #: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
 _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
 #: stands for the times of a thread that runs; nanoseconds that threads may need to come to rest when they are stopped
-_RUNS, _STILL = (-1, 0), 200_000
+_RUNS, _STILL = (-1, 0, 0), 200_000
 #: seconds in which a library is imported
 START_SECONDS = 120.0
 MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
@@ -186,7 +186,7 @@ class Sandbox:
                 os.close(number)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
-        self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int]]()
+        self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int, int]]()
         #: seconds in which it was asked for something, and how many it may have
         self.spent, self.most_seconds = 0.0, math.inf
         self._held, self._before = 0, _unowned_bytes()
@@ -326,9 +326,12 @@ class Sandbox:
         now, then = _threads(system.started_by(self._process.pid)), self._threads
         moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
         is_still = now.keys() == then.keys() and _RUNS not in now.values()
-        ran, before = (sum(ran for ran, _ in one.values()) for one in (now, then))
-        if not is_still or ran > before + _STILL:
-            what = f"{len(moved)} of its threads ran, began or ended while it was stopped"
+        ran, slices = (sum(now[one][at] - then[one][at] for one in now.keys() & then.keys()) for at in (0, 2))
+        # a thread that comes to rest is charged for what a hypervisor takes meanwhile, but gets no further slice
+        if not is_still or (ran > _STILL and slices):
+            what = (
+                f"{len(moved)} of its threads ran ({ran / 1e6:.1f} ms), began or ended while it was stopped"
+            )
             raise self._ended("caught", what)
 
     def stop(self) -> None:
@@ -354,7 +357,7 @@ class Sandbox:
     @property
     def waited(self) -> float:
         """Seconds that its threads had waited for a core, all together, when it was stopped last."""
-        return sum(waited for _, waited in self._threads.values()) / 1e9
+        return sum(waited for _, waited, _ in self._threads.values()) / 1e9
 
     def _signal(self, what: signal.Signals, family: Iterable[int]) -> None:
         for number in family:
@@ -379,8 +382,8 @@ class Sandbox:
             shutil.rmtree(self._home, ignore_errors=True)
 
 
-def _threads(family: Sequence[int]) -> dict[int, tuple[int, int]]:
-    """Nanoseconds that each stopped thread has run, and has waited for a core, by its number.
+def _threads(family: Sequence[int]) -> dict[int, tuple[int, int, int]]:
+    """Nanoseconds that each stopped thread has run, and has waited for a core, and its slices of time, by its number.
 
     `_RUNS` for one that is neither stopped nor gone.
 
@@ -394,8 +397,8 @@ def _threads(family: Sequence[int]) -> dict[int, tuple[int, int]]:
         with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
-                ran, waited, _ = map(int, (task / "schedstat").read_text().split())
-                found[int(task.name)] = (ran, waited) if state in "tT" else _RUNS
+                ran, waited, slices = map(int, (task / "schedstat").read_text().split())
+                found[int(task.name)] = (ran, waited, slices) if state in "tT" else _RUNS
     return found
 
 

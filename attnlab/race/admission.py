@@ -28,7 +28,8 @@ class Limits:
     visits, most_visits : of a workload, at least and at most.
     workload_seconds : no visit begins that would probably end later, once there are `visits`. A run shares out the
     seconds of all its workloads.
-    rounds : of a visit; a contender whose turns would take more than its part of `visit_seconds` has fewer.
+    rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
+    `visit_seconds` has fewer.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
     start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
     before its first round. run_delay : a turn whose threads waited for a core for more than this part of it is
@@ -39,7 +40,7 @@ class Limits:
     visits: int = 2
     most_visits: int = 100
     workload_seconds: float = 8.0
-    rounds: int = 4
+    rounds: int = 8
     visit_seconds: float = 1.0
     call_seconds: float = 0.5
     deadline_seconds: float = 60.0

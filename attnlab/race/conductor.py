@@ -24,7 +24,7 @@ from attnlab.errors import Unavailable
 from attnlab.libraries.library import is_there
 from attnlab.processes import Failed, Interpreter, Process
 from attnlab.race.admission import Limits
-from attnlab.race.instruments import INSTRUMENTS, NOTABLE, PEAK_MEMORY, Notice, Watch
+from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Notice, Watch
 from attnlab.race.nursery import WORK, Nursery
 from attnlab.race.visit import Start, Suspended, Visit
 from attnlab.stats.intervals import EARLY_ALPHA, EARLY_MARGIN, verdicts_against
@@ -40,7 +40,8 @@ class Conductor:
     """Makes visits; use as a context manager. `account` holds the seconds that went into each activity.
 
     baseline : the contender that the others are compared with, by default the first. folders : hold further backends.
-    memory : whether peak memory is measured. on_event : hears what is being done; a `Notice` is meant to be kept.
+    memory : whether a race ends with a visit for peak memory. on_event : hears what is being done; a `Notice` is meant
+    to be kept.
     start, clock : how a worker is started, and what its clock is held against.
     """
 
@@ -105,12 +106,13 @@ class Conductor:
         self._nurseries.clear()
 
     def visit(
-        self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, once: bool = False
+        self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, timed: bool = True
     ) -> list[Result]:
         """One visit: a result for each contender, or each of those called `names`, that is not settled there.
 
         number : of the visit, unique among those to this workload; with 0 all contenders are asked anew.
-        once : ask also the instruments that need one visit only. Empty where the machine was suspended.
+        timed : if not, what needs one visit only is measured instead, of each that was timed. Empty where the machine
+        was suspended.
         """
         self.wait()
         if number == 0:
@@ -119,6 +121,8 @@ class Conductor:
         racing = [
             one for one in self.contenders if (names is None or one.name in names) and one.name not in settled
         ]
+        if not timed:
+            racing = [one for one in racing if one.name in measured and not is_second_entry(one.name)]
         absent = [one for one in racing if (one.name, workload.device) in self._absent]
         asked = [one for one in racing if one not in absent and len(self._hung[one.name]) >= _HANGS]
         hung = [one for one in asked if workload.flops >= max(self._hung[one.name])]
@@ -127,7 +131,7 @@ class Conductor:
             number,
             self.limits,
             first={one.name for one in racing} - measured,
-            instruments=[one for one in INSTRUMENTS if once and (self.memory or one != PEAK_MEMORY.quantity)],
+            instruments=[] if timed else [name for name, one in INSTRUMENTS.items() if not one.every_visit],
             account=self.account,
             facts=self.facts,
             trials=self._trials,
@@ -174,7 +178,7 @@ class Conductor:
         self.wait()
         started, limits, so_far = monotonic(), self.limits, list[Result]()
         for number in range(limits.most_visits):
-            found = self.visit(workload, names, number=number, once=not so_far)
+            found = self.visit(workload, names, number=number)
             yield found
             so_far += found
             measured = sum(one.outcome is Outcome.MEASURED for one in found)
@@ -194,7 +198,7 @@ class Conductor:
         interruptible: bool = False,
         **how: Any,
     ) -> list[Result]:
-        """All `visits` to a workload as one result for each contender, in the order of the contenders.
+        """All `visits` to a workload as one result for each contender, in the order of the contenders, with its memory.
 
         each : hears all results so far, merged, after each visit. interruptible : an interrupt ends the race, and those
         of the visits before it are returned.
@@ -204,6 +208,8 @@ class Conductor:
             for results in self.visits(workload, names, **how):
                 found += results
                 each(merged(found))
+            if found and self.memory:
+                found += self.visit(workload, names, number=len(found), timed=False)
         except KeyboardInterrupt:
             if not interruptible:
                 raise

@@ -1,7 +1,8 @@
 """What is measured of a prepared call beside its time: one class an instrument.
 
 An instrument names its quantity and its base unit, and its `measure` does the work, in the worker process, on the call
-that is prepared there. It has a pass of its own after the rounds of a visit, because none may disturb another.
+that is prepared there. It has a visit of its own after all that are timed, or a pass after the rounds of each visit,
+because none may disturb another.
 
 A new instrument is a class that is listed in `INSTRUMENTS`: its readings are a further measurement of each result.
 
@@ -134,7 +135,7 @@ class Instrument(ABC):
     quantity: ClassVar[str]
     #: its base unit: s, B, J, ...
     unit: ClassVar[str]
-    #: whether it is measured in every visit, and not in one alone
+    #: whether it is measured after the rounds of every visit, and not in one of its own
     every_visit: ClassVar[bool] = False
 
     def applies(self, workload: Workload) -> bool:
@@ -167,7 +168,8 @@ class PeakMemory(Instrument):
     unit = "B"
 
     def measure(self, library: Library, call: Call) -> Readings:
-        """The peak of one call that was raced: a cold one carries workspaces that are kept (33 MB for one BLAS)."""
+        """The peak of a second call: a first one carries workspaces that are kept (33 MB for one BLAS)."""
+        call()
         peak, method = self._peak(library, call)
         return Readings((float(peak),), facts={"method": method})
 

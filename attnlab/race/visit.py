@@ -103,7 +103,7 @@ class Visit:
     """A visit to `workload`, the one of that `number`.
 
     first : the names of the contenders that have not answered this workload before: what takes long is asked of them
-    alone. instruments : quantities that are measured after the rounds. account : takes the seconds of each activity.
+    alone. instruments : quantities that are measured instead of times. account : takes the seconds of each activity.
     facts : takes what is told of each process, by contender. trials : keeps what smaller calls took. clock : what a
     worker's clock is held against.
     """
@@ -124,6 +124,7 @@ class Visit:
     ) -> None:
         self.workload, self.number, self.limits, self._clock = workload, number, limits, clock
         self._first, self._instruments, self._on_event = first, instruments, on_event
+        self._rounds = max(1, limits.rounds // 2) if first else limits.rounds
         self._account = defaultdict[str, float](float) if account is None else account
         self._facts, self._trials = {} if facts is None else facts, {} if trials is None else trials
         self._random = np.random.default_rng()
@@ -143,15 +144,18 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                for step in (self._prepare, self._warm):
+                for step in (
+                    (self._prepare,) if self._instruments else (self._prepare, self._check, self._warm)
+                ):
                     for seat in self._racing():
                         self._attempt(seat, step)
-                new = [seat for seat in self._racing() if seat.name in self._first]
-                with self._activity("attesting"):
-                    for seat, wait in self._side_by_side(new, "attest", answer=str):
-                        self._attempt(seat, partial(self._attest, wait))
-                self._plan_rounds()
-                self._race()
+                if not self._instruments:
+                    new = [seat for seat in self._racing() if seat.name in self._first]
+                    with self._activity("attesting"):
+                        for seat, wait in self._side_by_side(new, "attest", answer=str):
+                            self._attempt(seat, partial(self._attest, wait))
+                    self._plan_rounds()
+                    self._race()
                 with self._activity("instruments"):
                     self._measure()
         finally:
@@ -276,14 +280,14 @@ class Visit:
 
         for seat in self._racing():
             self._attempt(seat, begin)
-        if begun:  # while they load
+        if begun and not self._instruments:  # while they load
             log_sum = LOG_SUM in self.workload.results
             self._truth[None] = expect(self.drawn.first, self._rows, log_sum=log_sum)
         for seat, load in begun:
             self._attempt(seat, partial(finish, load))
 
     def _prepare(self, seat: Seat) -> None:
-        """Everything up to the first answer, which is checked."""
+        """Everything up to the first answer."""
         workload, first = self.workload, seat.name in self._first
         self._on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
@@ -297,13 +301,15 @@ class Visit:
                 raise Ended(Outcome.OVER_BUDGET, reason)
             seat.pages = answers.answer_pages(workload)
             self._bind(seat)
+
+    def _check(self, seat: Seat) -> None:
+        """The first answer, held against the truth."""
         with self._activity("checking"):
             seat.setup |= self._ask(seat, "answer")
             if not self.drawn.restore():
                 raise Ended(Outcome.WRONG, "it writes to its inputs")
-            found = weighing.judge(
-                workload, self.drawn.first, self._rows, self._answers(seat), self._less(seat), self._truth
-            )
+            given, less = self._answers(seat), self._less(seat)
+            found = weighing.judge(self.workload, self.drawn.first, self._rows, given, less, self._truth)
             seat.accuracy = found
             if not found.passed:
                 raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
@@ -374,14 +380,14 @@ class Visit:
                 seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
             )
             fitting = max(2.0, self.limits.visit_seconds / len(racing) / cost)
-            most = 2 ** max(0, math.floor(math.log2(self.limits.rounds / 2))) if self.limits.rounds > 1 else 1
-            seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self.limits.rounds / fitting))))
+            most = 2 ** max(0, math.floor(math.log2(self._rounds / 2))) if self._rounds > 1 else 1
+            seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self._rounds / fitting))))
 
     def _race(self) -> None:
         order = list(self._racing())
         self._random.shuffle(order)
         least = min((seat.step for seat in order), default=1)
-        for number in range(self.limits.rounds):
+        for number in range(self._rounds):
             self._on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
             first = number // least % max(1, len(order))
             for seat in order[first:] + order[:first]:
@@ -432,17 +438,17 @@ class Visit:
         """The number format that it computes in, where that is lower than the workload's."""
         return lower(self.workload.dtype, seat.known.get("computes_in"))
 
-    # -- after the rounds ----------------------------------------------------------------------------
+    # -- after the rounds, or instead of them -----------------------------------------------------------
 
     def _measure(self) -> None:
         """By the other instruments: where one fails that is noted, and the time stands."""
-        for instrument in INSTRUMENTS.values():
-            wanted = instrument.quantity in self._instruments or instrument.every_visit
+        for name, instrument in INSTRUMENTS.items():
+            wanted = name in self._instruments or (instrument.every_visit and not self._instruments)
             if not (wanted and instrument.applies(self.workload)):
                 continue
             # the instrument before may have ended a process
-            living = [one for one in self._racing() if one.process and one.process.alive]
-            seats = [one for one in living if not is_second_entry(one.name)]
+            seats = [one for one in self._racing() if one.process and one.process.alive]
+            seats = [one for one in seats if not is_second_entry(one.name)]
             how: dict[str, Any] = {"quantity": instrument.quantity, "answer": Readings}
             self._on_event(f"{self.workload.label}: {instrument.quantity}")
             for seat, wait in self._side_by_side(seats, "measure", alone=instrument.every_visit, **how):
@@ -465,11 +471,17 @@ class Visit:
             "computes_in": self._less(seat) if seat.known else None,
             "race_seconds": seconds,
         }
-        if seat.ended is None and not seat.turns:
+        if seat.ended is None and not (seat.turns or self._instruments):
             seat.ended = Outcome.CRASHED, "no turn of it was timed", ""
         if seat.ended is not None:
             outcome, reason, tail = seat.ended
             return Result(outcome=outcome, reason=reason, tail=tail or None, **common)
+        found = [*([] if self._instruments else self._timed(seat, facts)), *seat.measurements]
+        noted = "; ".join(seat.notes) or None
+        return Result(outcome=Outcome.MEASURED, reason=noted, measurements=tuple(found), **common)
+
+    def _timed(self, seat: Seat, facts: dict[str, str]) -> list[Measurement]:
+        """The latency; and seconds until calls are as fast as they become, unless binding computes the forward pass."""
         turns = [
             {**turn, "disturbed": float(flag)}
             for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)
@@ -477,16 +489,9 @@ class Visit:
         columns = {name: tuple(turn[name] for turn in turns) for name in turns[0]}
         samples = columns.pop("seconds")
         latency = Measurement("latency", "s", samples, columns, {"cache": seat.cache, **facts})
-        measured = (latency, *self._setup(seat, latency), *seat.measurements)
-        return Result(
-            outcome=Outcome.MEASURED, reason="; ".join(seat.notes) or None, measurements=measured, **common
-        )
-
-    def _setup(self, seat: Seat, latency: Measurement) -> list[Measurement]:
-        """Seconds until calls are as fast as they become; not where binding computes the forward pass."""
         if OUTPUT not in self.workload.results:
-            return []
+            return [latency]
         typical = statistics.median(latency.samples)
         seconds = seat.setup["bind_s"] + max(0.0, seat.setup["first_call_s"] - typical)
         columns = {"bind_s": (seat.setup["bind_s"],), "fresh": (1.0,), "visit": (float(self.number),)}
-        return [Measurement("setup", "s", (seconds,), columns)]
+        return [latency, Measurement("setup", "s", (seconds,), columns)]

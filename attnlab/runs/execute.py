@@ -27,6 +27,7 @@ from attnlab.race.ceilings import measure_ceiling
 from attnlab.race.conductor import Conductor
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claimed, held, read_run, require_run
+from attnlab.stats.ranking import is_second_entry
 from attnlab.system import terminable
 from attnlab.text import one_line
 from attnlab.workload.result import Outcome, Result
@@ -188,8 +189,9 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
 def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap) -> None:
     """Laps over the workloads, in a random order: first those without results, then those with an open question.
 
-    They end when the seconds of all workloads are spent, but not before each has its least number of visits. What a
-    visit finds is on disk before the next begins; `on_lap` hears of a lap that is over, the last one aside.
+    They end when the seconds of all workloads are spent, but not before each has its least number of visits. Memory is
+    measured after the first lap. What a visit finds is on disk before the next begins; `on_lap` hears of a lap that is
+    over, the last one aside.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
@@ -198,7 +200,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         numbers = one.latency.visits.values() if one.latency else ()
         visits[one.workload] = max(visits.get(one.workload, 0), 1 + max(numbers, default=-1))
     took = dict.fromkeys(visits, 0.0)
-    reported = -math.inf
+    reported, memory = -math.inf, plan.memory
     conductor.remember(record.results)
     while True:
         answers: dict[Workload, list[Result]] = {}
@@ -210,15 +212,21 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             if (open_ := conductor.asked(some))
             and (visits[workload] < limits.visits or time.monotonic() + took[workload] < until)
         ]
-        if not lap:
+        lacking = [one for one, some in answers.items() if memory and any(map(_lacks_memory, some))]
+        if not (lap or lacking):
             return
         # of the first lap, and of some later ones
         if any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS:
             record.save()
             on_lap(record, False)
             reported = time.monotonic()
-        random.SystemRandom().shuffle(lap)
         before = sum(visits.values())
+        if lacking and not record.left():
+            memory = False
+            progress.stage("peak memory", done=before, total=before + len(lap))
+            for workload in lacking:
+                record.append(conductor.visit(workload, number=visits[workload], timed=False))
+        random.SystemRandom().shuffle(lap)
         for at, (workload, names) in enumerate(lap):
             number, started = visits[workload], time.monotonic()
             if number >= limits.visits and started + took[workload] > until:
@@ -226,7 +234,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             done = sum(visits.values())
             total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
-            found = conductor.visit(workload, names, number=number, once=workload not in answers)
+            found = conductor.visit(workload, names, number=number)
             told, known = record.environment, record.environment.get("contenders", {})
             unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
             if known | conductor.facts != known:
@@ -236,6 +244,10 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             visits[workload], took[workload] = number + 1, time.monotonic() - started
         if sum(visits.values()) == before:
             return  # what is left has no results, and no time for another visit
+
+
+def _lacks_memory(result: Result) -> bool:
+    return bool(result.latency) and result.peak_bytes is None and not is_second_entry(result.contender)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ t_baseline); the visit's figure is
 and the interval is Student's over the k visits (Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", on
 replicating at the level that varies most), mean(d) ± t(k - 1 + p) s / sqrt(k). A few visits tell little of their own
 spread, so s² counts what the rounds say of it as p further visits (Smyth 2004, "Linear models and empirical Bayes
-methods", the moderated t): in recorded visits d_v scatters about 0.7 times as much as the rounds within a visit, and
-p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few visits
+methods", the moderated t): in recorded visits d_v scatters about 1.4/√n times as much as the n rounds within a visit,
+and p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few visits
 outliers. So from seven visits on the most extreme tenth at either end, one at least, counts as its nearest neighbour
 (Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures", the trimmed t).
 
@@ -40,8 +40,9 @@ ALPHA = 0.05
 #: strict that looking often costs nothing of the 95 % (Peto and others 1976, "Design and analysis of randomized
 #: clinical trials", on looks before the last), and more than the place of memory makes a process slower
 EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
-#: the spread that rounds let expect between visits, in their standard deviations, and how many visits that counts for
-_WITHIN, _PRIOR_VISITS = 0.7, 2
+#: the spread that n rounds let expect between visits, in their standard deviations over √n (that of a median is 1.25),
+#: and how many visits that counts for
+_WITHIN, _PRIOR_VISITS = 1.4, 2
 #: from so many visits on this part is trimmed at either end, one visit at least
 _TRIMMED_FROM, _TRIMMED = 7, 0.1
 #: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
@@ -160,10 +161,11 @@ def _center(
     cut = max(1, int(_TRIMMED * count)) if count >= _TRIMMED_FROM else 0
     left = sorted(figures)[cut : count - cut]
     center, counted = statistics.fmean(left), [left[0]] * cut + left + [left[-1]] * cut
-    known = sum(map(len, rounds)) - len(rounds)
+    total = sum(map(len, rounds))
+    known, usual = total - len(rounds), total / len(rounds)
     squares = math.fsum((one - statistics.fmean(logs)) ** 2 for logs in rounds for one in logs)
     prior, freedom = min(_PRIOR_VISITS, known), len(left) - 1
-    expected = prior * _WITHIN**2 * squares / known if known else 0.0
+    expected = prior * _WITHIN**2 / usual * squares / known if known else 0.0
     found = statistics.pvariance(counted) * count
     whole = prior + freedom + others[1]
     squared = max((expected + found + others[0]) / max(1, whole), found / max(1, freedom))

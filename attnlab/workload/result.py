@@ -131,8 +131,8 @@ class Result:
     computes_in : the number format that it computes in, if that is lower than that of its inputs; it decides the
     budget. tail : the last lines that its process printed, if it ended. race_seconds : the time of its visits, the same
     for all contenders. left : why it was not measured in a visit, if it was in others. Raises ValueError for
-    measurements without the outcome `measured`, for `measured` without a latency, and for any other outcome without a
-    reason.
+    measurements without the outcome `measured`, and for any other outcome without a reason. A visit that measures no
+    times has no latency; what was `merged` has one if it is `measured`.
     """
 
     contender: str
@@ -154,8 +154,6 @@ class Result:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, one_line(getattr(self, name)))
         if self.outcome is Outcome.MEASURED:
-            if self.measurement("latency") is None:
-                raise ValueError(f"{self.contender}: a measured result needs a latency")
             if self.accuracy is not None and not self.accuracy.passed:
                 raise ValueError(f"{self.contender}: a wrong result has no speed")
             return
@@ -226,13 +224,14 @@ def _workload(text: str) -> Workload:
 def merged(results: Iterable[Result]) -> list[Result]:
     """One result for each contender and workload, with the samples of all visits, in the order of the first visits.
 
-    A contender that was wrong in any visit is wrong. Otherwise it is measured if any visit measured it, and `reason`
-    says what happened in the other visits.
+    A contender that was wrong in any visit is wrong. Otherwise it is measured if any visit timed it, and `reason` says
+    what happened in the other visits. It is left out if none did, and none says why.
     """
     together: dict[tuple[str, Workload], list[Result]] = {}
     for one in results:
         together.setdefault((one.contender, one.workload), []).append(one)
-    return [_merged(visits) if len(visits) > 1 else visits[0] for visits in together.values()]
+    found = [_merged(visits) if len(visits) > 1 else visits[0] for visits in together.values()]
+    return [one for one in found if one.latency or one.outcome is not Outcome.MEASURED]
 
 
 def _merged(visits: Sequence[Result]) -> Result:
