@@ -73,6 +73,11 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     behind = frames.results.groupby("contender", sort=False).behind.min()
     far = behind[behind >= FAR]
     known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
+    # another name of a kernel has few visits and no rank
+    aliases = dict(zip(frames.winners.workload, frames.winners.same_kernel, strict=True))
+    others = [aliases.get(one.workload, {}).get(one.contender) for one in known.itertuples()]
+    same = {name: one for name, one in zip(known.contender, others, strict=True) if one}
+    known = known[[one is None for one in others]]
     by_heads = known.sort_values("heads", kind="stable").groupby(["group", "heads"], sort=False)
     every = [rows for _, rows in by_heads if rows.n.nunique() > 1]
     if not every:
@@ -81,7 +86,6 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     width = _PANEL[0] * len(panels) + 2.2 * (len(panels) < 2)
     figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
-    aliases, same = frames.winners.set_index("workload").same_kernel, dict[str, str]()
     for one, rows in zip(axes, panels, strict=True):
         if kind is ROOFLINE:
             _roofs(one, frames, rows)
@@ -89,11 +93,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
         style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
-        others = aliases[last.workload.iloc[0]]  # another name of a kernel has no rank
-        same |= {name: others[name] for name in last.contender if name in others}
-        ranked = last[~last.contender.isin([*others])]
-        best, worst = (ranked if len(ranked) else last).iloc[0], last.iloc[-1]
-        name = "several contenders" if (ranked[kind.y] == best[kind.y]).sum() > 1 else best.contender
+        best, worst = last.iloc[0], last.iloc[-1]
+        name = "several contenders" if (last[kind.y] == best[kind.y]).sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
     names, lengths = (
         list(dict.fromkeys(found)) for found in zip(*((one[2], one[1]) for one in ends), strict=True)
@@ -107,7 +108,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         if most != value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
-    below = [f"{alias} runs the kernel of {name}, so it is not ranked." for alias, name in same.items()]
+    below = [f"{alias} runs the kernel of {name}, so it is not drawn." for alias, name in same.items()]
     if len(far):
         below.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
     if below:

@@ -11,9 +11,9 @@ and the interval is Student's over the k visits (Kalibera and Jones 2013, "Rigor
 replicating at the level that varies most), mean(d) ± t(k - 1 + p) s / sqrt(k). A few visits tell little of their own
 spread, so s² counts what the rounds say of it as p further visits (Smyth 2004, "Linear models and empirical Bayes
 methods", the moderated t): in recorded visits d_v scatters about 1.4/√n times as much as the n rounds within a visit,
-and p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few visits
-outliers. So from seven visits on the most extreme tenth at either end, one at least, counts as its nearest neighbour
-(Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures", the trimmed t).
+and p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few
+visits outliers. So from seven visits on the most extreme tenth at either end, one at least, counts as its nearest
+neighbour (Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures", the trimmed t).
 
 What visits and sittings differ by is told too: whether a contender has two speeds, and one estimate from several
 sittings.
