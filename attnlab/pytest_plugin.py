@@ -142,9 +142,7 @@ class Races:
         if workload in self.raced:
             return {one.contender: one for one in self.raced[workload].results}
         if (workload, memory) not in self._once:
-            limits = replace(
-                self.limits, visits=1, most_visits=1, rounds=1, turn_seconds=1e-9, warm_seconds=1e-9
-            )
+            limits = replace(self.limits, visits=1, most_visits=1, rounds=1, turn_seconds=1e-9)
             self._once[workload, memory] = self._run(workload, limits, memory=memory)
         return self._once[workload, memory]
 

@@ -329,9 +329,7 @@ class Sandbox:
         ran, slices = (sum(now[one][at] - then[one][at] for one in now.keys() & then.keys()) for at in (0, 2))
         # a thread that comes to rest is charged for what a hypervisor takes meanwhile, but gets no further slice
         if not is_still or (ran > _STILL and slices):
-            what = (
-                f"{len(moved)} of its threads ran ({ran / 1e6:.1f} ms), began or ended while it was stopped"
-            )
+            what = f"{len(moved)} threads ran ({ran / 1e6:.1f} ms), began or ended while it was stopped"
             raise self._ended("caught", what)
 
     def stop(self) -> None:

@@ -183,7 +183,7 @@ def jacobian_norm_squared(weights: ArrayLike) -> Array:
     S₂ − 2S₃ + S₂², S_k = Σp^k, is exact, but it cancels to 0 or below where a row saturates. Here every term is
     positive: (p_i Σr)² + Σr²(1 − r)² + 2p_i²Σr² + ((Σr²)² − Σr⁴), i the argmax and r the other weights. The sum of r
     stands for 1 − p_i, so the result follows the small weights and not the rounding of the large one.
-    Weights below about 1e-154 square to 0.
+    Weights below about 1e-162 square to 0.
 
     Raises ValueError for weights that are empty, not finite, negative, or whose rows do not sum to 1.
     """

@@ -78,9 +78,8 @@ class Drawn:
                 arrays[at].reshape(-1)[...] = self._pool[start : start + arrays[at].size]
             return
         parts = self._random.random(3)
-        for at in (
-            self._fresh
-        ):  # moved along their length by an even number, so that pairs of equal keys stay pairs
+        # moved along their length by an even number, so that pairs of equal keys stay pairs
+        for at in self._fresh:
             length = arrays[at].shape[-2]
             steps = 2 * (1 + int(parts[self._moving[at]] * max(1, length // 2 - 1)))
             arrays[at][...] = np.roll(arrays[at], steps, axis=-2)
@@ -102,12 +101,8 @@ class Drawn:
 
 def answer_pages(workload: Workload) -> Pages:
     """Where a contender writes its answers, by the names of `Workload.results`, in their order."""
-    return Pages(
-        [
-            Form(np.dtype(carrier(workload.dtype_of(name))).str, workload.shape_of(name))
-            for name in workload.results
-        ]
-    )
+    forms = {name: np.dtype(carrier(workload.dtype_of(name))).str for name in workload.results}
+    return Pages([Form(dtype, workload.shape_of(name)) for name, dtype in forms.items()])
 
 
 def astray(

@@ -376,9 +376,8 @@ class Visit:
         for seat in racing:
             turn = max(self.limits.turn_seconds, ticks)
             seat.calls = max(1, math.ceil(turn / max(seat.seconds + seat.between, 1e-9)))
-            cost = seat.calls * (seat.seconds + seat.between) + (
-                seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
-            )
+            opening = seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
+            cost = seat.calls * (seat.seconds + seat.between) + opening
             fitting = max(2.0, self.limits.visit_seconds / len(racing) / cost)
             most = 2 ** max(0, math.floor(math.log2(self._rounds / 2))) if self._rounds > 1 else 1
             seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self._rounds / fitting))))

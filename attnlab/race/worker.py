@@ -209,10 +209,7 @@ class Worker:
             before, count = system.processor_seconds(), count + 1
             seconds = library.time_calls(call, 1)
             taken = system.processor_seconds() - before
-            least = {
-                "seconds": min(least["seconds"], seconds),
-                "processor_s": min(least["processor_s"], taken),
-            }
+            least = {name: min(least[name], one) for name, one in zip(least, (seconds, taken), strict=True)}
         for _ in range(_BETWEEN if library.own_clock else 0):  # the first loads what launches a call
             least["between_s"] = self._timed(call, 1)[1]
         started = _clock()

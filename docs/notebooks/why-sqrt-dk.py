@@ -58,7 +58,7 @@ print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 
 # %% [markdown]
 # Without the root β is about √d_k. Over 1024 keys, a softmax then freezes around 14 dimensions. With the
-# root β is about 1 from some 16 dimensions on. **So the root keeps a softmax over normal inputs from freezing.**
+# root β is about 1 from some 16 dimensions on. **So the root keeps standard normal inputs from freezing.**
 #
 # ## 3. Seen through a fused kernel
 #
@@ -111,7 +111,7 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 # On average the *unscaled* Jacobian is larger here! "Without the root the gradients vanish" is true of a tail of rows:
 # a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from d_k ≈ 1,400 on.
 # Freezing leaves a few keys. J → 0 needs a single one, and so β ≫ β_c. The scaled rows have small Jacobians too,
-# because their weight is spread over a thousand keys. Whether a model *learns* without the root is another question,
+# because their weight is spread over some 600 keys. Whether a model *learns* without the root is another question,
 # about training.
 #
 # ## 5. What the root does not do

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp, softmax
+from scipy.stats import binom
 
 from attnlab.lab import theory
 
@@ -44,6 +45,27 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None
 
 
 # -- random rows
+
+
+def test_sums_of_plus_and_minus_one_freeze_at_3_05_ln_n() -> None:
+    """The exact E Σp² of 10^100 keys is near 0 at 2.7 ln n, where normal logits are frozen, and not at 3.5 ln n."""
+    n, found = 10**100, list[float]()
+    assert theory.critical_beta(n) ** 2 < 2.7 * math.log(n)
+    assert 1 / (math.tanh(1) - math.log(math.cosh(1))) == pytest.approx(3.05, abs=0.005)
+    for d in (int(2.7 * math.log(n)), int(3.5 * math.log(n))):
+        tau, up = np.arange(-700.0, -400.0, 0.25)[:, None], np.arange(d + 1)
+        chance, w = binom.pmf(up, d, 0.5), np.exp(np.minimum(tau + 2.0 * up - d, 7.0))
+        alive = np.exp(n * np.log1p(np.maximum((chance * np.expm1(-w)).sum(axis=1), -0.5)))
+        found.append(n * 0.25 * ((chance * w * w * np.exp(-w)).sum(axis=1) * alive).sum())
+    assert found[0] < 0.01 and found[1] > 0.05
+
+
+def test_heavy_tails_freeze_one_row_of_seven_despite_the_root() -> None:
+    """Student's t with 3 degrees of freedom and variance 1, at d_k = 64 and 1024 keys; of normal inputs no row."""
+    rng = np.random.default_rng(0)
+    for draw, share in ((lambda shape: rng.standard_t(3, shape) / 3**0.5, 1 / 7), (rng.standard_normal, 0.0)):
+        weights = [softmax(draw((32, 64)) @ draw((64, 1024)) / 8, axis=1) for _ in range(16)]
+        assert (np.array(weights).max(axis=2) > 0.5).mean() == pytest.approx(share, abs=0.05)
 
 
 @pytest.mark.parametrize("n", [2, 1024, 10**7])

@@ -205,6 +205,7 @@ def test_the_parts_of_a_block_are_measured_in_every_visit_and_its_memory_once() 
         found, _ = conductor.race(SMALL.with_(d_model=8))
     counts = {one.quantity: len(one.samples) for one in found.measurements}
     assert (counts["block_parts"], counts["peak_memory"], script.asked.count("measure")) == (2, 1, 3)
+    assert script.visits == 3 and script.asked[-2:] == ["prepare", "measure"], "memory has a visit of its own"
 
 
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:

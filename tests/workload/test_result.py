@@ -35,8 +35,6 @@ OTHERS = [outcome for outcome in Outcome if outcome is not Outcome.MEASURED]
     [
         *(({"outcome": one, "reason": "because"}, f"outcome {one} allows no measurements") for one in OTHERS),
         *(({"outcome": one, "measurements": ()}, f"outcome {one} needs a reason") for one in OTHERS),
-        ({"measurements": ()}, "needs a latency"),
-        ({"measurements": (Measurement("peak_memory", "B", (10.0,)),)}, "needs a latency"),
         ({"accuracy": FAILED}, "a wrong result has no speed"),
     ],
 )

@@ -5,13 +5,13 @@ then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, 
 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest logit meets none of these. Its sum
 belongs in float32: in float16, adding ones stops at 2,048.
 
-A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has the weight e^{−Δ}/(n − 1). It is
-rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier. It
-may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
+A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
+It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.
+It may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
 subnormal numbers (Dooley and Kale 2006). There a kernel that keeps them takes longer if most weights are subnormal.
 
-Over all leading digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit
-roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if sums are kept in
+With log-uniform digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit
+roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if arithmetic is in
 float32. So three errors can be predicted: only the output is stored (full precision inside), the weights too, or the
 scores as well. A measured error is held against the nearest of the three. It must lie within five standard errors of
 it, or within a quarter, a chosen allowance: numbers with similar leading digits round by 0.68 to 1.36 times the

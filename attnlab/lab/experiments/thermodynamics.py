@@ -6,8 +6,8 @@ its inverse temperature is b = 1/τ, and Z is the partition function. Attention 
 F)/τ, with dH/dτ = Var_p(s)/τ³ ≥ 0. The heat capacity is dU/dτ = b² Var_p(s).
 
 If a logit changes, the output follows by ∂o/∂s_j = b p_j(v_j − o). If b changes, it follows by the covariance of v and
-s. All of these hold for every row. A right backend misses them only by rounding (allowed: 1e-11) or by the difference
-quotient that stands for a derivative (1e-8).
+s. All of these hold for every row. In float64 a right backend misses them only by rounding (allowed: 1e-11) or by the
+difference quotient that stands for a derivative (1e-8).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ EXPERIMENT = Experiment(
         Chart(
             title="Every identity holds up to numerical error",
             by="quantity",
-            y="largest violation over all rows (0: at the left edge)",
+            y="largest violation over all rows (≤ 1e-17: left edge)",
             lines={"": of(..., τ=...)},
             limits=(1e-17, 1e-7),
         ),
