@@ -31,7 +31,7 @@ NAMES = ("torch_sdpa", "torch_eager", "numpy_blocked", "torch_sdpa_math")
 COUNTS = (1, 2, 3, 5, 8, 20)
 Row = dict[str, Any]
 #: of each visit so many are recorded, and the first so many count
-RECORDED, ROUNDS = 12, 4
+RECORDED, ROUNDS = 12, 8
 #: visits that are drawn from a recording, at random
 DRAWS = 40
 

@@ -77,7 +77,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     aliases = dict(zip(frames.winners.workload, frames.winners.same_kernel, strict=True))
     others = [aliases.get(one.workload, {}).get(one.contender) for one in known.itertuples()]
     same = {name: one for name, one in zip(known.contender, others, strict=True) if one}
-    known = known[[one is None for one in others]]
+    known = known.loc[[one is None for one in others]]
     by_heads = known.sort_values("heads", kind="stable").groupby(["group", "heads"], sort=False)
     every = [rows for _, rows in by_heads if rows.n.nunique() > 1]
     if not every:

@@ -19,7 +19,7 @@ from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.workload import LOG_SUM, Workload
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
-QUICK = Limits(visits=2, most_visits=2, rounds=4)
+QUICK = Limits(visits=2, most_visits=2, rounds=8)
 #: of real processes, where nothing is too slow, however busy the machine is
 REAL = Limits(
     visits=2, most_visits=2, rounds=2, turn_seconds=1e-3, warm_seconds=1e-3, workload_seconds=300, call_seconds=300,

@@ -55,7 +55,7 @@ def test_how_many_calls_a_turn_has_is_drawn() -> None:
 
 def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
     """So that pairs stay pairs."""
-    limits = replace(QUICK, rounds=12, visit_seconds=1.0)
+    limits = replace(QUICK, rounds=24, visit_seconds=1.0)
     found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(0.15)}, limits=limits))
     slow, quick = found[B].latency, found[A].latency
     assert slow is not None and quick is not None
@@ -103,7 +103,7 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
     """And they are counted; a worker that claims more time than passed, or less, never counts."""
     waits = Scripted(noisy(1e-3, 1), waits=lambda turn: 0.3 if turn < 3 else 0.0)
     busy = Scripted(noisy(1e-3, 2), waits=lambda turn: 0.2 + turn / 100)
-    limits = replace(QUICK, rounds=8)
+    limits = replace(QUICK, rounds=16)
     scripts = {A: waits, B: busy, C: Scripted(claims=1.5), f" {C}": Scripted(claims=0.6)}
     found = one_visit(conducted(scripts, limits=limits))
     left_out = {name: one.latency.disturbed_rounds for name, one in found.items() if one.latency}
@@ -127,7 +127,7 @@ def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: 
 def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:
     """And one that nobody is left for is not made."""
     limits = replace(QUICK, visits=3, most_visits=9, workload_seconds=1e6)
-    for how, visits in (({}, 9), ({"enough": lambda results: len(results[0].latency.samples) >= 16}, 4)):
+    for how, visits in (({}, 9), ({"enough": lambda results: len(results[0].latency.samples) >= 24}, 4)):
         with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
             assert len(list(conductor.visits(SMALL, **how))) == visits
     limits = replace(limits, workload_seconds=1e-9)
@@ -181,7 +181,7 @@ def test_what_takes_long_is_asked_once() -> None:
         found = conductor.race(SMALL)
     asked = scripts[A].asked
     once = sum(one.applies(SMALL) for one in INSTRUMENTS.values())
-    assert (asked.count("attest"), asked.count("measure"), asked.count("turn")) == (1, once, 16)
+    assert (asked.count("attest"), asked.count("measure"), asked.count("turn")) == (1, once, 28)
     assert found[0].peak_bytes == 4096 and found[0].kernel == "scripted"
     declined = Result(B, SMALL, Outcome.DECLINED, "no masks")
     with conducted(scripts) as conductor:

@@ -41,7 +41,7 @@ def test_the_interval_is_students_over_the_medians_of_the_visits() -> None:
     figures = [0.02, 0.05, 0.01, 0.04]
     offsets = np.array([-0.3, 0.0, 0.3])
     other = [np.exp(figure + offsets).tolist() for figure in figures]
-    expected = math.sqrt((2 * 0.7**2 * 0.09 + 3 * statistics.variance(figures)) / 5)
+    expected = math.sqrt((2 * 1.4**2 / 3 * 0.09 + 3 * statistics.variance(figures)) / 5)
     for rounds, freedom, spread in (
         (other, 5, expected),
         ([one[1:2] for one in other], 3, statistics.stdev(figures)),
