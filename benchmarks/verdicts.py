@@ -81,8 +81,6 @@ def found(some: pd.DataFrame) -> dict[str, object]:
         "calls that say slower": (some.kind == "slower").sum(),
         "that say faster": (some.kind == "faster").sum(),
         "third calls that say slower": (last.kind == "slower").sum(),
-        "third that say faster": (last.kind == "faster").sum(),
-        "questions ever slower": some[some.kind == "slower"].trial.nunique(),
         "ratio after the third call": f"{last.ratio.median():.3f}",
         "half-width": half_width(last.dropna(subset="low")),
     }
