@@ -373,12 +373,13 @@ class Visit:
         Steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
         """
         racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
+        seconds = min(self.limits.visit_seconds, self.limits.workload_seconds / self.limits.visits)
         for seat in racing:
             turn = max(self.limits.turn_seconds, ticks)
             seat.calls = max(1, math.ceil(turn / max(seat.seconds + seat.between, 1e-9)))
             opening = seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
             cost = seat.calls * (seat.seconds + seat.between) + opening
-            fitting = max(2.0, self.limits.visit_seconds / len(racing) / cost)
+            fitting = max(2.0, seconds / len(racing) / cost)
             most = 2 ** max(0, math.floor(math.log2(self._rounds / 2))) if self._rounds > 1 else 1
             seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self._rounds / fitting))))
 

@@ -7,6 +7,7 @@ shards that have no run yet, and those whose run was interrupted.
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 import secrets
@@ -27,7 +28,6 @@ from attnlab.race.ceilings import measure_ceiling
 from attnlab.race.conductor import Conductor
 from attnlab.runs.plan import EVERYBODY, Plan
 from attnlab.runs.store import RUN_FILE, Run, claimed, held, read_run, require_run
-from attnlab.stats.ranking import is_second_entry
 from attnlab.system import terminable
 from attnlab.text import one_line
 from attnlab.workload.result import Outcome, Result
@@ -165,8 +165,9 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     progress.begins(record)
     progress.stage("starting the contenders", done=total - len(left), total=total)
     with conductor:
-        with accounted(record, "environment"):  # while libraries are imported
+        with accounted(record, "environment"):  # while libraries are imported, and what a report takes, too
             found = environment()
+            [importlib.import_module(name) for name in ("pandas", "matplotlib.figure")]
             unchanged(before, found)
         if not before:
             raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}
@@ -212,7 +213,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             if (open_ := conductor.asked(some))
             and (visits[workload] < limits.visits or time.monotonic() + took[workload] < until)
         ]
-        lacking = [one for one, some in answers.items() if memory and any(map(_lacks_memory, some))]
+        lacking = [w for w, some in answers.items() if memory and not any(one.peak_bytes for one in some)]
         if not (lap or lacking):
             return
         # of the first lap, and of some later ones
@@ -244,10 +245,6 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             visits[workload], took[workload] = number + 1, time.monotonic() - started
         if sum(visits.values()) == before:
             return  # what is left has no results, and no time for another visit
-
-
-def _lacks_memory(result: Result) -> bool:
-    return bool(result.latency) and result.peak_bytes is None and not is_second_entry(result.contender)
 
 
 @contextmanager
