@@ -75,11 +75,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
     # another name of a kernel has few visits and no rank
     aliases = dict(zip(frames.winners.workload, frames.winners.same_kernel, strict=True))
-    pairs = [(one.contender, aliases.get(one.workload, {}).get(one.contender)) for one in known.itertuples()]
-    known, same = (
-        known.loc[[not other for _, other in pairs]],
-        {name: other for name, other in pairs if other},
-    )
+    others = [aliases.get(one.workload, {}).get(one.contender) for one in known.itertuples()]
+    same = {name: one for name, one in zip(known.contender, others, strict=True) if one}
+    known = known.loc[[one is None for one in others]]
     by_heads = known.sort_values("heads", kind="stable").groupby(["group", "heads"], sort=False)
     every = [rows for _, rows in by_heads if rows.n.nunique() > 1]
     if not every:

@@ -161,11 +161,10 @@ def _center(
     cut = max(1, int(_TRIMMED * count)) if count >= _TRIMMED_FROM else 0
     left = sorted(figures)[cut : count - cut]
     center, counted = statistics.fmean(left), [left[0]] * cut + left + [left[-1]] * cut
-    total = sum(map(len, rounds))
-    known, usual = total - len(rounds), total / len(rounds)
+    known = sum(map(len, rounds)) - len(rounds)
     squares = math.fsum((one - statistics.fmean(logs)) ** 2 for logs in rounds for one in logs)
     prior, freedom = min(_PRIOR_VISITS, known), len(left) - 1
-    expected = prior * _WITHIN**2 / usual * squares / known if known else 0.0
+    expected = prior * _WITHIN**2 / statistics.fmean(map(len, rounds)) * squares / known if known else 0.0
     found = statistics.pvariance(counted) * count
     whole = prior + freedom + others[1]
     squared = max((expected + found + others[0]) / max(1, whole), found / max(1, freedom))
