@@ -29,7 +29,7 @@ class Limits:
     workload_seconds : no visit begins that would probably end later, once there are `visits`. A run shares out the
     seconds of all its workloads.
     rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
-    `visit_seconds`, or of a visit's part of `workload_seconds`, has fewer.
+    `visit_seconds`, or of a visit's part of `workload_seconds`, has fewer. In the first visit these are a quarter.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
     start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
     before its first round. run_delay : a turn whose threads waited for a core for more than this part of it is
@@ -41,7 +41,7 @@ class Limits:
     most_visits: int = 100
     workload_seconds: float = 8.0
     rounds: int = 8
-    visit_seconds: float = 1.0
+    visit_seconds: float = 4.0
     call_seconds: float = 0.5
     deadline_seconds: float = 60.0
     start_seconds: float = 120.0

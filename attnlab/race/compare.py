@@ -197,14 +197,14 @@ def compare(
 def _limits(seconds: float | None, visits: int | None) -> Limits:
     """Visits for so many seconds, or so many visits. Raises ValueError."""
     within("seconds", 1.0 if seconds is None else seconds)
-    limits = Limits(workload_seconds=seconds or SECONDS, visits=VISITS, visit_seconds=2.0, call_seconds=5.0)
+    limits = Limits(workload_seconds=seconds or SECONDS, visits=VISITS, call_seconds=5.0)
     return limits if visits is None else replace(limits, visits=visits, most_visits=visits)
 
 
 def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
     """The workload itself, or the one of these fields. Raises ValueError."""
-    if given is not None and fields:
-        raise ValueError(f"give a workload or its fields, got both: {', '.join(fields)}; see Workload.with_")
+    if given is not None and (fields or not isinstance(given, Workload)):
+        raise ValueError(f"give a Workload or its fields, got {given!r} {', '.join(fields)}")
     known = [choice.name for choice in choices(grid=False)]
     for name in fields:
         if name not in known:

@@ -374,12 +374,12 @@ class Visit:
         """
         racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
         seconds = min(self.limits.visit_seconds, self.limits.workload_seconds / self.limits.visits)
+        seconds /= 4 if self._first else 1  # the first report is not to wait
         for seat in racing:
-            turn = max(self.limits.turn_seconds, ticks)
-            seat.calls = max(1, math.ceil(turn / max(seat.seconds + seat.between, 1e-9)))
+            each = max(seat.seconds + seat.between, 1e-9)
+            seat.calls = max(1, math.ceil(max(self.limits.turn_seconds, ticks) / each))
             opening = seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
-            cost = seat.calls * (seat.seconds + seat.between) + opening
-            fitting = max(2.0, seconds / len(racing) / cost)
+            fitting = max(2.0, seconds / len(racing) / (seat.calls * each + opening))
             most = 2 ** max(0, math.floor(math.log2(self._rounds / 2))) if self._rounds > 1 else 1
             seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self._rounds / fitting))))
 

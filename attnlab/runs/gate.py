@@ -31,7 +31,7 @@ from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
 #: visits to a workload, and the seconds after which no further one begins
-LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=50, visit_seconds=2.0, call_seconds=5.0)
+LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=50, call_seconds=5.0)
 #: at least: the interval over fewer may be narrow by chance
 LEAST_VISITS = 4
 #: what memory and set-up may differ by whatever the margins say: a page of code more is no regression

@@ -55,7 +55,7 @@ def test_how_many_calls_a_turn_has_is_drawn() -> None:
 
 def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
     """So that pairs stay pairs."""
-    limits = replace(QUICK, rounds=24, visit_seconds=1.0)
+    limits = replace(QUICK, rounds=24, visit_seconds=4.0)
     found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(0.15)}, limits=limits))
     slow, quick = found[B].latency, found[A].latency
     assert slow is not None and quick is not None
