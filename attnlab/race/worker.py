@@ -32,10 +32,10 @@ from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
 #: what is taken first moves all that is taken after it by up to this: a huge page
 _PADDING_BYTES = 2**21
-#: calls that a warm-up makes at least, unless they take so many seconds: in its first five a process takes memory,
-#: which made the plain formula 5 to 8 % slower; calls of a smaller workload; and those after a warm-up that tell what
-#: lies between calls on a GPU
-_CALLS, _LONG, _FEW, _BETWEEN = 6, 0.12, 3, 2
+#: calls that a warm-up makes at least, unless they take so many seconds: in its first calls a process takes memory, and
+#: the plain formula was still 10 % and 6 % slower in its eighth and ninth; calls of a smaller workload; and those after
+#: a warm-up that tell what lies between calls on a GPU
+_CALLS, _LONG, _FEW, _BETWEEN = 8, 0.2, 3, 2
 #: what libraries say that cannot take more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
 #: as it was before any backend was imported
