@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from attnlab.stats.intervals import (
     Verdict,
     between_sittings,
     over_sittings,
+    stepwise,
 )
 from attnlab.stats.ranking import entered_once
 from attnlab.workload.workload import Workload
@@ -84,15 +86,12 @@ class Record:
         try:
             with self._file.open("rb") as file:
                 start = file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
-                texts = file.read(_MOST_BYTES).split(b"\n")[
-                    bool(start) :
-                ]  # the first may be a part of a line
+                # the first may be a part of a line
+                texts = file.read(_MOST_BYTES).split(b"\n")[bool(start) :]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as fault:
-            self._tell(
-                Notice(f"Earlier sittings are left out: {self._file} cannot be read ({fault}); remove it.")
-            )
+            self._tell(Notice(f"Earlier sittings are left out: {self._file} is unreadable ({fault})."))
             return []
         found, bad = list[Line](), 0
         for text in filter(bytes.strip, texts):
@@ -101,9 +100,7 @@ class Record:
             except (msgspec.MsgspecError, ValueError, RecursionError):
                 bad += 1
         if bad:
-            self._tell(
-                Notice(f"{bad} of {bad + len(found)} lines of {self._file} cannot be read and are left out.")
-            )
+            self._tell(Notice(f"{bad} of {bad + len(found)} lines of {self._file} are damaged and left out."))
         return found
 
     def combine(
@@ -119,7 +116,7 @@ class Record:
         A contender that runs elsewhere has this sitting alone: what it runs in may change under its name.
         """
         known, (baseline, *others) = ([] if self._afresh else self.lines()), contenders
-        found, new = dict[str, Combined](), list[Line]()
+        rest, levels, new = dict[str, Any](), dict[str, Callable[[float], Verdict]](), list[Line]()
         for one in (one for one in others if one.name in verdicts and verdicts[one.name].low > 0):
             verdict = verdicts[one.name]
             pair = _digest(
@@ -139,13 +136,13 @@ class Record:
             versions: dict[str, Any] = {"python": None, "requirements": (), "ref": None}
             first, second = (replace(each, name="", slowed=0.0, **versions) for each in (baseline, one))
             between = between_sittings(same.values(), BETWEEN_ALIKE if first == second else BETWEEN)
-            alpha = ALPHA / len(verdicts)
-            combined = over_sittings(verdict, [*mine, sitting], between, alpha=alpha)
-            found[one.name] = Combined(combined, [*mine, sitting], between, shown)
+            rest[one.name] = [*mine, sitting], between, shown
+            levels[one.name] = partial(over_sittings, verdict, [*mine, sitting], between)
             if kept and not (one.elsewhere or baseline.elsewhere):
                 new.append(Line(question, pair, baseline.name, one.name, workload.label, sitting))
         self._keep(new)
-        return found
+        found = stepwise(levels, len(verdicts), ALPHA)
+        return {name: Combined(verdict, *rest[name]) for name, verdict in found.items()}
 
     def _keep(self, new: Sequence[Line]) -> None:
         """Add lines, in one piece: two processes that write at once lose nothing."""

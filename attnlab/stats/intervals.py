@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -89,6 +89,12 @@ class Verdict:
     def apart(self) -> float:
         """The largest difference that the interval allows, as a fraction: inf where there is no interval."""
         return max(self.high, 1 / self.low) - 1 if self.low > 0 else math.inf
+
+    @property
+    def doubt(self) -> float:
+        """How near it is to undecided: the interval's width over the difference; inf where there is no interval."""
+        away = abs(math.log(self.ratio))
+        return math.log(self.high / self.low) / away if self.low > 0 and away else math.inf
 
     @property
     def settled(self) -> bool:
@@ -232,35 +238,38 @@ def verdicts_against(
     Empty where the baseline was not measured; a contender that shares no round with it is left out.
 
     The chance `alpha` that any verdict is wrong is shared among `comparisons`, by default as many as there are other
-    contenders, step by step: the clearest is held against its part of it, and where it is decided the next against a
-    part of as many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So a contender
-    that is far behind does not widen the interval of one that is near.
+    contenders: see `stepwise`.
     """
     times = latencies(results)
     if baseline not in times:
         return {}
-    left = max(1, comparisons if comparisons is not None else len(times) - 1)
+    count = max(1, comparisons if comparisons is not None else len(times) - 1)
     base = times.pop(baseline)
-    found = {
-        name: compare(base, latency, comparisons=left, margin=margin, alpha=alpha)
+    levels = {
+        name: partial(_at_level, compare(base, latency, margin=margin), margin=margin)
         for name, latency in times.items()
         if not base.by_round.keys().isdisjoint(latency.by_round)
     }
-    for name in sorted(found, key=lambda name: _chance(found[name], margin)):
-        found[name] = _at_level(found[name], alpha / left, margin)
+    return stepwise(levels, count, alpha)
+
+
+def stepwise(
+    levels: Mapping[str, Callable[[float], Verdict]], count: int, alpha: float
+) -> dict[str, Verdict]:
+    """Verdicts by name of which any is wrong with probability `alpha`. levels : gives each at a level.
+
+    The clearest is held against its part of `alpha`, one of `count`, and where it is decided the next against a part of
+    as many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So one that is far
+    behind does not widen the interval of one that is near. Where r are decided, their intervals miss with probability r
+    `alpha` / `count`: of those a part of at most `alpha` is expected to miss (Benjamini and Yekutieli 2005, "False
+    discovery rate-adjusted multiple confidence intervals for selected parameters").
+    """
+    left, found = count, {name: at(alpha / count) for name, at in levels.items()}
+    for name in sorted(found, key=lambda name: found[name].doubt):
+        found[name] = levels[name](alpha / left)
         left = max(1, left - (found[name].kind is not Kind.UNDECIDED))
-    return found
-
-
-def _chance(found: Verdict, margin: float) -> float:
-    """The level at which the verdict would just be decided: its p-value, 1 where it has no interval."""
-    from scipy.special import stdtr
-
-    if found.freedom < _LEAST_FREEDOM:
-        return 1.0
-    room = abs(abs(math.log(found.ratio)) - math.log1p(margin))
-    error = found.spread / math.sqrt(found.visits)
-    return 2 * float(stdtr(found.freedom, -room / error)) if error > 0 else float(room == 0)
+    decided = [name for name, one in found.items() if one.kind is not Kind.UNDECIDED]
+    return found | {name: levels[name](alpha * len(decided) / count) for name in decided}
 
 
 # -- what visits and sittings differ by ---------------------------------------------------------------
@@ -342,7 +351,7 @@ def between_sittings(questions: Iterable[Sequence[Sitting]], assumed: float = BE
 
 
 def over_sittings(
-    found: Verdict, sittings: Sequence[Sitting], between: float, *, alpha: float = ALPHA
+    found: Verdict, sittings: Sequence[Sitting], between: float, alpha: float = ALPHA
 ) -> Verdict:
     """The verdict by all `sittings` of a question, of which the last is that of `found`.
 
