@@ -122,12 +122,10 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
 def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any]) -> None:
     from matplotlib.ticker import LogLocator
 
-    drawn, count = list[style.Curve](), rows.contender.nunique()
-    for at, (name, mine) in enumerate(rows.sort_values("n").groupby("contender", sort=False)):
+    drawn = list[style.Curve]()
+    for name, mine in rows.sort_values("n").groupby("contender", sort=False):
         (colour, marker, dashes), x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
-        under = 1 - at / count  # curves that coincide show, the earlier being broader
-        size: dict[str, Any] = {"markersize": 4 + 3 * under, "linewidth": 1.2 + 1.6 * under}
-        axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, **size)
+        axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, linewidth=1.8)
         drawn.append((x, y, str(name), colour))
     for text, column in kind.guides.items():
         lengths = rows.drop_duplicates("n").sort_values("n")
