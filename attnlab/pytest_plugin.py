@@ -120,7 +120,6 @@ class Races:
             most_visits=_VISITS,
             rounds=_ROUNDS,
             visit_seconds=600.0,  # slow contenders have as many
-            workload_seconds=1800.0,
             call_seconds=max(1.0, seconds),
         )
 

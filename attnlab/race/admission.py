@@ -29,7 +29,8 @@ class Limits:
     workload_seconds : no visit begins that would probably end later, once there are `visits`. A run shares out the
     seconds of all its workloads.
     rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
-    `visit_seconds`, or of a visit's part of `workload_seconds`, has fewer. In the first visit these are a quarter.
+    `visit_seconds` (a quarter of it in the first visit) has fewer. Where the time ends the visits it is no more than a
+    visit's part of `workload_seconds`.
     call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
     start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
     before its first round. run_delay : a turn whose threads waited for a core for more than this part of it is

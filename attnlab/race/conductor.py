@@ -110,7 +110,7 @@ class Conductor:
     ) -> list[Result]:
         """One visit: a result for each contender, or each of those called `names`, that is not settled there.
 
-        number : of the visit, unique among those to this workload; with 0 all contenders are asked anew.
+        number : of the visit, unique among those to this workload that are timed; with 0 all are asked anew.
         timed : if not, what needs one visit only is measured instead, of each that was timed. Empty where the machine
         was suspended.
         """
@@ -123,6 +123,8 @@ class Conductor:
         ]
         if not timed:
             racing = [one for one in racing if one.name in measured and not is_second_entry(one.name)]
+            if not racing:
+                return []
         absent = [one for one in racing if (one.name, workload.device) in self._absent]
         asked = [one for one in racing if one not in absent and len(self._hung[one.name]) >= _HANGS]
         hung = [one for one in asked if workload.flops >= max(self._hung[one.name])]
@@ -203,17 +205,18 @@ class Conductor:
         each : hears all results so far, merged, after each visit. interruptible : an interrupt ends the race, and those
         of the visits before it are returned.
         """
-        found = list[Result]()
+        found, timed = list[Result](), False
         try:
             for results in self.visits(workload, names, **how):
                 found += results
                 each(merged(found))
+            timed = True
             if found and self.memory:
                 found += self.visit(workload, names, number=len(found), timed=False)
         except KeyboardInterrupt:
             if not interruptible:
                 raise
-            self.interrupted = True
+            self.interrupted = not timed
         place = {one.name: at for at, one in enumerate(self.contenders)}
         return sorted(merged(found), key=lambda one: place[one.contender])
 

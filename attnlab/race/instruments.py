@@ -1,8 +1,8 @@
 """What is measured of a prepared call beside its time: one class an instrument.
 
 An instrument names its quantity and its base unit, and its `measure` does the work, in the worker process, on the call
-that is prepared there. It has a visit of its own after all that are timed, or a pass after the rounds of each visit,
-because none may disturb another.
+that is prepared there. It has a visit of its own, in which nothing was called before, or a pass after the rounds of
+each visit, because none may disturb another.
 
 A new instrument is a class that is listed in `INSTRUMENTS`: its readings are a further measurement of each result.
 

@@ -373,8 +373,10 @@ class Visit:
         Steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
         """
         racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
-        seconds = min(self.limits.visit_seconds, self.limits.workload_seconds / self.limits.visits)
-        seconds /= 4 if self._first else 1  # the first report is not to wait
+        limits = self.limits
+        part = limits.workload_seconds / limits.visits if limits.visits < limits.most_visits else math.inf
+        # the first report is not to wait
+        seconds = min(limits.visit_seconds, part) / (4 if self._first else 1)
         for seat in racing:
             each = max(seat.seconds + seat.between, 1e-9)
             seat.calls = max(1, math.ceil(max(self.limits.turn_seconds, ticks) / each))
@@ -469,11 +471,13 @@ class Visit:
             "library": seat.known.get("library"),
             "asked_kernel": seat.known.get("kernel"),
             "computes_in": self._less(seat) if seat.known else None,
-            "race_seconds": seconds,
+            "race_seconds": None if self._instruments else seconds,
         }
         if seat.ended is None and not (seat.turns or self._instruments):
             seat.ended = Outcome.CRASHED, "no turn of it was timed", ""
-        if seat.ended is not None:
+        if seat.ended is not None and self._instruments:  # its times stand
+            seat.notes.append(f"its {', '.join(self._instruments)} could not be measured: {seat.ended[1]}")
+        elif seat.ended is not None:
             outcome, reason, tail = seat.ended
             return Result(outcome=outcome, reason=reason, tail=tail or None, **common)
         found = [*([] if self._instruments else self._timed(seat, facts)), *seat.measurements]

@@ -108,7 +108,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         if most != value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
-    below = [f"{alias} runs the kernel of {name}, so it is not drawn." for alias, name in same.items()]
+    below = [f"{alias} is not drawn where it runs the kernel of {name}." for alias, name in same.items()]
     if len(far):
         below.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower.")
     if below:

@@ -192,7 +192,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
 
     They end when the seconds of all workloads are spent, but not before each has its least number of visits. Memory is
     measured after the first lap. What a visit finds is on disk before the next begins; `on_lap` hears of a lap that is
-    over, the last one aside.
+    over, if something is to come.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
@@ -226,7 +226,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             memory = False
             progress.stage("peak memory", done=before, total=before + len(lap))
             for workload in lacking:
-                record.append(conductor.visit(workload, number=visits[workload], timed=False))
+                _keep(record, conductor, conductor.visit(workload, number=visits[workload], timed=False))
         random.SystemRandom().shuffle(lap)
         for at, (workload, names) in enumerate(lap):
             number, started = visits[workload], time.monotonic()
@@ -235,16 +235,19 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             done = sum(visits.values())
             total = max(done + len(lap) - at, limits.visits * len(plan.workloads))
             progress.stage(workload.label, done=done, total=total)
-            found = conductor.visit(workload, names, number=number)
-            told, known = record.environment, record.environment.get("contenders", {})
-            unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
-            if known | conductor.facts != known:
-                record.environment = {**told, "contenders": known | conductor.facts}
-                record.save()  # a kill must not part results from the versions that they were made with
-            record.append(found)
+            _keep(record, conductor, conductor.visit(workload, names, number=number))
             visits[workload], took[workload] = number + 1, time.monotonic() - started
         if sum(visits.values()) == before:
             return  # what is left has no results, and no time for another visit
+
+
+def _keep(record: Run, conductor: Conductor, found: Sequence[Result]) -> None:
+    told, known = record.environment, record.environment.get("contenders", {})
+    unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
+    if known | conductor.facts != known:
+        record.environment = {**told, "contenders": known | conductor.facts}
+        record.save()  # a kill must not part results from the versions that they were made with
+    record.append(found)
 
 
 @contextmanager

@@ -34,15 +34,15 @@ from msgspec import Meta
 
 from attnlab.workload.result import Measurement, Result
 
-#: chance that any interval of one workload misses its true ratio
+#: chance that any verdict of one workload is wrong, and that a single interval misses its true ratio
 ALPHA = 0.05
 #: a run looks after each lap and asks no more where it is as sure as this that a contender is slower by so much: so
 #: strict that looking often costs nothing of the 95 % (Peto and others 1976, "Design and analysis of randomized
 #: clinical trials", on looks before the last), and more than the place of memory makes a process slower
 EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
-#: the spread that n rounds let expect between visits, in their standard deviations over √n (that of a median is 1.25),
-#: and how many visits that counts for
-_WITHIN, _PRIOR_VISITS = 1.4, 2
+#: the spread that n rounds let expect between visits, in their standard deviations over √n (that of a median is 1.25);
+#: up to how many rounds that was seen; and how many visits it counts for
+_WITHIN, _MOST_ROUNDS, _PRIOR_VISITS = 1.4, 12, 2
 #: from so many visits on this part is trimmed at either end, one visit at least
 _TRIMMED_FROM, _TRIMMED = 7, 0.1
 #: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
@@ -91,12 +91,6 @@ class Verdict:
         return max(self.high, 1 / self.low) - 1 if self.low > 0 else math.inf
 
     @property
-    def doubt(self) -> float:
-        """How near it is to undecided: the interval's width over the difference; inf where there is no interval."""
-        away = abs(math.log(self.ratio))
-        return math.log(self.high / self.low) / away if self.low > 0 and away else math.inf
-
-    @property
     def settled(self) -> bool:
         """Of a verdict with `EARLY_ALPHA` and `EARLY_MARGIN`: the two are far apart, or close, and nothing is open."""
         return self.kind in (Kind.FASTER, Kind.SLOWER) or self.apart <= CLOSE
@@ -120,6 +114,9 @@ class Verdict:
         if self.low > 0:
             return None
         return "disturbed" if self.disturbed >= self.rounds else "few rounds"
+
+
+AtLevel = Callable[[float], Verdict]
 
 
 def compare(
@@ -170,7 +167,8 @@ def _center(
     known = sum(map(len, rounds)) - len(rounds)
     squares = math.fsum((one - statistics.fmean(logs)) ** 2 for logs in rounds for one in logs)
     prior, freedom = min(_PRIOR_VISITS, known), len(left) - 1
-    expected = prior * _WITHIN**2 / statistics.fmean(map(len, rounds)) * squares / known if known else 0.0
+    usual = min(_MOST_ROUNDS, statistics.fmean(map(len, rounds)))
+    expected = prior * _WITHIN**2 / usual * squares / known if known else 0.0
     found = statistics.pvariance(counted) * count
     whole = prior + freedom + others[1]
     squared = max((expected + found + others[0]) / max(1, whole), found / max(1, freedom))
@@ -253,23 +251,21 @@ def verdicts_against(
     return stepwise(levels, count, alpha)
 
 
-def stepwise(
-    levels: Mapping[str, Callable[[float], Verdict]], count: int, alpha: float
-) -> dict[str, Verdict]:
+def stepwise(levels: Mapping[str, AtLevel], count: int, alpha: float) -> dict[str, Verdict]:
     """Verdicts by name of which any is wrong with probability `alpha`. levels : gives each at a level.
 
-    The clearest is held against its part of `alpha`, one of `count`, and where it is decided the next against a part of
-    as many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So one that is far
-    behind does not widen the interval of one that is near. Where r are decided, their intervals miss with probability r
-    `alpha` / `count`: of those a part of at most `alpha` is expected to miss (Benjamini and Yekutieli 2005, "False
-    discovery rate-adjusted multiple confidence intervals for selected parameters").
+    Each is held against its part of `alpha`, one of `count`, and where some are decided the others against a part of as
+    many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So one that is far
+    behind does not widen the interval of one that is near. Where r are decided, their intervals are made at the level r
+    `alpha` / `count`. Of those a part of at most `alpha` is expected to miss, where they are independent or depend
+    positively (Benjamini and Yekutieli 2005, "False discovery rate-adjusted multiple confidence intervals for selected
+    parameters").
     """
-    left, found = count, {name: at(alpha / count) for name, at in levels.items()}
-    for name in sorted(found, key=lambda name: found[name].doubt):
-        found[name] = levels[name](alpha / left)
-        left = max(1, left - (found[name].kind is not Kind.UNDECIDED))
-    decided = [name for name, one in found.items() if one.kind is not Kind.UNDECIDED]
-    return found | {name: levels[name](alpha * len(decided) / count) for name in decided}
+    found, decided = dict[str, Verdict](), list[str]()
+    for _ in range(len(levels) + 1):  # until no further one is decided
+        found = {name: at(alpha / max(1, count - len(decided))) for name, at in levels.items()}
+        decided = [name for name, one in found.items() if one.kind is not Kind.UNDECIDED]
+    return found | {name: levels[name](alpha * min(1, len(decided) / count)) for name in decided}
 
 
 # -- what visits and sittings differ by ---------------------------------------------------------------

@@ -3,10 +3,10 @@
 The contender with the least median, or one that is ahead of it visit by visit, is the reference, and every other is
 compared with it. Those that are not clearly slower share the first place: "first" is a set; a set of one is a win.
 
-Choosing the reference from the same data costs no confidence. Let every interval against the *truly* fastest cover,
+Choosing the reference from the same data costs no confidence. Let no verdict against the *truly* fastest be wrong,
 which fails with probability 5 % at most when the error is shared among k - 1 comparisons. Then the truly fastest is
 never clearly slower than the reference, so it is in the first set; and where that set has one member, it is the truly
-fastest, whose intervals cover (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained simultaneous
+fastest, whose verdicts are right (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained simultaneous
 confidence intervals for multiple comparisons with the best").
 """
 

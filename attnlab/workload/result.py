@@ -236,11 +236,12 @@ def merged(results: Iterable[Result]) -> list[Result]:
 
 def _merged(visits: Sequence[Result]) -> Result:
     wrong = next((one for one in visits if one.outcome is Outcome.WRONG), None)
-    measured = [one for one in visits if one.outcome is Outcome.MEASURED]
+    measured = [one for one in visits if one.latency]
+    failed = [one for one in visits if one.outcome is not Outcome.MEASURED]
     if wrong or not measured:
-        return wrong or visits[-1]
+        return wrong or (failed or visits)[-1]
     quantities: dict[str, list[Measurement]] = {}
-    for one in (each for visit in measured for each in visit.measurements):
+    for one in (each for visit in visits for each in visit.measurements):
         quantities.setdefault(one.quantity, []).append(one)
     return replace(
         measured[0],
@@ -249,7 +250,7 @@ def _merged(visits: Sequence[Result]) -> Result:
         kernel=next((one.kernel for one in measured if one.kernel), None),
         measurements=tuple(map(_joined, quantities.values())),
         race_seconds=sum(one.race_seconds or 0.0 for one in visits) or None,
-        left=next((one.reason for one in visits if one.outcome is not Outcome.MEASURED), None),
+        left=next((one.reason for one in failed), None),
     )
 
 

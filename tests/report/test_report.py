@@ -76,7 +76,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         best = "several contenders." if name == "memory" else "torch_sdpa"
         assert best in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
         assert "naive_loop" not in says or "Not shown: naive_loop" in says
-        assert "torch_sdpa_flash runs the kernel of torch_sdpa, so it is not drawn." in says
+        assert "torch_sdpa_flash is not drawn where it runs the kernel of torch_sdpa." in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
 
