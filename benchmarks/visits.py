@@ -50,9 +50,8 @@ def record(store: Store, seconds: float) -> None:
                     key = {"cpu": cpu, "moment": round(columns["moment"][0], 1), "heads": heads, "n": n}
                     rounds, disturbed = ([int(x) % 1000 for x in columns[y]] for y in ("round", "disturbed"))
                     told = {"visit": number, "round": rounds, "disturbed": disturbed}
-                    store.add(
-                        **key, **told, contender=one.contender, seconds=[float(f"{x:.4g}") for x in samples]
-                    )
+                    seconds_each = [float(f"{x:.4g}") for x in samples]
+                    store.add(**key, **told, contender=one.contender, seconds=seconds_each)
             number += 1
 
 

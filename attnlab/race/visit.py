@@ -146,9 +146,7 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                for step in (
-                    (self._prepare,) if self._instruments else (self._prepare, self._check, self._warm)
-                ):
+                for step in [self._prepare, *([] if self._instruments else [self._check, self._warm])]:
                     for seat in self._racing():
                         self._attempt(seat, step)
                 if not self._instruments:

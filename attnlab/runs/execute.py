@@ -167,7 +167,8 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     with conductor:
         with accounted(record, "environment"):  # while libraries are imported, and what a report takes, too
             found = environment()
-            [importlib.import_module(name) for name in ("pandas", "matplotlib.figure")]
+            for name in ("pandas", "matplotlib.figure"):
+                importlib.import_module(name)
             unchanged(before, found)
         if not before:
             raced = {one.partition("[")[0].partition("#")[0] for one in record.contenders}

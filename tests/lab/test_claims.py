@@ -63,9 +63,7 @@ def test_wrong_and_raising_and_absent_backends(faulty: Path) -> None:
     assert wrong.verdict is REFUTED and wrong.checks[0][1].where["backend"] == "wrong_scale"
     raising = entry("raises")
     assert raising.verdict is NOT_MEASURABLE and "raises: RuntimeError: no such thing" in raising.note
-    assert (
-        entry("torch_sdpa_cudnn").note == "not measured here: no backend was asked for error / error budget"
-    )
+    assert entry("torch_sdpa_cudnn").note.endswith("no backend was asked for error / error budget")
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
