@@ -204,7 +204,8 @@ def _limits(seconds: float | None, visits: int | None) -> Limits:
 def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
     """The workload itself, or the one of these fields. Raises ValueError."""
     if given is not None and (fields or not isinstance(given, Workload)):
-        raise ValueError(f"give a Workload or its fields, got {given!r} {', '.join(fields)}")
+        got = " and ".join([type(given).__name__, *fields])
+        raise ValueError(f"give a Workload or its fields, got {got}")
     known = [choice.name for choice in choices(grid=False)]
     for name in fields:
         if name not in known:
