@@ -352,15 +352,17 @@ def over_sittings(
     """The verdict by all `sittings` of a question, of which the last is that of `found`.
 
     Their mean is weighted by 1 / (error² + between²). Where they differ by more than that lets expect, the interval
-    widens as Hartung and Knapp (2001, "A refined method for the meta-analysis of controlled clinical trials") have it,
-    with the degrees of the sittings and those of `between`. One sitting alone cannot see how sittings differ: `between`
-    widens it.
+    widens as Hartung and Knapp (2001, "A refined method for the meta-analysis of controlled clinical trials") have it.
+    One sitting alone cannot see how sittings differ: `between` widens it. Errors and `between` are known with few
+    degrees of freedom each, their sum with more (Satterthwaite 1946, "An approximate distribution of estimates of
+    variance components"; rounded down).
     """
     weights = [1 / (one.error**2 + between**2) for one in sittings]
-    center = math.fsum(w * one.mean for w, one in zip(weights, sittings, strict=True)) / math.fsum(weights)
+    total, freedom = math.fsum(weights), _PRIOR_SITTINGS + len(sittings) - 1
+    center = math.fsum(w * one.mean for w, one in zip(weights, sittings, strict=True)) / total
     squares = math.fsum(w * (one.mean - center) ** 2 for w, one in zip(weights, sittings, strict=True))
-    freedom = _PRIOR_SITTINGS + len(sittings) - 1
     excess = max(1.0, (_PRIOR_SITTINGS + squares) / freedom)
-    half = quantile(min(freedom, sum(one.freedom for one in sittings)), alpha)
-    half *= math.sqrt(excess / math.fsum(weights))
+    parts = [(w * one.error) ** 4 / one.freedom for w, one in zip(weights, sittings, strict=True)]
+    parts.append((between**2 * math.fsum(w**2 for w in weights)) ** 2 / freedom)
+    half = quantile(math.floor(total**2 / math.fsum(parts)), alpha) * math.sqrt(excess / total)
     return _judged(replace(found, ratio=math.exp(center)), half, found.margin)
