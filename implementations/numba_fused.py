@@ -8,8 +8,8 @@ a whole block are not read.
 ALiBi is computed from its slopes; any other bias is an array.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
-exponential a score, a polynomial of its own. Compiling takes some seconds a dtype, in the
-first call. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
+exponential a score, a polynomial of its own. Compiling takes some 20 s a dtype, in the first
+call of each process. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
 rounded at the end, the inputs and the output once more.
 """
 
@@ -29,6 +29,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _compiled_when_called: Callable[..., Callable[[_Function], _Function]] = numba.njit
 
 LIBRARY = "numba"
+ON_REQUEST = "it compiles for seconds in every process"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 0, "outputs": 4.1}
 

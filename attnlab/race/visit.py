@@ -82,6 +82,8 @@ class Seat:
     inputs: Inputs | None = None
     refreshes: bool = True
     cache: str = "warm"
+    #: whether it has computed a smaller call, which may have compiled what all calls need
+    tried: bool = False
     setup: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     kernel: str | None = None
@@ -322,7 +324,7 @@ class Visit:
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:
         """Seconds of a smaller call; None where it is declined."""
         if (seat.name, smaller) not in self._trials:
-            seconds = None
+            seconds, seat.tried = None, True
             try:
                 seconds = float(self._ask(seat, "trial", workload=smaller, answer=float))
             except Failed as fault:
@@ -349,7 +351,9 @@ class Visit:
             ask = partial(
                 self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
             )
-            least, limit = ask(), self.limits.call_seconds
+            # in its first visit alone: later ones, on a machine that is slower by chance, take no verdict away
+            limit = self.limits.call_seconds if seat.name in self._first else math.inf
+            least = ask()
             if least["seconds"] > limit:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")
@@ -484,7 +488,10 @@ class Visit:
         return Result(outcome=Outcome.MEASURED, reason=noted, measurements=tuple(found), **common)
 
     def _timed(self, seat: Seat, facts: dict[str, str]) -> list[Measurement]:
-        """The latency; and seconds until calls are as fast as they become, unless binding computes the forward pass."""
+        """The latency; and seconds until calls are as fast as they become.
+
+        These are not told where binding computes the forward pass, nor of a process that was warm when it was bound.
+        """
         turns = [
             {**turn, "disturbed": float(flag)}
             for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)
@@ -492,9 +499,9 @@ class Visit:
         columns = {name: tuple(turn[name] for turn in turns) for name in turns[0]}
         samples = columns.pop("seconds")
         latency = Measurement("latency", "s", samples, columns, {"cache": seat.cache, **facts})
-        if OUTPUT not in self.workload.results:
+        if OUTPUT not in self.workload.results or seat.tried:
             return [latency]
         typical = statistics.median(latency.samples)
         seconds = seat.setup["bind_s"] + max(0.0, seat.setup["first_call_s"] - typical)
-        columns = {"bind_s": (seat.setup["bind_s"],), "fresh": (1.0,), "visit": (float(self.number),)}
+        columns = {"bind_s": (seat.setup["bind_s"],), "visit": (float(self.number),)}
         return [latency, Measurement("setup", "s", (seconds,), columns)]

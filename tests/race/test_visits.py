@@ -89,6 +89,14 @@ def test_what_goes_wrong_ends_one_contender_with_a_reason(script, outcome, said)
     assert first[B].outcome is Outcome.MEASURED and again == [B]
 
 
+def test_a_call_that_takes_long_in_a_later_visit_excludes_nobody() -> None:
+    """It did not at first, so the machine has become slower: what was timed keeps its place among the others."""
+    slower = Scripted(lambda visit, _: 2.0 if visit else 0.4)
+    with conducted({A: slower, B: Scripted()}) as conductor:
+        outcomes = [one.outcome for number in range(2) for one in conductor.visit(SMALL, number=number)]
+    assert outcomes == [Outcome.MEASURED] * 4
+
+
 def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
     """Of a whole training step, whose other answers are right."""
     training = SMALL.with_(direction="training")

@@ -133,7 +133,10 @@ def test_a_library_that_ends_its_process_ends_one_contender(tmp_path, monkeypatc
 
 
 def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -> None:
-    """By the first it would take minutes where it is asked, by the next seven 1.1 s: it is timed again."""
+    """By the first it would take minutes where it is asked, by the next seven 1.1 s: it is timed again.
+
+    Its set-up is that of a process which has computed nothing smaller before.
+    """
     what = "until = now() + 0.4 * (len(calls) == 1) + 0.07 * (len(calls) < 9)\n    while now() < until: pass"
     (tmp_path / "cold.py").write_text("from time import process_time as now\n" + HONEST.format(what=what))
     asked = Workload(heads=4, queries=512, keys=512)
@@ -141,6 +144,7 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=limits) as conductor:
         (found,) = conductor.race(asked)
     assert found.outcome is Outcome.MEASURED, found.reason
+    assert found.setup_seconds is not None and found.setup_seconds > 0.3
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:

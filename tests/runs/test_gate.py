@@ -93,7 +93,7 @@ def test_what_both_decline_is_no_regression() -> None:
 
 
 def setup(*seconds: float) -> Measurement:
-    return Measurement("setup", "s", seconds, {"fresh": (1.0,) * len(seconds)})
+    return Measurement("setup", "s", seconds)
 
 
 @pytest.mark.parametrize(

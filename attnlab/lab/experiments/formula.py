@@ -7,7 +7,8 @@ weights, o_i = Σ_j p_ij v_j (Vaswani et al. 2017, section 3.2.1).
 So the numbers of queries and keys are independent, and so are the widths of keys and values. Unmasked, permuting all
 tokens permutes the output. Under a causal mask the output of a prefix does not depend on what follows it.
 
-An error may exceed its budget by five standard errors or a quarter, as the budget is a root mean square.
+An error may exceed its budget by five standard errors or a quarter, whichever is more, as the budget is a root mean
+square.
 """
 
 from __future__ import annotations

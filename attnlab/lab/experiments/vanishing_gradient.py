@@ -167,7 +167,7 @@ EXPERIMENT = Experiment(
         "At n = 1024 and d_k = 64 the root mean square of ‖J‖ is {ratio:.1f} times as large without the scale as "
         "with it.",
         "In a larger sample {below:.1%} of the unscaled rows have a ‖J‖ below 1e-3 at d_k = 64 "
-        "(predicted: 2.6%), and {many:.0%} at 4096 (67.5%).",
+        "(predicted: 2.6%), and {many:.0%} at 4096 (67%).",
         "With the scale the mean square falls with the length, from {short:.1e} at n = 256 to {long:.1e} at "
         "16,384.",
     ),
