@@ -332,12 +332,10 @@ def random_energy(n: int, beta: float) -> RandomEnergy:
     """
     n = whole("n", n, 2)
     beta = real("beta", beta, least=0.0)
-    if beta < 1e-9:  # the next corrections are of relative order β², below float64
-        top = beta * _largest_of(n)
-        return RandomEnergy(n, beta, math.log(n), math.log(n), 1 / n, (1 + top) / n, (n - 1) / n**2, top)
-    coarse = _expectations(n, beta, 2 * _SPACING)
+    # the quadrature needs a spread, and so small a one changes nothing
+    coarse = _expectations(n, max(beta, 1e-12), 2 * _SPACING)
     for refinement in range(_REFINEMENTS):
-        fine = _expectations(n, beta, _SPACING / 2**refinement)
+        fine = _expectations(n, max(beta, 1e-12), _SPACING / 2**refinement)
         change = float(np.max(np.abs(coarse / fine - 1)))
         if change <= _TOLERANCE:
             return RandomEnergy(n, beta, *fine.tolist())
@@ -374,7 +372,7 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
 def _expectations(n: int, beta: float, spacing: float) -> Array:
     """All expectations at one spacing, in the order of the fields of `RandomEnergy`."""
     from scipy.integrate import cumulative_simpson
-    from scipy.special import ndtr
+    from scipy.special import log_ndtr, ndtr
 
     grid = _grid(n, beta, spacing)
     w = np.exp(np.minimum(grid.y, 6.8))  # e^{−e^6.8} is 0 in float64, as is everything beyond
@@ -406,16 +404,10 @@ def _expectations(n: int, beta: float, spacing: float) -> Array:
     largest = n * grid.tau_step * (weight * w * survives * others).sum()
     entropy = log_partition - beta * beta * (pairs @ moments[0] ** 2)
     norm = second - 2 * third + second_squared
-    return np.array([log_partition, entropy, second, largest, norm, beta * _largest_of(n)])
-
-
-def _largest_of(n: int) -> float:
-    """The mean of the largest of n standard normal numbers."""
-    from scipy.special import log_ndtr
-
+    # the mean of the largest of n standard normal numbers
     x = np.linspace(-12.0, 12.0, 2401)
-    density = np.exp((n - 1) * log_ndtr(x) - 0.5 * x * x)
-    return float(x @ density / density.sum())
+    highest = np.exp((n - 1) * log_ndtr(x) - 0.5 * x * x)
+    return np.array([log_partition, entropy, second, largest, norm, beta * (x @ highest / highest.sum())])
 
 
 # Nodes tried in turn; two successive rules must agree.

@@ -352,8 +352,7 @@ class Visit:
                 self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
             )
             # in its first visit alone: later ones, on a machine that is slower by chance, take no verdict away
-            limit = self.limits.call_seconds if seat.name in self._first else math.inf
-            least = ask()
+            least, limit = ask(), self.limits.call_seconds if seat.name in self._first else math.inf
             if least["seconds"] > limit:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")

@@ -27,8 +27,8 @@ def error(out):
 # %% [markdown]
 # ## 1. An honest error follows from where a kernel rounds
 #
-# Over all leading digits a stored number that is not subnormal is off by 0.42 u (rms). The *unit roundoff* u is
-# 2⁻⁸ in bfloat16. Carried through the softmax, these roundings predict the error. It depends on what is stored:
+# Over log-uniform digits a stored number that is not subnormal is off by 0.42 u of itself (rms). The *unit roundoff*
+# u is 2⁻⁸ in bfloat16. Carried through the softmax, these roundings predict the error. It depends on what is stored:
 # only the output, the weights too, or the scores as well. A score is rounded once here (`score_roundings`): the
 # scale, 1/8, is a power of two and rounds nothing. Other scales round it twice.
 
@@ -97,7 +97,8 @@ print(found.passed, "|", found.reason)
 # ## 3. A mistake that only some inputs show
 #
 # A softmax that does not subtract the largest score is right for many inputs. It is wrong if an exponential or a sum
-# overflows, or if the largest exponential is subnormal or 0. A causal mask that is off by one is wrong at once.
+# overflows, and inaccurate or NaN if the largest exponential is subnormal or 0. A causal mask that is off by one is
+# wrong at once.
 
 # %%
 (folder / "no_maximum.py").write_text(

@@ -5,7 +5,7 @@
 # PyTorch, and in NumPy. The race is small and takes a minute.
 #
 # A **backend** is one implementation. A **workload** is one question, put to all: how long, how many heads,
-# which number format. A **verdict** is an answer with an interval.
+# which number format. A **verdict** is an answer with a 95 % interval.
 
 # %%
 import matplotlib.pyplot as plt
@@ -72,8 +72,9 @@ for length in (64, 256, 1024):
         )
 
 # %% [markdown]
-# `faster` and `slower`: the whole interval lies beyond one percent. `undecided`: it is too wide. Three visits make wide
-# intervals. The folder `my-run` holds everything, and `attnlab report my-run` makes the report with a verdict.
+# `faster` and `slower`: the whole interval lies beyond one percent. `equivalent`: it lies within. `undecided`:
+# anything else. Three visits make wide intervals. The folder `my-run` holds everything, and `attnlab report my-run`
+# makes the report with a verdict.
 #
 # [How to read a verdict](../verdicts.md) explains it. For a model that you know, see
 # [the questions page](../which-question.md).

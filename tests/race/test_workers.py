@@ -139,10 +139,8 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     """
     what = "until = now() + 0.4 * (len(calls) == 1) + 0.07 * (len(calls) < 9)\n    while now() < until: pass"
     (tmp_path / "cold.py").write_text("from time import process_time as now\n" + HONEST.format(what=what))
-    asked = Workload(heads=4, queries=512, keys=512)
-    limits = replace(REAL, call_seconds=0.6)
-    with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=limits) as conductor:
-        (found,) = conductor.race(asked)
+    with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=replace(REAL, call_seconds=0.6)) as one:
+        (found,) = one.race(Workload(heads=4, queries=512, keys=512))
     assert found.outcome is Outcome.MEASURED, found.reason
     assert found.setup_seconds is not None and found.setup_seconds > 0.3
 

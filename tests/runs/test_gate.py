@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,7 @@ def test_what_both_decline_is_no_regression() -> None:
     assert line(told("b", 1.0), base=DECLINED).found is Kinds.NO_VERDICT
 
 
-def setup(*seconds: float) -> Measurement:
-    return Measurement("setup", "s", seconds)
+setup = partial(Measurement, "setup", "s")
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,15 @@ def setup(*seconds: float) -> Measurement:
         (told("b", 1.0, Measurement("peak_memory", "B", (2.0**24,))), Margins(memory=2e4), []),
         (told("b", 1.0, kernel="other"), Margins(), ["kernel"]),
         (told("b", 1.0, kernel="other"), Margins(kernel_may_change=True), []),
-        (told("b", 1.0, setup(1.0, 1.1)), Margins(), ["set-up"]),
-        (told("b", 1.0, setup(1.0, 1.1)), Margins(setup=100.0), []),
-        (told("b", 1.0, setup(0.01, 1.1)), Margins(), []),
+        (told("b", 1.0, setup((1.0, 1.1))), Margins(), ["set-up"]),
+        (told("b", 1.0, setup((1.0, 1.1))), Margins(setup=100.0), []),
+        (told("b", 1.0, setup((0.01, 1.1))), Margins(), []),
         (told("b", 1.5, kernel="other"), Margins(), ["time", "kernel"]),
     ],
 )
 def test_memory_kernel_and_set_up_have_margins_of_their_own(head, margins, found) -> None:
     """Of set-up every process of HEAD has to take longer than any of BASE."""
-    one = line(head, margins=margins, base=told("a", 1.0, setup(0.02, 0.03)))
+    one = line(head, margins=margins, base=told("a", 1.0, setup((0.02, 0.03))))
     assert whats(one) == found and not one.no_memory
 
 
