@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
         Chart(
             title="Unscaled, a tail of rows gets almost no gradient",
             x="norm",
-            x_label="x",
+            x_label=f"x, at n = {_KEYS} and d_k = {_HEAD_DIM}",
             y="share of rows with ‖J‖ < x",
             lines={name: of(BELOW, scaling=name, keys=_KEYS) for name in ("unscaled", "scaled")},
             marks={"threshold 1e-3": SMALL},
