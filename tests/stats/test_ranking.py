@@ -18,9 +18,8 @@ WORKLOAD = Workload(heads=4, queries=256, keys=256)
 
 def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty():
     """Six contenders that differ by less than the noise: the hardest case for choosing a winner."""
-    generator = np.random.default_rng(1)
+    generator, lost = np.random.default_rng(1), 0
     truth = 1e-3 * np.exp(0.004 * np.arange(6))
-    lost = 0
     for _ in range(100):
         samples = truth[:, None] * np.exp(generator.normal(0, 0.02, (6, 31)))
         ranking = rank({f"c{i}": measured(f"c{i}", row) for i, row in enumerate(samples)}, baseline="c5")
@@ -130,6 +129,9 @@ def test_one_sitting_is_widened_by_what_sittings_differ_by():
     alone = compare(latency([[1.0, 1.1, 1.0, 1.1]] * 5), latency([[1.5, 1.6, 1.5, 1.6]] * 5))
     first = over_sittings(alone, sittings([math.log(alone.ratio)], alone.spread / math.sqrt(5)), 0.1)
     assert first.ratio == pytest.approx(alone.ratio) and first.low < alone.low < alone.high < first.high
+    # 2.228 is Student's quantile of ten degrees: more than the 4 of the error and the 8 of what sittings differ by
+    known = over_sittings(alone, sittings([0.0], 0.03, 4), 0.03)
+    assert math.log(known.high) == pytest.approx(2.228 * 0.03 * 2**0.5, rel=1e-3)
     agreed, apart = (over_sittings(alone, sittings(means), 0.02) for means in ([0.4] * 2, [0.4, 0.8]))
     assert agreed.high / agreed.low < apart.high / apart.low and apart.low < math.exp(0.5)
     assert agreed.ratio == pytest.approx(math.exp(0.4)) and apart.ratio == pytest.approx(math.exp(0.6))
