@@ -99,7 +99,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         ({"costs": CROSSING, "lengths": (64, 256, 1024, 4096)}, "`a` is faster below n ≈ 6"),
         (
             {"costs": dict.fromkeys("ab", lambda w: 1e-4), "noise": 0.1},
-            "too few, or too widely spread",
+            "too few or too different",
         ),
     ],
 )
