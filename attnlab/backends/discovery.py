@@ -29,7 +29,8 @@ A file needs no import from attnlab. It holds
     ``{"cpu": "zeros"}``, if only there. Otherwise attnlab writes the zeros, within the call, and declines gradients of
     such rows.
 ``ON_REQUEST``, optional
-    why it takes part only in runs that name it (or ``all``), in one line: because it compiles for seconds, say.
+    why it takes part only in runs that name it (or ``all``), in one line. If it compiles "at every shape", few of its
+    declarations are tried.
 ``MEMORY``, optional
     the most memory that a call holds: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
 ``COMPUTES_IN``, optional

@@ -105,7 +105,7 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--list", "listing", is_flag=True, help="List the experiments; with --claims the claims.")
 @click.option("--claims", is_flag=True, help="Measure what is often claimed; NAME is a claim.")
-@options.chosen_backends(help="Backends to measure through (default: all that can run).")
+@options.chosen_backends(help="Backends to measure through (default: those that race unnamed).")
 @options.seed
 @options.folders
 @options.out(help="A new folder; reports/numerics by default.")

@@ -260,12 +260,7 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 @options.chosen_backends(help="What is raced; the backends of --implementations by default.")
 @options.workload_options(grid=True, defaults=_GATE_GRID)
 @options.folders
-@_margin(
-    "--margin",
-    "slower",
-    default="3%",
-    help="What may be slower by this much, and surely is slower, is a regression.",
-)
+@_margin("--margin", "slower", default="3%", help="A regression is surely slower, perhaps by this.")
 @_margin("--memory-margin", "memory", default="5%", help="The same for peak memory.")
 @_margin("--setup-margin", "setup", default="50%", help="The same for set-up.")
 @_margin("--unseen", default="5%", help="No verdict if a larger slowdown could be missed.")

@@ -122,10 +122,11 @@ def support(
 ) -> Support:
     """Ask the backend `name` for every feature, in every direction and number format.
 
-    Each yes is run once and judged. A backend on request, which compiles for seconds, is run only in the forward pass
-    in float32; its other declarations are believed. only : these features. Raises ValueError for an unknown backend.
+    Each yes is run once and judged. One that compiles for seconds at every shape is run only in the forward pass in
+    float32; its other declarations are believed. only : these features. Raises ValueError for an unknown backend.
     """
-    slow, held = on_request(name, folders), Held(Contender.parse(name), folders, device)
+    why, held = on_request(name, folders) or "", Held(Contender.parse(name), folders, device)
+    slow = why if "at every shape" in why else ""
     answers: dict[str, dict[str, dict[str, str]]] = {}
     try:
         for feature, direction in itertools.product(only or features(), DIRECTIONS):

@@ -325,7 +325,7 @@ def random_energy(n: int, beta: float) -> RandomEnergy:
     beta : standard deviation of the logits, >= 0 and finite. Tested from 0 to 64.
 
     Formulas above `RandomEnergy`; Derrida 1981, Bovier, Kurkova and Löwe 2002. At β = 0 they
-    reduce to ln n, ln n, 1/n, 1/n, (n − 1)/n² and 0.
+    reduce to ln n, ln n, 1/n, 1/n, (n − 1)/n² and 0, up to some 1e-6.
 
     Raises ValueError for n < 2, for β < 0 or not finite, and where halving the spacing still changes a
     result by more than 2e-5 of itself (the error left is about 1e-6).

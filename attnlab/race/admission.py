@@ -31,10 +31,10 @@ class Limits:
     rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
     `visit_seconds` (a quarter of it in the first visit) has fewer. Where the time ends the visits it is no more than a
     visit's part of `workload_seconds`.
-    call_seconds : a contender whose call takes longer is left out. deadline_seconds : for one answer of a worker.
-    start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker computes so long
-    before its first round. run_delay : a turn whose threads waited for a core for more than this part of it is
-    disturbed. noise_margin : differences of up to this part count as none.
+    call_seconds : a contender whose call takes longer in its first visit is left out. deadline_seconds : for one answer
+    of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker
+    computes so long before its first round. run_delay : a turn whose threads waited for a core for more than this part
+    of it is disturbed. noise_margin : differences of up to this part count as none.
     Raises ValueError for what is no such number.
     """
 

@@ -324,9 +324,10 @@ class Visit:
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:
         """Seconds of a smaller call; None where it is declined."""
         if (seat.name, smaller) not in self._trials:
-            seconds, seat.tried = None, True
+            seconds = None
             try:
                 seconds = float(self._ask(seat, "trial", workload=smaller, answer=float))
+                seat.tried = True
             except Failed as fault:
                 if fault.kind != "declined":
                     raise
@@ -351,13 +352,14 @@ class Visit:
             ask = partial(
                 self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
             )
-            # in its first visit alone: later ones, on a machine that is slower by chance, take no verdict away
-            least, limit = ask(), self.limits.call_seconds if seat.name in self._first else math.inf
+            least, limit = ask(), self.limits.call_seconds
             if least["seconds"] > limit:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")
-        # a busy machine makes calls long, but gives them no more processor time
-        if (min(least.values()) if self.workload.device == "cpu" else seat.seconds) > limit:
+        # a busy machine makes calls long, but gives them no more processor time; and a contender that was timed before
+        # stays on one that is slower today
+        own = min(least.values()) if self.workload.device == "cpu" else seat.seconds
+        if seat.name in self._first and own > limit:
             took = f"a call takes {seconds_text(seat.seconds)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, f"{took} (limits.call_seconds in the plan)")
 
@@ -423,16 +425,11 @@ class Visit:
             process.ask("reveal", seconds=seconds)
             process.stop()
             if self.workload.d_model is None or self._random.integers(_BLOCK_TURNS) == 0:
-                reason = answers.astray(
-                    self.workload, self._inputs(seat), self._answers(seat), self._less(seat), self._random
-                )
-                if reason:
+                asked = self.workload, seat.inputs or self.drawn.inputs
+                if reason := answers.astray(*asked, self._answers(seat), self._less(seat), self._random):
                     raise Ended(Outcome.WRONG, reason)
         noted = {"round": float(ROUNDS * self.number + number), "visit": float(self.number), "moment": moment}
         seat.turns.append({**turn, **noted, "clock_s": bracket, "waited": waited(turn, bracket, stolen)})
-
-    def _inputs(self, seat: Seat) -> Inputs:
-        return seat.inputs or self.drawn.inputs
 
     def _answers(self, seat: Seat) -> weighing.Answers:
         assert seat.pages is not None

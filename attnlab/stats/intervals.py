@@ -364,5 +364,6 @@ def over_sittings(
     excess = max(1.0, (_PRIOR_SITTINGS + squares) / freedom)
     parts = [(w * one.error) ** 4 / one.freedom for w, one in zip(weights, sittings, strict=True)]
     parts.append((between**2 * math.fsum(w**2 for w in weights)) ** 2 / freedom)
-    half = quantile(math.floor(total**2 / math.fsum(parts)), alpha) * math.sqrt(excess / total)
+    known = math.floor(total**2 / math.fsum(parts))
+    half = quantile(min(known, freedom) if excess > 1 else known, alpha) * math.sqrt(excess / total)
     return _judged(replace(found, ratio=math.exp(center)), half, found.margin)
