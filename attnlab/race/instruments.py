@@ -194,33 +194,33 @@ class BlockParts(Instrument):
     """Seconds of a multi-head block's three parts, each called alone: projection, attention, output.
 
     A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts, and
-    ``waited`` is the share of the round for which threads waited for a core (nan: not told). The attention finds query,
+    ``waited`` is the share of the pass for which threads waited for a core (nan: not told). The attention finds query,
     key and value where the projection left them, the output projection its heads likewise.
     """
 
     quantity = "block_parts"
     unit = "s"
     every_visit = True
-    _rounds = 9
-    #: a part is called for so long in a round, and once where it is longer; so long altogether at most, but two rounds
-    _turn_seconds, _seconds = 1e-3, 0.5
+    _passes = 9
+    #: a part is called for so long in a pass, and once where it is longer; so long altogether at most, but two rounds
+    _part_seconds, _seconds = 1e-3, 0.5
 
     def applies(self, workload: Workload) -> bool:
         return workload.d_model is not None
 
     def measure(self, library: Library, call: Call) -> Readings:
-        """Rounds over the parts, one after the other. Raises Declined for a call that has no parts."""
+        """Passes over the parts, one after the other. Raises Declined for a call that has no parts."""
         parts: Mapping[str, Call] | None = getattr(call, "parts", None)
         if parts is None:
             raise Declined("it computes the block in one piece")
         iterations = {}
         for name, part in parts.items():
             library.time_calls(part, 1)
-            iterations[name] = max(1, round(self._turn_seconds / max(library.time_calls(part, 1), 1e-9)))
+            iterations[name] = max(1, round(self._part_seconds / max(library.time_calls(part, 1), 1e-9)))
         columns: dict[str, list[float]] = {f"{name}_s": [] for name in parts}
         waited: list[float] = []
         start = _clock()
-        for count in range(self._rounds):
+        for count in range(self._passes):
             began, delay = _clock(), system.run_delay_seconds()
             if count > 1 and began - start > self._seconds:
                 break

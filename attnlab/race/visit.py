@@ -1,9 +1,9 @@
-"""One visit: a fresh process of each contender on one workload, from the fork to its end.
+"""One visit: a fresh process of each contender on one workload, from the drawing of its inputs to the end of all.
 
 Each prepares, answers once and is checked, and computes until it is warm. Then rounds: each contender has a turn, in an
 order that is rotated, on inputs that were overwritten just before (where its library can take new numbers into arrays
-that are there), while all others are stopped. The last answer of a
-turn is checked on rows that are chosen after it. A contender that fails ends its own visit and no other's.
+that are there), while all other workers are stopped. The last answer of a turn is checked on rows that are chosen after
+it. A contender that fails leaves, and is not asked again on this workload; the others go on.
 """
 
 from __future__ import annotations
