@@ -12,7 +12,7 @@ import pytest
 
 import attnlab.implementations
 from attnlab.backends.backend import Backend
-from attnlab.backends.discovery import backends, load, on_request
+from attnlab.backends.discovery import backends, compiles_often, load
 from attnlab.correctness import weighing
 from attnlab.errors import Unavailable
 from attnlab.libraries.library import libraries
@@ -27,7 +27,7 @@ _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 def every() -> list[str]:
     """All that come with attnlab and whose library is here; what compiles at every shape has tests of its own."""
-    return [name for name in installed(*backends()) if "at every shape" not in (on_request(name) or "")]
+    return [name for name in installed(*backends()) if compiles_often(name) is None]
 
 
 def installed(*names: str) -> list[str]:

@@ -149,6 +149,12 @@ def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def compiles_often(name: str, folders: Sequence[Path | str] = ()) -> str | None:
+    """What `on_request` says of a backend that compiles "at every shape": to try all that it declares takes long."""
+    why = on_request(name, folders)
+    return why if why and "at every shape" in why else None
+
+
 def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | None:
     """The class of the library of the backend `name`, without importing either. None if it is unknown."""
     try:
@@ -159,11 +165,7 @@ def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | Non
 
 def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
     """The backends that take part if none is named: all but those for whole blocks and those on request."""
-    return [
-        name
-        for name in backends(folders)
-        if on_request(name, folders) is None and not block_only(name, folders)
-    ]
+    return [one for one in backends(folders) if not (on_request(one, folders) or block_only(one, folders))]
 
 
 def settings_of(name: str, folders: Sequence[Path | str] = ()) -> dict[str, tuple[str, ...]]:

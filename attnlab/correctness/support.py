@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.backends.contender import Contender
-from attnlab.backends.discovery import backends, on_request, settings_of
+from attnlab.backends.discovery import backends, compiles_often, settings_of
 from attnlab.correctness.answering import SERVE, Held
 from attnlab.processes import Failed, Process
 from attnlab.workload.inputs import Inputs, pack
@@ -125,8 +125,7 @@ def support(
     Each yes is run once and judged. One that compiles for seconds at every shape is run only in the forward pass in
     float32; its other declarations are believed. only : these features. Raises ValueError for an unknown backend.
     """
-    why, held = on_request(name, folders) or "", Held(Contender.parse(name), folders, device)
-    slow = why if "at every shape" in why else ""
+    slow, held = compiles_often(name, folders), Held(Contender.parse(name), folders, device)
     answers: dict[str, dict[str, dict[str, str]]] = {}
     try:
         for feature, direction in itertools.product(only or features(), DIRECTIONS):

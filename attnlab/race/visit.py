@@ -1,9 +1,9 @@
 """One visit: a fresh process of each contender on one workload, from the drawing of its inputs to the end of all.
 
 Each prepares, answers once and is checked, and computes until it is warm. Then rounds: each contender has a turn, in an
-order that is rotated, on inputs that were overwritten just before (where its library can take new numbers into arrays
-that are there), while all other workers are stopped. The last answer of a turn is checked on rows that are chosen after
-it. A contender that fails leaves, and is not asked again on this workload; the others go on.
+order that is rotated, on inputs that were overwritten just before (where its library allows that), while all other
+workers are stopped. The last answer of a turn is checked on rows that are chosen after it. One that fails is not asked
+again on this workload; the others go on.
 """
 
 from __future__ import annotations
@@ -484,10 +484,7 @@ class Visit:
         return Result(outcome=Outcome.MEASURED, reason=noted, measurements=tuple(found), **common)
 
     def _timed(self, seat: Seat, facts: dict[str, str]) -> list[Measurement]:
-        """The latency; and seconds until calls are as fast as they become.
-
-        These are not told where binding computes the forward pass, nor of a process that was warm when it was bound.
-        """
+        """The latency; and the set-up, unless the process was warm before, or binding computes the forward pass."""
         turns = [
             {**turn, "disturbed": float(flag)}
             for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)

@@ -1,10 +1,9 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format. The sum of n equal ones (in float16 up to 2,048) overflows above
-ln(max) − ln n. exp(s)/Σ exp(s) is
-then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110
-in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest logit meets none of these. Its sum
-belongs in float32 or float64: in float16, adding ones stops at 2,048.
+e^x overflows above ln(max) of its format. The sum of n equal ones (in float16 up to 2,048) overflows above ln(max) −
+ln n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all
+logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest
+logit meets none of these. Its sum belongs in float32 or float64: in float16, adding ones stops at 2,048.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
 It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.
