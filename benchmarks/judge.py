@@ -2,7 +2,8 @@
 
 ``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat wins where its
 reward is above 0; an escape where it prints ESCAPED, leaves a process, or the judge does not go on. ``volume``: 100
-candidates in one call. ``alone``: one call each, as in a training loop. ``copies``: the best of 100 copies of the
+candidates in one call. ``alone``: one call each, as in a training loop. ``exam``: honest candidates, backends of attnlab
+among them, in exams on workloads that are drawn: some 1,000 by default. ``copies``: the best of 100 copies of the
 reference, drawn from visits of three of them. ``peers``: what BackendBench says of the same candidates; of the
 evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a GPU.
 """
@@ -16,6 +17,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +25,9 @@ import numpy as np
 import psutil
 from common import HOME, alike, command_line, publish, say, table
 
-from attnlab.backends.discovery import backends
+from attnlab.backends.backend import Backend
+from attnlab.backends.discovery import backends, load, require, unasked
+from attnlab.errors import Unavailable
 from attnlab.judge.candidates import Candidate, read_candidate
 from attnlab.judge.judging import FINALISTS, Judge
 from attnlab.judge.score import KEPT, ROUNDS, Record, Scatter, Seat
@@ -41,7 +45,7 @@ EAGER = "(q @ k.transpose(-1, -2) * scale).softmax(-1) @ v"
 HONEST = {
     "sdpa": RIGHT,
     "eager": EAGER,
-    "float64": f"(lambda q, k, v: {EAGER})(*(x.double() for x in (q, k, v))).float()",
+    "float64": f"(lambda q, k, v: {EAGER})(*(x.double() for x in (q, k, v))).to(q.dtype)",
     "heads one by one": "torch.cat([right(*(x[:, i : i + 1] for x in (q, k, v)), scale=scale) "
     "for i in range(q.shape[1])], 1)",
 }
@@ -178,6 +182,35 @@ def alone(judge: Judge, folder: Path) -> str:
     return f"One call for each candidate, warm judge: {most}. Speedups: {', '.join(said)}."
 
 
+def exam(folder: Path, count: int) -> str:
+    """How many honest candidates are refused in exams on so many workloads that are drawn.
+
+    Functions are asked only for what all of them take, backends for all that they do not decline.
+    """
+    rng, functions = np.random.default_rng(), written(folder, texts("honest"))
+    asked, refused, known = 0, list[str](), dict[str, Backend]()
+    for name in {*unasked()} - {"naive_loop"}:  # it takes minutes
+        with suppress(Unavailable):
+            known[name] = load(name)
+    for at in range(count):
+        heads, dtype, plain = int(rng.integers(1, 9)), ("float32", "bfloat16", "float16")[at % 3], at % 2 == 0
+        kv_heads = heads if plain else int(rng.choice([one for one in (1, 2, 4, heads) if heads % one == 0]))
+        queries, keys = sorted(map(int, rng.integers(1, 400, size=2)))
+        sizes = {"heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys}
+        sizes |= {"batch": int(rng.integers(1, 3)), "head_dim": int(rng.integers(1, 129))}
+        workload = Workload(**sizes, dtype=dtype, causal=bool(not plain and rng.random() < 0.7))
+        able = [require(name) for name, one in known.items() if not one.declines(workload)]
+        with Judge("torch_sdpa", workload, load_seconds=60) as judge:
+            for file in [*functions * plain, *able]:
+                seat = judge.seat(read_candidate(file))
+                seat.attempt(judge.examine, seat)
+                seat.sandbox.close()
+                asked += 1
+                refused += [f"{file.stem} at {workload.label}: {seat.record.reason}"] * (not seat.racing)
+        say(f"{workload.label}: {asked} asked, {len(refused)} refused: {refused[-1:]}")
+    return f"{asked} honest candidates in exams on {count} workloads: {len(refused)} refused. {'; '.join(refused)}"
+
+
 def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, count: int = 100) -> str:
     """In how many trials the best of so many copies of the reference is rewarded; each has visits drawn at random."""
     files = written(folder, {f"copy {at}": f"# {at}\n{IMPORTS}{ATTEND.format(RIGHT)}" for at in range(3)})
@@ -224,8 +257,9 @@ def peers(judge: Judge, folder: Path) -> str:
 def main() -> int:
     """Judge what is asked for and write the page."""
     others = {"alone": alone, "copies": copies, "peers": peers}
-    parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others])
+    parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", "exam", *others])
     parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--workloads", type=int, default=90, help="of the exam")
     given = parser.parse_args()
     asked = Workload(heads=8, queries=given.length, keys=given.length)
     rows, parts = list[Row](), list[str]()
@@ -233,6 +267,9 @@ def main() -> int:
         for group in given.parts or ALLOWED:
             folder = Path(named, group)
             folder.mkdir()
+            if group == "exam":
+                parts.append(exam(folder, given.workloads))
+                continue
             with Judge("torch_sdpa", asked, load_seconds=10) as judge:
                 if group in others:
                     parts.append(others[group](judge, folder))

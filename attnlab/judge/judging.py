@@ -82,7 +82,7 @@ class Judge:
         self._visits = Visits(self._problem, self._load_seconds)
         self.reference = self.seat(self._candidate)
         self.reference.attempt(self._visits.measure_empty, self.reference)
-        self.reference.attempt(self._examine, self.reference)
+        self.reference.attempt(self.examine, self.reference)
         self._require()
         self._exam_seconds = self.reference.sandbox.spent
         return self
@@ -140,7 +140,7 @@ class Judge:
             self._keep(min(_SIDE_BY_SIDE, len(waiting)))
             for seat in batch:
                 self._tell(f"examining {seat.record.name}")
-                seat.attempt(self._examine, seat)
+                seat.attempt(self.examine, seat)
                 if not seat.racing:
                     yield from leave([seat], 0, among)
             for seat in [one for one in batch if one.racing and not few]:
@@ -161,7 +161,7 @@ class Judge:
             seat.record.measured_again = True
         yield from leave(racing, first, max(finalists, self._among))
 
-    def _examine(self, seat: Seat) -> None:
+    def examine(self, seat: Seat) -> None:
         """Load it, ask the questions, and see what it calls. Raises Failed."""
         if seat is not self.reference:  # one that always answers late would hold up all others
             seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
