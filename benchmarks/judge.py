@@ -2,7 +2,7 @@
 
 ``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat wins where its
 reward is above 0; an escape where it prints ESCAPED, leaves a process, or the judge does not go on. ``volume``: 100
-candidates in one call. ``alone``: one call each, as in a training loop. ``exam``: honest candidates, backends of attnlab
+candidates in one call. ``alone``: one call each, as in a training loop. ``exam``: honest candidates, some backends
 among them, in exams on workloads that are drawn: some 1,000 by default. ``copies``: the best of 100 copies of the
 reference, drawn from visits of three of them. ``peers``: what BackendBench says of the same candidates; of the
 evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a GPU.

@@ -7,8 +7,11 @@ ended at a deadline.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from attnlab.stats.intervals import MARGIN
 from attnlab.text import LARGEST, bytes_text, seconds_text, within
@@ -31,10 +34,10 @@ class Limits:
     rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
     `visit_seconds` (a quarter of it in the first visit) has fewer. Where the time ends the visits it is no more than a
     visit's part of `workload_seconds`.
-    call_seconds : a contender whose call takes longer in its first visit is left out. deadline_seconds : for one answer
-    of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so long. warm_seconds : a worker
-    computes so long before its first round. run_delay : a turn whose threads waited for a core for more than this part
-    of it is disturbed. noise_margin : differences of up to this part count as none.
+    call_seconds : a contender whose call takes longer in its first visit is left out, see `longest`. deadline_seconds :
+    for one answer of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so long.
+    warm_seconds : a worker computes so long before its first round. run_delay : a turn whose threads waited for a core
+    for more than this part of it is disturbed. noise_margin : differences of up to this part count as none.
     Raises ValueError for what is no such number.
     """
 
@@ -62,6 +65,26 @@ class Limits:
         if self.most_visits < self.visits:
             raise ValueError(f"most_visits must be at least visits, {self.visits}; got {self.most_visits}")
 
+    def longest(self, fastest: float) -> float:
+        """Seconds that a call may take where the fastest contender's takes `fastest`.
+
+        `call_seconds`, or twice the fastest where that is more, up to 5: a large size that was asked for is measured.
+        """
+        return max(self.call_seconds, min(2 * fastest, _LARGEST_SECONDS))
+
+
+def turns(limits: Limits, rounds: int, seconds: float, each: float, opening: float) -> tuple[int, int]:
+    """How many calls a contender's turn has, and that it has a turn in one of so many rounds.
+
+    seconds : for its turns in all `rounds`. each : of a call. opening : of one that is not timed, before the others.
+    The steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
+    """
+    ticks, each = 1000 * time.get_clock_info("perf_counter").resolution, max(each, 1e-9)
+    calls = max(1, math.ceil(max(limits.turn_seconds, ticks) / each))
+    fitting = max(2.0, seconds / (calls * each + opening))
+    most = 2 ** max(0, math.floor(math.log2(rounds / 2))) if rounds > 1 else 1
+    return calls, min(most, 2 ** max(0, math.ceil(math.log2(rounds / fitting))))
+
 
 #: of the memory that is free, this share may be planned with
 USABLE = 0.85
@@ -71,24 +94,36 @@ _FIRST_LENGTH, _GROWTH = 64, 4
 _TELLING_SECONDS, _FIRST_SECONDS = 0.02, 0.3
 #: a call that is predicted to take up to so many times the limit is tried: on a busy machine small ones take long too
 _SURE = 1.5
+_LARGEST_SECONDS = 5.0
 
 
-def too_long(workload: Workload, seconds_of: Callable[[Workload], float | None], limit: float) -> str | None:
-    """Why a call of `workload` is not tried: by a smaller call, in proportion to its FLOPs; None where it is.
+class Predicted(NamedTuple):
+    """Seconds of a call, told by a smaller one in proportion to its FLOPs; 0 where none tells."""
+
+    seconds: float = 0.0
+    by: str = ""
+
+    def too_long(self, limit: float) -> str | None:
+        """Why the call is not tried, or None."""
+        if self.seconds <= _SURE * limit:
+            return None
+        told = f"a call would take about {seconds_text(self.seconds)}, estimated from {self.by}"
+        return f"{told}; limit: {seconds_text(limit)}"
+
+
+def predict(workload: Workload, seconds_of: Callable[[Workload], float | None], most: float) -> Predicted:
+    """What a call of `workload` will take. Nothing larger is tried where that is clearly more than `most` seconds.
 
     seconds_of : the seconds of a call, None where the backend declines it.
     """
+    found = Predicted()
     for number, rung in enumerate(rungs(workload)):
         seconds = seconds_of(rung)
-        if seconds is None or seconds < (_TELLING_SECONDS if number else _FIRST_SECONDS):
-            continue
-        predicted = seconds * workload.flops / rung.flops
-        if predicted > _SURE * limit:
-            return (
-                f"a call would take about {seconds_text(predicted)}, estimated from {rung.label}; "
-                f"limit: {seconds_text(limit)} (limits.call_seconds in the plan)"
-            )
-    return None
+        if seconds is not None and seconds >= (_TELLING_SECONDS if number else _FIRST_SECONDS):
+            found = Predicted(seconds * workload.flops / rung.flops, rung.label)
+            if found.too_long(most):
+                break
+    return found
 
 
 def rungs(workload: Workload) -> Iterator[Workload]:

@@ -28,7 +28,7 @@ from attnlab.correctness.expected import expect
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
-from attnlab.race.admission import USABLE, Limits, too_large, too_long
+from attnlab.race.admission import USABLE, Limits, Predicted, predict, too_large, turns
 from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
 from attnlab.race.pages import Pages
 from attnlab.stats.ranking import is_second_entry
@@ -43,8 +43,8 @@ from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
 ROUNDS = 1000
 #: a call that is longer needs no other before it to refill the caches; rows that are checked first in a later visit
 _LONG_SECONDS, _LATER_ROWS = 0.01, 8
-#: a smaller call that is shorter is timed again before it excludes a contender
-_SHORT_SECONDS = 0.1
+#: a smaller call of so many seconds is timed twice: a shorter one decides nothing
+_SHORT = 0.02, 0.1
 #: of a block's turns, one in so many is checked: its reference projects all tokens
 _BLOCK_TURNS = 4
 _OUTCOMES = {
@@ -87,9 +87,12 @@ class Seat:
     setup: dict[str, float] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     kernel: str | None = None
-    #: seconds of a call, and between two of them; calls of a turn; it has a turn in one of so many rounds
+    #: what a call will take; seconds that it took, and those of processors where that is less; seconds between two
+    predicted: Predicted = field(default_factory=Predicted)
     seconds: float = 0.0
+    own: float = 0.0
     between: float = 0.0
+    #: calls of a turn; it has a turn in one of so many rounds
     calls: int = 1
     step: int = 1
     turns: list[dict[str, float]] = field(default_factory=list)
@@ -148,7 +151,8 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                for step in [self._prepare, *([] if self._instruments else [self._check, self._warm])]:
+                timed = [] if self._instruments else [self._check, self._warm, self._stay]
+                for step in [self._admit, self._prepare, *timed]:
                     for seat in self._racing():
                         self._attempt(seat, step)
                 if not self._instruments:
@@ -250,10 +254,8 @@ class Visit:
         try:
             size, free = self.workload.input_bytes, system.free_bytes()
             if 2 * size > USABLE * free:
-                there = f"{bytes_text(free)} are free, of which {USABLE:.0%} may be used"
-                raise Ended(
-                    Outcome.OVER_BUDGET, f"its inputs take {bytes_text(size)} and lie there twice; {there}"
-                )
+                told = f"its inputs take {bytes_text(size)} and lie there twice; {bytes_text(free)} are free"
+                raise Ended(Outcome.OVER_BUDGET, f"{told}, of which {USABLE:.0%} may be used")
             drawn = inputs_of(self.workload.with_(seed=secrets.randbits(48)))
         except (Declined, Ended) as refused:  # nobody can have such inputs
             outcome = refused.outcome if isinstance(refused, Ended) else Outcome.DECLINED
@@ -270,10 +272,8 @@ class Visit:
 
         def begin(seat: Seat) -> None:
             seat.process, folders = start(seat.contender)
-            load = seat.process.begin(
-                "load", seconds=self.limits.start_seconds, contender=seat.contender, folders=list(folders)
-            )
-            begun.append((seat, load))
+            how = {"contender": seat.contender, "folders": list(folders)}
+            begun.append((seat, seat.process.begin("load", seconds=self.limits.start_seconds, **how)))
 
         def finish(load: Callable[[], Any], seat: Seat) -> None:
             seat.known = load()
@@ -288,9 +288,9 @@ class Visit:
         for seat, load in begun:
             self._attempt(seat, partial(finish, load))
 
-    def _prepare(self, seat: Seat) -> None:
-        """Everything up to the first answer."""
-        workload, first = self.workload, seat.name in self._first
+    def _admit(self, seat: Seat) -> None:
+        """Whether it does the workload, has room for it, and how long a call will take."""
+        workload = self.workload
         self._on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
             self._ask(seat, "declines", workload=workload)
@@ -299,14 +299,16 @@ class Visit:
             free = self._ask(seat, "free_bytes", device=workload.device)
             if reason := too_large(workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
-            asked = workload, partial(self._tried, seat), self.limits.call_seconds
-            if first and too_long(*asked):
-                mine = {key: took for key, took in self._trials.items() if key[0] == seat.name}
-                for key in (key for key, took in mine.items() if took and took < _SHORT_SECONDS):
-                    del self._trials[key]  # once more: it may have been a busy moment
-                if reason := too_long(*asked):
-                    raise Ended(Outcome.OVER_BUDGET, reason)
-            seat.pages = answers.answer_pages(workload)
+            if seat.name in self._first:
+                seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
+
+    def _prepare(self, seat: Seat) -> None:
+        """Everything up to the first answer."""
+        with self._activity("preparing"):
+            fastest = min(one.predicted.seconds for one in self._racing())
+            if reason := seat.predicted.too_long(self.limits.longest(fastest)):
+                raise Ended(Outcome.OVER_BUDGET, reason)
+            seat.pages = answers.answer_pages(self.workload)
             self._bind(seat)
 
     def _check(self, seat: Seat) -> None:
@@ -326,8 +328,10 @@ class Visit:
         if (seat.name, smaller) not in self._trials:
             seconds = None
             try:
-                seconds = float(self._ask(seat, "trial", workload=smaller, answer=float))
-                seat.tried = True
+                ask = partial(self._ask, seat, "trial", workload=smaller, answer=float)
+                seconds, seat.tried = float(ask()), True
+                if _SHORT[0] < seconds < _SHORT[1]:  # it may have been a busy moment
+                    seconds = min(seconds, float(ask()))
             except Failed as fault:
                 if fault.kind != "declined":
                     raise
@@ -352,16 +356,19 @@ class Visit:
             ask = partial(
                 self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
             )
-            least, limit = ask(), self.limits.call_seconds
-            if least["seconds"] > limit:  # it may have been one slow call
+            least = ask()
+            if least["seconds"] > self.limits.call_seconds:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")
-        # a busy machine makes calls long, but gives them no more processor time; and a contender that was timed before
-        # stays on one that is slower today
-        own = min(least.values()) if self.workload.device == "cpu" else seat.seconds
-        if seat.name in self._first and own > limit:
+        # a busy machine makes calls long, but gives them no more processor time
+        seat.own = min(least.values()) if self.workload.device == "cpu" else seat.seconds
+
+    def _stay(self, seat: Seat) -> None:
+        """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
+        limit = self.limits.longest(min(one.own for one in self._racing()))
+        if seat.name in self._first and seat.own > limit:
             took = f"a call takes {seconds_text(seat.seconds)}; limit: {seconds_text(limit)}"
-            raise Ended(Outcome.OVER_BUDGET, f"{took} (limits.call_seconds in the plan)")
+            raise Ended(Outcome.OVER_BUDGET, took)
 
     def _attest(self, wait: Callable[[], str], seat: Seat) -> None:
         """Which kernels ran, and whether those that it asked for."""
@@ -372,22 +379,14 @@ class Visit:
     # -- rounds --------------------------------------------------------------------------------------
 
     def _plan_rounds(self) -> None:
-        """How many calls a turn has, and in which rounds each contender has one.
-
-        Steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
-        """
-        racing, ticks = self._racing(), 1000 * time.get_clock_info("perf_counter").resolution
-        limits = self.limits
+        """How many calls a turn has, and in which rounds each contender has one."""
+        racing, limits = self._racing(), self.limits
         part = limits.workload_seconds / limits.visits if limits.visits < limits.most_visits else math.inf
         # the first report is not to wait
         seconds = min(limits.visit_seconds, part) / (4 if self._first else 1)
         for seat in racing:
-            each = max(seat.seconds + seat.between, 1e-9)
-            seat.calls = max(1, math.ceil(max(self.limits.turn_seconds, ticks) / each))
-            opening = seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
-            fitting = max(2.0, seconds / len(racing) / (seat.calls * each + opening))
-            most = 2 ** max(0, math.floor(math.log2(self._rounds / 2))) if self._rounds > 1 else 1
-            seat.step = min(most, 2 ** max(0, math.ceil(math.log2(self._rounds / fitting))))
+            each, opening = seat.seconds + seat.between, seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
+            seat.calls, seat.step = turns(limits, self._rounds, seconds / len(racing), each, opening)
 
     def _race(self) -> None:
         order = list(self._racing())

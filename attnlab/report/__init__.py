@@ -161,6 +161,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "faulty": faulty.sort_values("outcome", key=lambda of: of.map(_FAULTS.index), kind="stable"),
         "outcomes": set(results.outcome),
         "without": list(frames.left_out.query("contender != @name and outcome != 'measured'").itertuples()),
+        "untimed": results[(results.contender == name) & ~results.workload.isin(winners.workload)],
         "memory": memory,
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),

@@ -48,7 +48,7 @@ class Curves(NamedTuple):
     guides: Mapping[str, str] = {}
 
 
-LATENCY = Curves("n", "seconds", "Fastest kernel", "n, length", "time of one call", seconds_text, min)
+LATENCY = Curves("n", "seconds", "Lowest median time", "n, length", "time of one call", seconds_text, min)
 MEMORY = Curves(
     *("n", "peak_bytes", "Lowest peak memory", "n, length", "peak memory of one call", bytes_text, min),
     {"n × n scores": "score_bytes", "output": "output_bytes"},

@@ -15,8 +15,8 @@ roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16.
 in float32. So three errors can be predicted: only the output is stored (full precision inside), the normalised
 weights too, or the scores as well. A measured error is held against the nearest of the three. It must lie within five
 standard errors of it, or within a quarter if that is more, a chosen allowance: numbers with similar leading digits
-round by 0.68 to 1.36 times the average. The three ranges overlap, so a pass does not tell what a kernel stores. In
-float32, arithmetic adds some 7 to 90 times the storage error. There the budget assumes sequential sums, with the same
+round by 0.68 to 1.36 times the average. The three ranges can overlap, so a pass need not tell what a kernel stores. In
+float32, arithmetic adds here up to 90 times the storage error. There the budget assumes sequential sums, with the same
 allowance.
 """
 
@@ -257,7 +257,7 @@ EXPERIMENT = Experiment(
             lines={kind: of(ERROR, dtype="bfloat16", axis="logit_std", precision=kind) for kind in _CLASSES},
         ),
         Chart(
-            title="Here subnormal weights slow kernels that keep them",
+            title="Subnormal weights can slow kernels that keep them",
             y=f"{SUBNORMAL} (some 6 % are noise)",
             by="backend",
             log_x=False,

@@ -2,13 +2,14 @@
 
 Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches the logits is Jg.
 For a g of independent components of mean 0 and unit variance, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂² with S_k = Σp^k. In long
-rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. In theory the mean of
-‖J‖² over rows of 1024 keys is largest at 1.5 times the freezing β.
+rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the weight. Over rows of 1024 keys
+its mean is largest, .093, at β = 5.6, 1.5 times the freezing β (attnlab.theory.random_energy).
 
-So at n = 1024 and d_k = 64 the unscaled rows have the larger mean square. In theory they have the smaller one below
-n = 27. Some rows pass on next to nothing, and with d_k their share grows. The mean square is an exact integral. Shares
-are sampled from the random energy model, and have a sampling error. "Next to nothing" is a norm below 1e-3 here. The
-figure shows other thresholds as well. All of this is for standard normal inputs, before any training.
+So at n = 1024 and d_k = 64 the unscaled rows have the larger mean square. They have the smaller one below n = 27 (in
+theory: attnlab.theory.attention_under_random_inputs). Some rows pass on next to nothing, and with d_k their share
+grows. The mean square is an exact integral. Shares are sampled from the random energy model, and have a sampling error.
+"Next to nothing" is a norm below 1e-3 here. The figure shows other thresholds as well. All of this is for standard
+normal inputs, before any training.
 """
 
 from __future__ import annotations
@@ -179,8 +180,9 @@ EXPERIMENT = Experiment(
         "long": measured(SQUARE, against="n", keys=16384),
     },
     lesson="Without 1/√d_k, ‖J‖ is below 1e-3 in a share of the rows. Predicted at n = 1024: 2.6 % of them at d_k = "
-    "64, and more than half from d_k ≈ 1,400 on. The root mean square over rows then falls only slowly: from .29 at "
-    "d_k = 64 to .13 at 4,096. With the scale it falls with the length, as √(e/n) for large n and d_k.",
+    "64, 45 % at 1,024 and 67 % at 4,096. The root mean square over rows falls only slowly: from .29 at d_k = 64 to "
+    ".13 at 4,096 (in theory: attnlab.theory.attention_under_random_inputs). With the scale it falls with the "
+    "length, as √(e/n) for large n and d_k.",
     charts=(
         Chart(
             title="Unscaled, a tail of rows gets almost no gradient",

@@ -3,7 +3,7 @@
 A dot product q·k = Σ_c q_c k_c has d_k terms. If the components are independent, with mean 0 and variances σ_q² and
 σ_k², its variance is d_k σ_q² σ_k², whatever their distribution. Its standard deviation grows as √d_k. At σ_q = σ_k = 1
 the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP, leaves 1/d_k. Without independence all this
-may fail: if the components of a vector are equal, the variance is d_k². Logits of one matrix share queries and keys;
+may fail: if q and k each repeat one number, the variance is d_k². Logits of one matrix share queries and keys;
 the standard errors allow for that.
 
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
