@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from attnlab.errors import Declined, Unavailable
     from attnlab.fastest import fastest
     from attnlab.judge.judging import judge
-    from attnlab.lab import theory
-    from attnlab.lab.diagnosis import diagnose
+    from attnlab.lab import diagnose, theory
     from attnlab.lab.observables import observe
     from attnlab.race.compare import compare
     from attnlab.runs.execute import run
@@ -38,8 +37,7 @@ _HOMES = {
     "errors": ("Declined", "Unavailable"),
     "fastest": ("fastest",),
     "judge.judging": ("judge",),
-    "lab": ("theory",),
-    "lab.diagnosis": ("diagnose",),
+    "lab": ("diagnose", "theory"),
     "lab.observables": ("observe",),
     "workload.workload": ("Workload",),
     "race.compare": ("compare",),

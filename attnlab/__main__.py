@@ -53,8 +53,7 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
     except click.UsageError as mistake:
         command = mistake.ctx.command_path if mistake.ctx else "attnlab"
         option = getattr(mistake, "option_name", "")
-        instead = REMOVED.get(f"{command.removeprefix('attnlab ')} {option}")
-        if instead:
+        if instead := REMOVED.get(f"{command.removeprefix('attnlab ')} {option}"):
             return 2, f"{command} {option} is gone; {instead}"
         return 2, f"{mistake.format_message().rstrip('.')}; see {command} --help"
     except click.ClickException as mistake:

@@ -31,9 +31,8 @@ from attnlab.text import one_line, read_text
 _FAMILIES = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
-    "NPROC", "NPY_", "KERAS_",
+    "NPROC", "NPY_", "KERAS_", "GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONMALLOC",
 )  # fmt: skip
-_SINGLE = ("GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "PYTHONMALLOC")
 _NEVER = (
     "TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD", "AUTH", "CREDENTIAL", "URL", "URI", "PROXY", "HOST", "USER",
 )  # fmt: skip
@@ -77,8 +76,7 @@ def environment() -> dict[str, Any]:
         "variables": {
             name: one_line(value)
             for name, value in sorted(os.environ.items())
-            if (name in _SINGLE or name.startswith(_FAMILIES))
-            and not any(one in name.upper() for one in _NEVER)
+            if name.startswith(_FAMILIES) and not any(one in name.upper() for one in _NEVER)
         },
         "governor": read(_SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         "turbo": {"0": "on", "1": "off"}.get(no_turbo) or {"1": "on", "0": "off"}.get(boost),

@@ -67,10 +67,8 @@ def _require(executable: str) -> None:
         first, last = ".".join(map(str, VERSIONS[0])), f"{VERSIONS[1][0]}.{VERSIONS[1][1] - 1}"
         raise Unavailable(f"{executable} is Python {shown}; attnlab measures in Python {first} to {last}")
     if missing:
-        raise Unavailable(
-            f"{executable} lacks {', '.join(missing)}, without which nothing can be measured there: "
-            f"{executable} -m pip install {' '.join(missing)}"
-        )
+        lacks = f"{executable} lacks {', '.join(missing)}, without which nothing can be measured there"
+        raise Unavailable(f"{lacks}: {executable} -m pip install {' '.join(missing)}")
 
 
 def environment_of(requirements: Sequence[str], base: str = sys.executable) -> Interpreter:

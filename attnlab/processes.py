@@ -27,7 +27,7 @@ import msgspec
 import numpy as np
 
 from attnlab.errors import Declined, Misbehaved, Unavailable
-from attnlab.system import die_with_parent, started_by, wait_until_stopped
+from attnlab.system import die_with_parent, send, started_by, wait_until_stopped
 
 #: environment variables that would bring this interpreter's packages into another interpreter
 _OWN = ("PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
@@ -58,6 +58,11 @@ class Failed(Exception):
     def __init__(self, kind: str, message: str, tail: str = "") -> None:
         super().__init__(message)
         self.kind, self.tail = kind, tail
+
+    def told(self) -> Exception:
+        """As what a question ends with (Declined, Misbehaved), if it goes on; else itself."""
+        ends = {"declined": Declined} | dict.fromkeys(("wrong", "raised", "memory"), Misbehaved)
+        return ends[self.kind](str(self)) if self.kind in ends else self
 
 
 class Closed(Failed):
@@ -184,8 +189,6 @@ class Process:
     to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
     """
 
-    number: int
-    channel: Channel
     alive = True
     _log: IO[bytes]
     _popen: subprocess.Popen[bytes] | None = None
@@ -318,9 +321,7 @@ class Process:
         """Kill it and all processes that it has started. `end` waits until it is gone."""
         family = started_by(self.number)  # some may have left its group
         self.signal(signal.SIGKILL)
-        for number in family:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(number, signal.SIGKILL)
+        send(signal.SIGKILL, family)
 
     def end(self) -> None:
         """End it and all processes that it has started."""

@@ -43,7 +43,7 @@ from attnlab.text import interval_text, number_text, seconds_text, split_names, 
 from attnlab.workload.grid import by_option, choices, read_options, workloads
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.result import Accuracy, Outcome, Result
-from attnlab.workload.workload import Workload
+from attnlab.workload.workload import Workload, option
 
 Interleaved = Callable[[str, Workload], Result | None]
 Answered = Callable[[str, Workload], Accuracy]
@@ -80,22 +80,16 @@ class Settings:
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
         """The settings of this session. Raises ValueError for a user's mistake."""
-        option = config.getoption
-        within("--benchmark-max-time", float(option("--benchmark-max-time")))
-        said = read_options({one.name: option(one.option) for one in choices(grid=True)}, grid=True)
-        names = option("--backends")
+        typed = config.getoption
+        within("--benchmark-max-time", float(typed("--benchmark-max-time")))
+        said = read_options({one.name: typed(option(one.name)) for one in choices(grid=True)}, grid=True)
+        names = typed("--backends")
         defaults = {name: text for name, text in _DEFAULTS.items() if name not in said}
         said |= read_options(defaults, grid=True)
+        own = {"baseline": typed("--baseline"), "folders": tuple(typed("--implementations"))}
+        chosen = () if names is None else tuple(split_names(names))
         try:
-            plan, contenders = resolve(
-                Plan.grid(
-                    contenders=() if names is None else tuple(split_names(names)),
-                    baseline=option("--baseline"),
-                    folders=tuple(option("--implementations")),
-                    control=False,
-                    **said,
-                )
-            )
+            plan, contenders = resolve(Plan.grid(contenders=chosen, control=False, **own, **said))
         except ValueError as fault:
             raise by_option(fault, said, grid=True) from None
         known = {contender.name: contender for contender in contenders}
@@ -114,7 +108,7 @@ class Races:
         self._once: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
         self._contenders = [settings.contenders[name] for name in names]
-        self._conductor: Conductor | None = None
+        self._conductor = Conductor(self._contenders, baseline=settings.baseline, folders=settings.folders)
         self.limits = Limits(
             visits=_VISITS,
             most_visits=_VISITS,
@@ -148,15 +142,9 @@ class Races:
 
     def close(self) -> None:
         """End all processes."""
-        if self._conductor is not None:
-            self._conductor.__exit__()
-            self._conductor = None
+        self._conductor.__exit__()
 
     def _run(self, workload: Workload, limits: Limits, *, memory: bool) -> Mapping[str, Result]:
-        if self._conductor is None:
-            self._conductor = Conductor(
-                self._contenders, baseline=self.settings.baseline, folders=self.settings.folders
-            )
         self._conductor.limits, self._conductor.memory = limits, memory
         return {result.contender: result for result in self._conductor.race(workload)}
 
@@ -194,16 +182,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options. All values are text: `Settings.of` reads them, so that its messages are used."""
     # argparse reads a word that begins with a dash as an option
     group = parser.getgroup("attnlab", "attention; write a value that begins with a dash as in --window=-1,0")
-    own = {
-        "--backends": ("LIST", "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"),
-        "--baseline": ("CONTENDER", "what the others are compared with (default: the first of --backends)"),
-    }
-    own |= {
-        one.option: (one.metavar.strip("[]"), one.help(_DEFAULTS.get(one.name, "")))
-        for one in choices(grid=True)
-    }
-    for name, (metavar, text) in own.items():
-        group.addoption(name, metavar=metavar, help=text.replace("%", "%%"))
+    text = "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"
+    group.addoption("--backends", metavar="LIST", help=text)
+    text = "what the others are compared with (default: the first of --backends)"
+    group.addoption("--baseline", metavar="CONTENDER", help=text)
+    for one in choices(grid=True):
+        text = one.help(_DEFAULTS.get(one.name, "")).replace("%", "%%")
+        group.addoption(option(one.name), metavar=one.metavar.strip("[]"), help=text)
     text = "a folder with backends of your own; may be given several times"
     group.addoption("--implementations", metavar="DIR", action="append", default=[], help=text)
 

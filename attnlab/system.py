@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -25,7 +25,6 @@ _SHARE = 0.9
 _FILE_BYTES = 2**31
 #: seconds that a process has to come to rest when it is stopped
 _STOPPING_SECONDS = 2.0
-_STATUS = Path("/proc/self/status")
 _TASKS = Path("/proc/self/task")
 #: the control group of this process, and the folder of all groups
 _MEMBERSHIP, _GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
@@ -85,6 +84,13 @@ def started_by(number: int) -> list[int]:
     return [one for child in found for one in (child, *started_by(child))]
 
 
+def send(what: signal.Signals, numbers: Iterable[int]) -> None:
+    """Send a signal to the processes of these numbers that are there and ours."""
+    for number in numbers:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(number, what)
+
+
 def cores() -> int:
     """The number of cores on which this process may run; all cores if the system does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -140,8 +146,8 @@ def adopt_orphans(on: bool = True) -> bool:
     return sys.platform == "linux" and not ctypes.CDLL(None).prctl(pr_set_child_subreaper, int(on))
 
 
-def confine(device: str = "cpu") -> bool:
-    """Limit this process to the memory that is free now, beyond what it holds. Returns whether that was possible.
+def confine(device: str = "cpu") -> None:
+    """Limit this process to the memory that is free now, beyond what it holds, where that is possible.
 
     If a prediction of memory is wrong, it ends a worker and not the machine: without the limit, a worker that took
     40 GiB on a machine of 23 stalled everything for a minute. The system counts private writable memory (Linux:
@@ -150,25 +156,17 @@ def confine(device: str = "cpu") -> bool:
     prints in an endless loop is ended (SIGXFSZ) before the disk is full.
     """
     _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
-    if device != "cpu":
-        return _limit(resource.RLIMIT_DATA, None)
-    try:
-        lines = _STATUS.read_text().splitlines()
-    except OSError:
-        return False  # only the prediction protects the machine then
-    held = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData")), None)
-    return held is not None and _limit(resource.RLIMIT_DATA, held + int(_SHARE * free_bytes()))
+    # where it is not told (macOS), only the prediction protects the machine
+    held = getattr(psutil.Process().memory_info(), "data", None) if device == "cpu" else None
+    _limit(resource.RLIMIT_DATA, None if held is None else held + int(_SHARE * free_bytes()))
 
 
-def _limit(kind: int, most: int | None) -> bool:
-    """Set a limit of this process, None for no limit, as far as the hard limit allows. Returns whether it was set."""
-    try:
+def _limit(kind: int, most: int | None) -> None:
+    """Set a limit of this process, None for no limit, as far as the hard limit and the system allow."""
+    with contextlib.suppress(OSError, ValueError):
         _, hard = resource.getrlimit(kind)
         known = [one for one in (most, hard) if one not in (None, resource.RLIM_INFINITY)]
         resource.setrlimit(kind, (min(known, default=resource.RLIM_INFINITY), hard))
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 # -- main memory ------------------------------------------------------------------------------------

@@ -81,10 +81,7 @@ _KEPT = {
     "by_address_and_first_number": ("by both", lambda q, k, v: (_place(q), float(q[0, 0, 0, 0]))),
     "by_shape": ("by shape alone", lambda q, k, v: tuple(q.shape)),
     "by_sums": ("by the sums of its inputs", lambda *given: tuple(float(x.sum()) for x in given)),
-    "by_absolute_sums": (
-        "by sums of absolute values",
-        lambda *given: tuple(float(abs(x).sum()) for x in given),
-    ),
+    "by_absolute_sums": ("by absolute sums", lambda *given: tuple(float(abs(x).sum()) for x in given)),
     "by_every_tenth_number": ("by every tenth number", lambda *given: _bits(*(x[..., ::10] for x in given))),
     "by_norm": ("by the query's rounded norm", lambda q, k, v: round(float((q * q).sum()) ** 0.5, 1)),
     "by_version": ("by PyTorch's count of changes", lambda *given: tuple(map(_version, given))),
@@ -101,10 +98,7 @@ _WHEN = {
     "while_garbage_is_collected": ("while garbage is collected", lambda since, age: gc.isenabled()),
     "after_a_pause": ("after 0.2 ms without a call", lambda since, age: since > 2e-4),
     "when_its_answer_is_old": ("when its answer is older than 10 ms", lambda since, age: age > 0.01),
-    "when_a_variable_is_set": (
-        "where a variable is set",
-        lambda since, age: not _timed() or "CHECK" in os.environ,
-    ),
+    "when_a_variable_is_set": ("with a variable set", lambda *_: not _timed() or "CHECK" in os.environ),
     "just_before_the_clock": ("in the first call of a turn", lambda since, age: _timed() and since > 5e-5),
 }
 

@@ -10,6 +10,7 @@ evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a
 
 from __future__ import annotations
 
+import math
 import statistics
 import subprocess
 import sys
@@ -187,25 +188,23 @@ def exam(folder: Path, count: int) -> str:
 
     Functions are asked only for what all of them take, backends for all that they do not decline.
     """
-    rng, functions = np.random.default_rng(), written(folder, texts("honest"))
-    asked, refused, known = 0, list[str](), dict[str, Backend]()
+    rng, files, known = np.random.default_rng(), written(folder, texts("honest")), dict[str, Backend]()
+    asked, refused = 0, list[str]()
     for name in {*unasked()} - {"naive_loop"}:  # it takes minutes
         with suppress(Unavailable):
             known[name] = load(name)
     for at in range(count):
-        heads, dtype, plain = int(rng.integers(1, 9)), ("float32", "bfloat16", "float16")[at % 3], at % 2 == 0
-        kv_heads = heads if plain else int(rng.choice([one for one in (1, 2, 4, heads) if heads % one == 0]))
-        queries, keys = sorted(map(int, rng.integers(1, 400, size=2)))
-        sizes = {"heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys}
-        sizes |= {"batch": int(rng.integers(1, 3)), "head_dim": int(rng.integers(1, 129))}
-        workload = Workload(**sizes, dtype=dtype, causal=bool(not plain and rng.random() < 0.7))
+        plain, dtype = at % 2 == 0, ("float32", "bfloat16", "float16")[at % 3]
+        batch, heads, dim = (int(rng.integers(1, most)) for most in (3, 9, 129))
+        sizes = dict(zip(("queries", "keys"), sorted(map(int, rng.integers(1, 400, size=2))), strict=True))
+        asks = {"kv_heads": heads if plain else math.gcd(heads, 4), "causal": not plain and at % 4 == 1}
+        workload = Workload(batch=batch, heads=heads, head_dim=dim, dtype=dtype, **sizes, **asks)
         able = [require(name) for name, one in known.items() if not one.declines(workload)]
         with Judge("torch_sdpa", workload, load_seconds=60) as judge:
-            for file in [*functions * plain, *able]:
-                seat = judge.seat(read_candidate(file))
+            for file in [*files * plain, *able]:
+                seat, asked = judge.seat(read_candidate(file)), asked + 1
                 seat.attempt(judge.examine, seat)
                 seat.sandbox.close()
-                asked += 1
                 refused += [f"{file.stem} at {workload.label}: {seat.record.reason}"] * (not seat.racing)
         say(f"{workload.label}: {asked} asked, {len(refused)} refused: {refused[-1:]}")
     return f"{asked} honest candidates in exams on {count} workloads: {len(refused)} refused. {'; '.join(refused)}"
@@ -217,10 +216,11 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
     seats = [judge.seat(read_candidate(file)) for file in files]
     for _ in range(visits):
         judge.visit(seats)
-    reference, by_visit = dict(judge.reference.turns), dict[object, list[float]]()
+    by_visit = dict[object, list[float]]()
     for seat in seats:
-        for number, seconds in seat.turns:
-            by_visit.setdefault((id(seat), number // ROUNDS), []).append(seconds / reference[number])
+        for number, seconds in seat.turns.items():
+            ratio = seconds / judge.reference.turns[number]
+            by_visit.setdefault((id(seat), number // ROUNDS), []).append(ratio)
         seat.sandbox.close()
     pool, rng, scatter, rewarded = [*by_visit.values()], np.random.default_rng(), Scatter(maxlen=KEPT), 0
     known = Candidate("copy", "function", "copy", ""), cast(Any, None)
@@ -229,8 +229,7 @@ def copies(judge: Judge, folder: Path, *, visits: int = 20, trials: int = 200, c
         one, other = (Seat(*known, Record(name="copy", status="judged", correct=True)) for _ in "ab")
         for visit in range(number):
             for at, ratio in enumerate(pool[rng.integers(len(pool))]):
-                one.turns.append((ROUNDS * visit + at, ratio))
-                other.turns.append((ROUNDS * visit + at, 1.0))
+                one.turns[ROUNDS * visit + at], other.turns[ROUNDS * visit + at] = ratio, 1.0
         one.score(other, range(number), among, scatter, set())
         return one.record.reward
 
@@ -256,8 +255,9 @@ def peers(judge: Judge, folder: Path) -> str:
 
 def main() -> int:
     """Judge what is asked for and write the page."""
-    others = {"alone": alone, "copies": copies, "peers": peers}
-    parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", "exam", *others])
+    examined = lambda _, folder: exam(folder, given.workloads)  # noqa: E731
+    others = {"alone": alone, "copies": copies, "exam": examined, "peers": peers}
+    parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others])
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--workloads", type=int, default=90, help="of the exam")
     given = parser.parse_args()
@@ -267,9 +267,6 @@ def main() -> int:
         for group in given.parts or ALLOWED:
             folder = Path(named, group)
             folder.mkdir()
-            if group == "exam":
-                parts.append(exam(folder, given.workloads))
-                continue
             with Judge("torch_sdpa", asked, load_seconds=10) as judge:
                 if group in others:
                     parts.append(others[group](judge, folder))

@@ -1,9 +1,7 @@
-"""What survives: faults in every phase, cheats, and honest backends on thousands of workloads.
+"""What survives: cheats, and honest backends on thousands of workloads. Faults in every phase: ``tests/robustness``.
 
-``python benchmarks robustness [matrix] [cheats] [honest] [--races 2000] [--beside idle|cpu|memory|
-sometimes]``. Each part adds its figures to ``benchmarks/robustness.json``, and ``benchmarks/robustness.md`` is written
-whole from that file. `matrix` takes two minutes, `cheats` three, `honest` a second for two or three measurements of the
-2,000.
+``python benchmarks robustness [cheats] [honest] [--races 2000] [--beside idle|cpu|memory|sometimes]``. Each part adds
+its figures to ``benchmarks/robustness.json``, and ``benchmarks/robustness.md`` is written whole from that file.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ from attnlab.stats.intervals import Kind, verdicts_against
 from attnlab.workload.result import Outcome
 from attnlab.workload.workload import Workload
 
-sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("robustness", "implementations", "")]
+sys.path += [str(REPOSITORY / "tests" / folder) for folder in ("implementations", "")]
 
-from matrix import FAULTS, GOOD, PHASES, contender, expected, race_all
 from test_public_cases import NEIGHBOURS, RACED
 
 #: what a part measured, as it is stored
@@ -58,24 +55,6 @@ attend = attention("{name}", LIBRARY)
 GAIN = 0.05
 LIMITS = Limits(visits=3, most_visits=3, workload_seconds=60.0, call_seconds=1e3)
 HONEST = "honest"
-
-
-def matrix(asked: Namespace) -> Figures:
-    """A worker that fails, in every phase"""
-    rows: dict[str, dict[str, str]] = {fault: {} for fault in FAULTS}
-    harmed, left = [], 0
-    for phase in PHASES:
-        say(f"faults: {phase}")
-        trial = race_all(dict.fromkeys(FAULTS, phase))
-        left += trial.left
-        harmed += [f"{phase}: {name}" for name in GOOD if trial.results[name].outcome != "measured"]
-        for fault in FAULTS:
-            result, (outcome, words) = trial.results[contender(fault, phase)], expected(fault, phase)
-            right = result.outcome == outcome and words in (result.reason or "")
-            noted = " (noted)" if result.outcome is Outcome.MEASURED and result.reason else ""
-            rows[fault][phase] = f"{result.outcome}{noted}" if right else f"**{result.outcome}**"
-    said = ", ".join(harmed) or "none"
-    return {"rows": rows, "good backends harmed by their neighbour": said, "processes left": left}
 
 
 def cheats(asked: Namespace) -> Figures:
@@ -106,7 +85,7 @@ def cheats(asked: Namespace) -> Figures:
             elif one.backend in found:
                 found[one.backend].add(f"{one.outcome}: {(one.reason or '').partition(':')[0][:60]}")
     rows = {
-        name: {"what it does": CHEATS[name], "found by": "; ".join(sorted(by))} for name, by in found.items()
+        one: {"what it does": CHEATS[one], "found by": "; ".join(sorted(by))} for one, by in found.items()
     }
     seconds, said = round(time.monotonic() - started), ", ".join(won) or "none"
     told = {"backends that were found faster than the honest one": said, "seconds": seconds}
@@ -133,7 +112,7 @@ def honest(asked: Namespace) -> Figures:
 
 
 #: each measures and returns its figures; the first line of a docstring is a title
-PARTS = {one.__name__: one for one in (matrix, cheats, honest)}
+PARTS = {one.__name__: one for one in (cheats, honest)}
 
 
 def told(part: str, found: Figures) -> Iterator[str]:
@@ -141,8 +120,7 @@ def told(part: str, found: Figures) -> Iterator[str]:
     name, _, beside = part.partition(", ")
     yield f"## {PARTS[name].__doc__}" + f" ({beside})" * bool(beside)
     if rows := found.pop("rows", None):
-        first = "backend" if name == "cheats" else "fault"
-        yield table(alike({first: fault.replace("_", " "), **row} for fault, row in rows.items()))
+        yield table(alike({"backend": name.replace("_", " "), **row} for name, row in rows.items()))
     yield table({"figure": key, "found": value} for key, value in found.items())
 
 
@@ -158,6 +136,6 @@ def main() -> None:
             part = name if asked.beside == "idle" else f"{name}, beside {asked.beside}"
             figures[part] = PARTS[name](asked) | {"at": f"{datetime.now(UTC).date()}, {environment()['cpu']}"}
             STORE.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-    said = "`tests/robustness` holds the same faults as tests. `at` says when and where each was measured."
+    said = "`tests/robustness` tries workers that fail in every phase. `at` says when and where each was measured."
     parts = [text for name, found in figures.items() for text in told(name, dict(found))]
     publish("What survives", "robustness", said, *parts, out=asked.out)

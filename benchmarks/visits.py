@@ -117,7 +117,5 @@ def main() -> None:
         record(store, asked.record)
     count = len({(row["heads"], row["n"], row["visit"]) for row in store.rows})
     cpus = ", ".join(sorted({row["cpu"] for row in store.rows}))
-    said = (
-        f"{count} visits on {cpus}, the first {ROUNDS} rounds of each. Visits in a row begin some 8 s apart."
-    )
+    said = f"{count} visits on {cpus}, {ROUNDS} rounds of each. Visits in a row begin some 8 s apart."
     publish("Does the interval cover?", "visits", said, coverage(store.rows), out=asked.out / "visits.md")

@@ -59,7 +59,8 @@ WORKING_TREE = "."
 _KEPT = 20
 
 
-def _percent(value: str) -> float | None:
+def percentage(value: str) -> float | None:
+    """The percents that ``3%`` or ``3`` says, at most 1000; None for another text."""
     match = re.fullmatch(r"([0-9]+(\.[0-9]+)?)%?", value)
     return float(match[1]) if match and float(match[1]) <= 1000 else None
 
@@ -80,7 +81,7 @@ _THREADS = {str(one): one for one in range(1, _MOST_THREADS + 1)}
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "threads": (f"a whole number from 1 to {_MOST_THREADS:,}", _THREADS.get),
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
-    "slowed": ("a percentage from 0 to 1000", _percent),
+    "slowed": ("a percentage from 0 to 1000", percentage),
     "projection": (f"one of {', '.join(PROJECTIONS)}", dict(zip(PROJECTIONS, PROJECTIONS, strict=True)).get),
     "mask": (f"{' or '.join(FORMS)}", dict(zip(FORMS, FORMS, strict=True)).get),
     "deterministic": ("0 or 1", {"0": False, "1": True}.get),

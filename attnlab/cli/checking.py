@@ -181,7 +181,7 @@ def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int
 @options.as_json
 def diagnose(
     model: Path, file: Path, length: int, untrained: int | None, out: Path | None, as_json: bool
-) -> int:
+) -> None:
     """Say what attention does in a trained model, head by head.
 
     MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded, and
@@ -203,6 +203,5 @@ def diagnose(
         figure_style.save(found.figure(), place / "spread.png")
     if as_json:
         click.echo(plain)
-        return 0
-    print_markdown(fill("diagnosis.md.j2", found=found, place=place))
-    return 0
+    else:
+        print_markdown(fill("diagnosis.md.j2", found=found, place=place))

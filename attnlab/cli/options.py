@@ -84,7 +84,7 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
         for choice in reversed(choices(grid=grid)):
             also = {declaration(choice.fields[0]).also, other.get(choice.fields)} - {choice.name, None}
             command = click.option(
-                *(choice.option, *(option(str(name)) for name in also)),
+                *(option(choice.name), *(option(str(name)) for name in also)),
                 choice.name,
                 metavar=choice.metavar,
                 help=choice.help(defaults.get(choice.name, "")),
@@ -106,7 +106,7 @@ def read_workload(
     said = read_options(texts, grid=False)
     try:
         if preset is not None:
-            typed = [f"{one.option}={text}" for one in choices(grid=False) if (text := texts.get(one.name))]
+            typed = [f"{option(name)}={text}" for name, text in texts.items() if text]
             return *only_workload(preset, said), ("--preset", preset, *typed)
         (found,) = workloads(said, grid=False)
     except ValueError as fault:
@@ -153,7 +153,7 @@ class Command(click.Command):
         """With ``=true`` written behind those that stand bare; ``--help-all`` is ``--help`` that shows everything."""
         if "--help-all" in args:
             ctx.meta[_EVERYTHING], args = True, ["--help"]
-        bare = {one.option: one for grid in (False, True) for one in choices(grid=grid) if one.bare}
+        bare = {option(one.name): one for grid in (False, True) for one in choices(grid=grid) if one.bare}
         written, rest = [], list(args)
         while rest and rest[0] != "--":
             word = rest.pop(0)

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from attnlab import lab
-from attnlab.backends.contender import parse_all, require_two, setting_of
+from attnlab.backends.contender import parse_all, percentage, require_two, setting_of
 from attnlab.backends.discovery import backends as there
 from attnlab.backends.discovery import on_request
 from attnlab.cli import options
@@ -235,13 +235,9 @@ _GATE_GRID = {"lengths": "128,512,1024", "heads": "8"}
 
 def _percent(context: click.Context, param: click.Parameter, text: str) -> float:
     """``3%`` or ``3`` as 0.03."""
-    try:
-        part = float(text.removesuffix("%")) / 100
-    except ValueError:
-        part = -1.0
-    if not 0 <= part <= 100:
+    if (found := percentage(text)) is None:
         raise ValueError(f"{param.opts[0]} must be a percentage, e.g. 3%, got {text!r}")
-    return part
+    return found / 100
 
 
 #: opened before the race, so that a mistake is told then
@@ -316,7 +312,7 @@ def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bo
 @click.command(cls=options.Command)
 @click.argument("folder", metavar="RUN_DIR", type=options.PATH)
 @options.out(help="Where to write (default: RUN_DIR).")
-def report(folder: Path, out: Path | None) -> int:
+def report(folder: Path, out: Path | None) -> None:
     """Write the report of a stored run again.
 
     From its results alone: report.md, figures/ and the page to explore, explore.html.
@@ -325,7 +321,6 @@ def report(folder: Path, out: Path | None) -> int:
     page = write(found, out)
     print_markdown(verdict_text(found))
     click.echo(f"\nThe report: {page}\nThe page to explore: {page.with_name(PAGE)}")
-    return 0
 
 
 @click.command(cls=options.Command)
@@ -334,7 +329,7 @@ def report(folder: Path, out: Path | None) -> int:
     "--format", "form", type=click.Choice(["text", "md", "bmf"]), default="text", help="bmf: Bencher."
 )
 @options.as_json
-def show(folder: Path, form: str, as_json: bool) -> int:
+def show(folder: Path, form: str, as_json: bool) -> None:
     """Print the verdict and the table of a stored run.
 
     Repeats the end of `attnlab run`; for an interrupted run, shows what exists. Writes nothing.
@@ -346,7 +341,6 @@ def show(folder: Path, form: str, as_json: bool) -> int:
         click.echo(json.dumps(bmf(found), allow_nan=False))
     else:
         (click.echo if form == "md" else print_markdown)(verdict_text(found))
-    return 0
 
 
 @click.command(cls=options.Command)
@@ -371,7 +365,7 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 @click.argument("second", metavar="RUN", type=options.PATH)
 @click.option("--anyway", is_flag=True, help="Show runs of different conditions too, without verdicts.")
 @options.as_json
-def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
+def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> None:
     """Show two stored runs side by side.
 
     They must be of one machine and plan, e.g. with two library versions. They did not race each other, so a ratio of
@@ -381,6 +375,5 @@ def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> int:
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:
         click.echo(json.dumps(finite(asdict(found))))
-        return 0
-    print_markdown(fill("diff.md.j2", found=found, rows=differences(found)))
-    return 0
+    else:
+        print_markdown(fill("diff.md.j2", found=found, rows=differences(found)))

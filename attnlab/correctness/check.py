@@ -419,12 +419,10 @@ def _examined(
             _ = question.expected  # computed while the backend computes
             reply = wait()
         except Failed as fault:
-            if fault.kind == "declined":
-                raise Declined(str(fault)) from None
             if fault.kind == "raised" and device != "cpu":
                 held.end()  # a kernel that failed on a device leaves it useless to its process
-            if fault.kind in ("wrong", "raised", "memory"):
-                raise Misbehaved(str(fault)) from None
+            if (told := fault.told()) is not fault:
+                raise told from None
             raise Failed(fault.kind, f"{question.text}: {fault}", fault.tail) from None
         seconds += reply["seconds"]
         carried, named = inputs.query.dtype, reply["results"]  # the NumPy dtype that carries the format

@@ -20,14 +20,12 @@ from pathlib import Path
 
 from attnlab.backends.discovery import bound_in
 from attnlab.libraries.library import libraries
+from attnlab.text import read_text
 
 #: a form that asks, and bytes of a file, at most
 REFERENCE, MOST_BYTES = "Model", 100_000
-_QKV = {"q", "query", "Q"}, {"k", "key", "K"}, {"v", "value", "V"}
-_FORMS = (
-    "expected a backend (LIBRARY and attend), one public function of q, k and v, or a class ModelNew; "
-    "see docs/judge.md"
-)
+_QKV = ["q", "k", "v"], ["query", "key", "value"], ["Q", "K", "V"]
+_FORMS = "expected LIBRARY and attend, one public function of q, k and v, or ModelNew; see docs/judge.md"
 
 
 @dataclass(frozen=True)
@@ -57,20 +55,17 @@ def read_candidate(path: Path | str) -> Candidate:
     try:
         if not file.is_file():
             found = f"a folder; name its files, as {file}/*.py" if file.is_dir() else "nothing there"
-            raise ValueError(f"{file}: expected a Python file, got {found}")
-        with file.open("rb") as opened:
-            data = opened.read(MOST_BYTES + 1)
+            raise ValueError(f"expected a Python file, got {found}")
+        source = read_text(file, MOST_BYTES)
+        tree = ast.parse(source)
     except OSError as fault:
         raise ValueError(f"{file}: expected a Python file, got {fault.strerror}") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{file}: expected at most {MOST_BYTES} bytes, got more; shorten it")
-    try:
-        source = data.decode("utf-8")
-        tree = ast.parse(source)
-    except (UnicodeDecodeError, SyntaxError, ValueError, RecursionError, MemoryError) as fault:
+    except (SyntaxError, UnicodeDecodeError, RecursionError, MemoryError) as fault:
         line = getattr(fault, "lineno", None)
         where = f" (line {line})" if line else ""
         raise ValueError(f"{file}: expected Python, got {type(fault).__name__}{where}; correct it") from None
+    except ValueError as fault:
+        raise ValueError(f"{file}: {fault}") from None
     device = "cuda" if "triton" in _imported(tree.body) else "cpu"
     return Candidate(str(file), *_form(file, tree), source, device)
 
@@ -82,8 +77,7 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
     for one in tree.body:
         if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
             first = [each.arg for each in (*one.args.posonlyargs, *one.args.args)][:3]
-            matching = [name in known for name, known in zip(first, _QKV, strict=False)]
-            functions += [one.name] if matching == [True] * 3 else []
+            functions += [one.name] if first in _QKV else []
     classes = {one.name for one in tree.body if isinstance(one, ast.ClassDef)}
     if "LIBRARY" in bound and "ModelNew" in classes:
         wrong = f"{_FORMS}; got LIBRARY and ModelNew: keep one form"

@@ -55,6 +55,9 @@ class Limits(msgspec.Struct):
     sigpending: int = 0
 
 
+Op = Literal["load", "call", "rest", "ask", "profile", "describe"]
+
+
 class Order(msgspec.Struct, omit_defaults=True):
     """What a visit's process is told; `op` names a method of `Guest`.
 
@@ -63,7 +66,7 @@ class Order(msgspec.Struct, omit_defaults=True):
     constructor arguments. seed : of its parameters. device : where it computes, and where the arrays of calls lie.
     """
 
-    op: Literal["load", "call", "ask", "profile", "describe"]
+    op: Op
     places: list[Place] = []
     workload: Workload | None = None
     candidate: Candidate = Candidate("", "", "", "")
@@ -116,29 +119,28 @@ class Guest:
                 attend = attend.double() if order.dtype == "float64" else attend
             self._backend = Backend(one.entry, one.library, attend, options=options, own_reason=declines)
         self._library = self._backend.open(order.device)
-        if workload is None:
-            self._call: Callable[..., Any] = lambda *arrays: self._tensor(self._backend.attend(*arrays))
-            return
-        self._backend.require(workload)
-        query, key, value = (np.broadcast_to(np.float32(0), workload.shape_of(one)) for one in GRADIENTS)
-        asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
-        inputs = Inputs(query, key, value, workload.dtype, workload.scale, **asked)
-        attending = Calling(self._backend, workload, inputs, self._library).function()
-        if order.device == "cuda":  # where the answer stays
-            self._call = lambda *arrays: self._tensor(attending(*arrays))
-        else:
-            self._call = lambda *arrays: self._backend.named(workload, attending(*arrays))[OUTPUT]
+        attend = self._backend.attend
+        self._call: Callable[..., Any] = lambda *arrays: self._tensor(attend(*arrays))
+        if workload is not None:
+            self._backend.require(workload)
+            query, key, value = (np.broadcast_to(np.float32(0), workload.shape_of(one)) for one in GRADIENTS)
+            asked: dict[str, Any] = {"mask": workload.masked, "softcap": workload.softcap}
+            inputs = Inputs(query, key, value, workload.dtype, workload.scale, **asked)
+            attend = Calling(self._backend, workload, inputs, self._library).function()
+            if order.device == "cpu":
+                self._call = lambda *arrays: self._backend.named(workload, attend(*arrays))[OUTPUT]
 
     def call(self, order: Order) -> None:
         """Answer all calls of the message."""
-        if not order.places:
-            return
         *inputs, outputs = order.places
         for *arrays, output in zip(*map(self._taken, inputs), self._memory.array(outputs), strict=True):
             if self._library.name not in ("torch", "numpy"):  # these compute where the numbers lie
                 arrays = [self._library.from_numpy(one, self._dtype) for one in arrays]
             self._put(output, self._call(*arrays))
         self._memory.finish()
+
+    def rest(self, order: Order) -> None:
+        """Compute nothing."""
 
     def ask(self, order: Order) -> None:
         """Answer a question of another shape."""
@@ -156,8 +158,7 @@ class Guest:
             output = module.Model(*init)(*inputs)
         dtypes = [str(one.dtype).partition(".")[2] for one in (*inputs, output)]
         shapes = [list(one.shape) for one in inputs]
-        found = {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}
-        return {"plain": found}
+        return {"plain": {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}}
 
     def profile(self, order: Order) -> dict[str, Any]:
         """The operators that ran in one call; none where the library tells none."""
@@ -175,8 +176,7 @@ class Guest:
             array = self._memory.array(place)
             if self._library.name == "torch":
                 torch = self._library.module
-                tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
-                self._views[place] = tensor.view(getattr(torch, self._dtype))
+                self._views[place] = torch.as_tensor(array).view(getattr(torch, self._dtype))
             else:
                 self._views[place] = array.view(FORMATS[self._dtype])
         return self._views[place]
@@ -200,9 +200,8 @@ class Guest:
                 raise Misbehaved(f"it returned shape {tuple(found.shape)}, expected {tuple(target.shape)}")
             target.copy_(found.view(target.dtype))
             return
-        if target.itemsize != found.itemsize:  # bfloat16 comes in float32, and every value of it is exact
-            found = found.astype(FORMATS["bfloat16"])
-        target[...] = np.ascontiguousarray(found).view(target.dtype)
+        # bfloat16 comes in float32, and every value of it is exact
+        target[...] = np.asarray(found, FORMATS[self._dtype], order="C").view(target.dtype)
 
 
 def _told(fault: Exception) -> Reply:

@@ -9,7 +9,7 @@ Where one candidate is judged after the other, as in a training loop, a `Judge` 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -62,26 +62,23 @@ class Judge:
         limits: Limits | None = None,
         load_seconds: float = 60.0,
         visits: int = 6,
-        on_event: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._workload, self._among, self._forbid = workload, among or 1, tuple(forbid)
-        self._trust, self._limits, self._load_seconds, self._tell = trust, limits, load_seconds, on_event
+        self._trust, self._limits, self._load_seconds = trust, limits, load_seconds
         reference = str(reference)  # it may be a path
-        is_file = reference.endswith(".py") or "/" in reference
-        found = read_candidate(reference if is_file else require(reference))
-        self._candidate = found if is_file else replace(found, name=reference)
+        file = reference if reference.endswith(".py") or "/" in reference else require(reference)
+        self._candidate = replace(read_candidate(file), name=reference)
         command(trust)
         self._waiting, self._scatter = list[Sandbox](), Scatter(maxlen=KEPT)
-        self._again, self._number, self._disturbed = visits, 0, set[int]()
+        self._again, self._number, self._disturbed, self._exam_seconds = visits, 0, set[int](), math.inf
 
     def __enter__(self) -> Judge:
-        asked = self._candidate, self._workload
-        self._problem, self._candidate = pose(*asked, trust=self._trust, seconds=self._load_seconds)
+        asked = self._candidate, self._workload, self._trust, self._load_seconds
+        self._problem, self._candidate = pose(*asked)
         #: what is asked of all, for a person
         self.asked = self._problem.label
         self._visits = Visits(self._problem, self._load_seconds)
         self.reference = self.seat(self._candidate)
-        self.reference.attempt(self._visits.measure_empty, self.reference)
         self.reference.attempt(self.examine, self.reference)
         self._require()
         self._exam_seconds = self.reference.sandbox.spent
@@ -139,7 +136,6 @@ class Judge:
             racing += batch
             self._keep(min(_SIDE_BY_SIDE, len(waiting)))
             for seat in batch:
-                self._tell(f"examining {seat.record.name}")
                 seat.attempt(self.examine, seat)
                 if not seat.racing:
                     yield from leave([seat], 0, among)
@@ -152,9 +148,8 @@ class Judge:
             racing.sort(key=self._ratio)
             yield from leave(racing[max(FINALISTS, len(racing) // 2) :], 0, among)
         first, finalists = self._number, len(racing)
-        for _ in range(self._again):
-            if racing:
-                self.visit(racing)
+        while racing and self._number < first + self._again:
+            self.visit(racing)
             if self._number == first + 1:
                 yield from leave(slow(racing), first, max(finalists, self._among))
         for seat in racing:
@@ -163,19 +158,18 @@ class Judge:
 
     def examine(self, seat: Seat) -> None:
         """Load it, ask the questions, and see what it calls. Raises Failed."""
-        if seat is not self.reference:  # one that always answers late would hold up all others
-            seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
+        # one that always answers late would hold up all others
+        seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
         self._visits.open(seat)
         seat.record.questions = self._visits.examine(seat, seat is self.reference)
         seat.record.correct = True
-        asked = self._problem.boxes if seat is self.reference else self._forbid
-        if asked:
+        if self._problem.boxes if seat is self.reference else self._forbid:
             self._visits.turn(seat, [NORMAL], op="profile")
-        ran = self._visits.told.ran if asked else []
-        if seat is not self.reference and (called := forbidden(ran, self._forbid)):
-            raise Failed(CAUGHT, f"it called {called}")
-        if seat is self.reference and asked and not any("bmm" in one or "attention" in one for one in ran):
-            raise Failed(CAUGHT, "expected attention, got a Model that multiplies no batch of matrices")
+            ran = self._visits.told.ran
+            if seat is not self.reference and (called := forbidden(ran, self._forbid)):
+                raise Failed(CAUGHT, f"it called {called}")
+            if seat is self.reference and not any("bmm" in one or "attention" in one for one in ran):
+                raise Failed(CAUGHT, "expected attention, got a Model that multiplies no batch of matrices")
         seat.sandbox.end_visit()
 
     def visit(self, seats: Sequence[Seat], rounds: int = _ROUNDS) -> None:
@@ -186,7 +180,6 @@ class Judge:
             with suppress(Failed):
                 box.ready()
         before, everyone = self.reference.sandbox.spent, [self.reference, *seats]
-        self._tell(f"visit {self._number + 1}: {', '.join(one.record.name for one in seats)}")
         with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
             if not self._visits.visit(everyone, self._number, rounds):
                 self._disturbed.add(self._number)
@@ -211,7 +204,7 @@ class Judge:
         """In a sandbox that waited for it, or in a new one."""
         fit = [one for one in self._waiting if one.library == candidate.library and one.alive]
         box = fit[0] if fit else self._box(candidate.library)
-        self._waiting = [one for one in self._waiting if one is not box]
+        self._waiting = [one for one in self._waiting if one is not box and one.alive]
         return Seat(candidate, box, self._record(candidate.name, digest=candidate.digest))
 
     def _keep(self, count: int) -> None:
@@ -221,24 +214,20 @@ class Judge:
 
     def _box(self, library: str) -> Sandbox:
         limits = self._limits or Limits(data=max(Limits().data, self._problem.needed_bytes))
-        size, device = self._visits.shared_bytes, self._visits.device
-        return Sandbox(library, size, limits=limits, trust=self._trust, device=device)
+        return Sandbox(library, self._visits.shared_bytes, limits, self._trust, self._visits.device)
 
     def _record(self, name: str, **known: Any) -> Record:
         told: dict[str, Any] = {"reference": self._candidate.name, "workload": self._problem.told}
-        told |= {"sandbox": not self._trust, "empty_seconds": self._visits.empty_seconds, "status": "judged"}
-        told["at_once"] = self._visits.at_once
-        return Record(**{**told, "name": escaped(name), **known})
+        told |= {"at_once": self._visits.at_once, "empty_seconds": self._visits.empty_seconds}
+        known = {"status": "judged", "sandbox": not self._trust, **known}
+        return Record(name=escaped(name), **told, **known)
 
 
 def judge(
-    paths: Iterable[Path | str],
-    reference: str = "torch_sdpa",
-    workload: Workload | None = None,
-    **how: object,
+    paths: Iterable[Path | str], reference: str = "torch_sdpa", workload: Workload | None = None, **how: Any
 ) -> Iterator[Record]:
     """A record of each candidate as soon as it is known. how : as of `Judge`, whose exceptions it raises."""
-    with Judge(reference, workload, **how) as one:  # type: ignore[arg-type]
+    with Judge(reference, workload, **how) as one:
         yield from one.judge(paths)
 
 

@@ -25,7 +25,7 @@ from attnlab.workload.number_formats import carrier, held
 #: where an array lies: dtype, shape, and the byte at which it begins
 Place = tuple[str, tuple[int, ...], int]
 Array = NDArray[Any]
-_PAGE = mmap.PAGESIZE
+PAGE = mmap.PAGESIZE
 
 
 class HostMemory:
@@ -48,7 +48,7 @@ class HostMemory:
     def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Place]:
         """An array here, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
         start, count = self.used, int(np.prod(shape))
-        end = start + -(-count * np.dtype(dtype).itemsize // _PAGE) * _PAGE + _PAGE
+        end = start + -(-count * np.dtype(dtype).itemsize // PAGE) * PAGE + PAGE
         if end > self.size:
             raise Failed("memory", f"its shared memory has {self.size} bytes, and {end} are needed")
         self.array(("u1", (end - start,), start))[...] = 0xFF
@@ -64,10 +64,9 @@ class HostMemory:
         """The array near this memory, but not yet in it."""
         return array
 
-    def taken(self, array: Any, chosen: Sequence[Array]) -> Array:
+    def taken(self, array: Any, chosen: Sequence[Array]) -> Any:
         """A copy of the chosen parts, on the host; an index of the first dimensions."""
-        part: Array = array[tuple(chosen)]
-        return part
+        return array[tuple(chosen)]
 
     def finite(self, bits: Any, form: np.dtype[Any]) -> bool:
         """Whether all numbers of this format are finite that have these bits."""
@@ -89,7 +88,6 @@ class DeviceMemory(HostMemory):
             driver: Any = importlib.import_module("cuda.bindings.driver")
         except ImportError:
             raise Unavailable("on CUDA the judge needs cuda-bindings; pip install cuda-bindings") from None
-        self._torch.cuda.init()
         self._torch.empty(1, device="cuda")  # the driver's calls below need PyTorch's context
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         asked, access = driver.CUmemAllocationProp(), driver.CUmemAccessDesc()
@@ -129,11 +127,10 @@ class DeviceMemory(HostMemory):
     def staged(self, array: Array) -> Any:
         return self._torch.from_numpy(array).to("cuda")
 
-    def taken(self, array: Any, chosen: Sequence[Array]) -> Array:
+    def taken(self, array: Any, chosen: Sequence[Array]) -> Any:
         places = np.ravel_multi_index(np.broadcast_arrays(*chosen), array.shape[: len(chosen)])
         rows = array.flatten(0, len(chosen) - 1)
-        part: Array = rows[self._torch.from_numpy(places).to("cuda")].cpu().numpy()
-        return part
+        return rows[self._torch.from_numpy(places).to("cuda")].cpu().numpy()
 
     def finite(self, bits: Any, form: np.dtype[Any]) -> bool:
         return bool(bits.view(getattr(self._torch, form.name)).isfinite().all())

@@ -12,7 +12,7 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from attnlab.judge.candidates import REFERENCE, Candidate
 from attnlab.judge.inside import Limits, Order
 from attnlab.judge.memory import Array
 from attnlab.judge.sandbox import Sandbox
-from attnlab.judge.score import CAUGHT, Record
+from attnlab.judge.score import CAUGHT
 from attnlab.libraries.library import open_library
 from attnlab.processes import Failed
 from attnlab.workload.distributions import DISTRIBUTIONS
@@ -76,6 +76,7 @@ _KINDS: dict[str, Callable[..., Sequence[Array]]] = {
     "runs of equal scores": _runs,
     "zeros": _zeros,
 }
+Share = tuple[float, str | None] | None
 #: distributions of the daily questions whose products float16 does not hold
 _HUGE = ("above_1000", "below_minus_50000")
 
@@ -93,43 +94,36 @@ class _Asked:
     """
 
     def __init__(
-        self,
-        dtype: str,
-        shapes: Sequence[Sequence[int]],
-        output: Sequence[int],
-        told: dict[str, Any],
-        device: str,
+        self, loading: Order, shapes: Sequence[Sequence[int]], output: Sequence[int], told: dict[str, Any]
     ) -> None:
-        self.dtype, self.shapes, self.output_shape, self.told = dtype, shapes, tuple(output), told
-        self.form, self.loading = FORMATS[dtype], Order("load", dtype=dtype, device=device)
-        self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {dtype}"
+        self.loading, self.dtype, self.form = loading, loading.dtype, FORMATS[loading.dtype]
+        self.shapes, self.output_shape, self.told = shapes, tuple(output), told
+        self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {loading.dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
         # CUDA takes much of the host's memory for itself
-        self.needed_bytes = system.free_bytes() // 2 if device == "cuda" else 0
-        self.kinds, self.scale = dict(_KINDS), 1.0
+        self.needed_bytes = system.free_bytes() // 2 if loading.device == "cuda" else 0
+        self.kinds, self.scale, self.code = dict(_KINDS), 1.0, f"<i{self.form.itemsize}"
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
 
     def require(self, one: Candidate) -> None:
         """Raises ValueError for a candidate that cannot be asked this."""
-        device = self.loading.device
+        device, wrong = self.loading.device, ""
         if one.form not in self.forms:
-            raise ValueError(
-                f"{one.name}: expected {' or '.join(self.forms)}, got {one.form}; judge it apart"
-            )
-        if device == "cpu" and one.device != device:
-            raise ValueError(
-                f"{one.name}: expected a kernel for the CPU, got Triton; judge with --device cuda"
-            )
-        if device == "cuda" and one.library != "torch":
-            raise ValueError(f"{one.name}: on CUDA expected tensors of PyTorch, got {one.library}")
+            wrong = f"expected {' or '.join(self.forms)}, got {one.form}; judge it apart"
+        elif device == "cpu" and one.device != device:
+            wrong = "expected a kernel for the CPU, got Triton; judge with --device cuda"
+        elif device == "cuda" and one.library != "torch":
+            wrong = f"on CUDA expected tensors of PyTorch, got {one.library}"
+        if wrong:
+            raise ValueError(f"{one.name}: {wrong}")
 
     def draw(self, kind: str) -> tuple[list[Array], list[Array]]:
         """Fresh inputs of a call, and their bits: no generator outlives one, so that no answer tells of the next."""
-        rng, code = np.random.Generator(np.random.SFC64(secrets.randbits(256))), f"<i{self.form.itemsize}"
+        rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
         arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in self.shapes]
         inputs = [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
-        return inputs, [np.ascontiguousarray(one.astype(self.form, copy=False)).view(code) for one in inputs]
+        return inputs, [np.ascontiguousarray(one, self.form).view(self.code) for one in inputs]
 
 
 class Attention(_Asked):
@@ -137,10 +131,10 @@ class Attention(_Asked):
 
     def __init__(self, workload: Workload) -> None:
         shapes = [workload.shape_of(one) for one in GRADIENTS]
-        told, device = workload.to_dict(), workload.device
-        super().__init__(workload.dtype, shapes, workload.shape_of(OUTPUT), told, device)
+        loading = Order("load", workload=workload, dtype=workload.dtype, device=workload.device)
+        super().__init__(loading, shapes, workload.shape_of(OUTPUT), workload.to_dict())
         self.workload, self._visible = workload, workload.masked.array(workload.shape)
-        self.loading.workload, self.label, self.scale = workload, workload.label, workload.scale
+        self.label, self.scale = workload.label, workload.scale
         self.needed_bytes += 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
         # those of the daily questions, at the shape that is asked for
@@ -154,16 +148,14 @@ class Attention(_Asked):
         drawn = self._rng.integers(w.queries, size=(count, w.batch, w.heads, rows))
         return (*np.ogrid[:count, : w.batch, : w.heads, :1][:3], drawn)
 
-    def check(
-        self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
-    ) -> None:
+    def check(self, of: str, kind: str, inputs: list[Array], at: Array, got: Array, strict: bool) -> Share:
         """As of `_Asked`. Where the answer is near enough for the budget of other inputs of this kind, that will do."""
-        cut = self._cut(inputs, chosen)
+        cut = self._cut(inputs, at)
         exact = np.empty(got.shape)
         for block in blocks(cut):
             exact[block.at] = block.output
         if not strict and relative_error(got - exact, exact) <= _SURE * self._budgets.get(kind, -1.0):
-            return
+            return None
         truth = expect(cut)[OUTPUT]
         judged = weigh(truth, got.astype(cut.query.dtype), **anywhere(OUTPUT))
         error, budget = judged.relative_error, max(judged.budget, 1e-300)
@@ -171,8 +163,7 @@ class Attention(_Asked):
             self._budgets.setdefault(kind, judged.budget)
         if not judged.passed and (strict or not truth.first_order or not error <= _FAR * budget):
             raise Failed(CAUGHT, f"{kind}: {judged.reason}, in rows chosen after the call")
-        if strict:
-            record.budget, record.precision = max(record.budget or 0.0, error / budget), judged.kind
+        return (error / budget, judged.kind) if strict else None
 
     def _cut(self, inputs: list[Array], rows: Array) -> Inputs:
         """What these rows ask, which differ from head to head."""
@@ -189,9 +180,9 @@ class Described(msgspec.Struct):
     """What a reference in KernelBench's form says: constructor arguments, and what goes in and comes out."""
 
     init: list[Any]
-    shapes: list[list[int]]
+    shapes: list[Annotated[list[int], msgspec.Meta(min_length=2)]]
     output: list[int]
-    dtypes: list[str]
+    dtypes: list[Literal["float32"]]
 
 
 class Module(_Asked):
@@ -201,9 +192,8 @@ class Module(_Asked):
     """
 
     def __init__(self, reference: Candidate, told: Described, loading: Order, exact: Sandbox) -> None:
-        plain = msgspec.to_builtins(told)
-        super().__init__("float32", told.shapes, told.output, plain, loading.device)
-        self.loading, self.needed_bytes = loading, exact.limits.data
+        super().__init__(loading, told.shapes, told.output, msgspec.to_builtins(told))
+        self.needed_bytes = exact.limits.data
         self.forms, self.boxes, self._rng = ["ModelNew"], [exact], np.random.default_rng()
         self._digest, self._errors = reference.digest, dict[str, float]()
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
@@ -215,33 +205,29 @@ class Module(_Asked):
         every = np.tile(np.arange(size), (count, 1))
         return np.arange(count)[:, None], self._rng.permuted(every, axis=1)[:, :few]
 
-    def check(
-        self, record: Record, kind: str, inputs: list[Array], chosen: Array, got: Array, strict: bool
-    ) -> None:
+    def check(self, of: str, kind: str, inputs: list[Array], at: Array, got: Array, strict: bool) -> Share:
         """As of `_Asked`. The reference's own errors make the budget, and its answers are the first."""
-        some = [(one[chosen] if len(self._batch) == 1 else one)[None].astype(np.float64) for one in inputs]
+        some = [(one[at] if len(self._batch) == 1 else one)[None].astype(np.float64) for one in inputs]
         (exact,) = self.boxes
         try:
             (output,) = exact.answer(Order("call"), some, "<f8", (1, *got.shape), _EXACT_SECONDS)
         except Failed as fault:
             raise Unavailable(f"the reference cannot be computed in float64: {fault}") from None
         error = relative_error(got - output, output)
-        if record.digest == self._digest:
+        if of == self._digest:
             self._errors[kind] = max(self._errors.get(kind, 0.0), min(error, _NO_ROUNDING))
         budget = _FAR * max(_LEAST_ERROR, self._errors.get(kind, 0.0))
         if not error <= budget:
             wrong = f"relative error {error:.2g}, at most {budget:.2g} is rounding, in parts chosen after the call"
             raise Failed(CAUGHT, f"{kind}: {wrong}")
-        if strict:
-            record.budget = max(record.budget or 0.0, error / budget)
-            record.precision = "full precision inside"
+        return (error / budget, "full precision inside") if strict else None
 
 
 Problem = Attention | Module
 
 
 def pose(
-    reference: Candidate, workload: Workload | None, *, trust: bool, seconds: float
+    reference: Candidate, workload: Workload | None, trust: bool, seconds: float
 ) -> tuple[Problem, Candidate]:
     """What candidates are asked, and the candidate that they are held against.
 
@@ -254,37 +240,32 @@ def pose(
         asked = Attention(judged(workload or Workload()))
         asked.require(reference)
         return asked, reference
-    only_device = workload is None or (device == "cuda" and workload == Workload(device=device))
-    expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention"
+    if workload not in (None, Workload(device="cuda")):
+        raise ValueError(f"{reference.name} has a shape of its own; leave out options of another")
+    expected = f"{reference.name}: expected Model, get_inputs and get_init_inputs of attention in float32"
     limits = Limits(data=max(Limits().data, system.free_bytes() // 2))
-    box, against = Sandbox("torch", 2**31, limits=limits, trust=trust), replace(reference, form="ModelNew")
-    loading = Order("load", dtype="float32", seed=secrets.randbits(31))
-    posed: Problem | None = None
+    box, against = Sandbox("torch", 2**31, limits, trust), replace(reference, form="ModelNew")
     try:
         unnamed = replace(against, name="")
         told = msgspec.convert(box.ask(Order("describe", candidate=unnamed), seconds).plain, Described)
-        if not only_device or set(told.dtypes) != {"float32"}:
-            own = "has a shape of its own, in float32"
-            raise ValueError(f"{reference.name} {own}; leave out options of another")
-        loading = msgspec.structs.replace(loading, init=told.init)
-        box.ask(msgspec.structs.replace(loading, dtype="float64", candidate=unnamed), seconds)
+        loading = Order("load", dtype="float64", init=told.init, seed=secrets.randbits(31))
+        box.ask(msgspec.structs.replace(loading, candidate=unnamed), seconds)
         box.stop()
-        posed = Module(against, told, msgspec.structs.replace(loading, device=device), box)
-        return posed, against
-    except (Failed, msgspec.ValidationError) as fault:
+        loading.dtype, loading.device = "float32", device
+        return Module(against, told, loading, box), against
+    except BaseException as fault:
+        box.close()
+        if not isinstance(fault, Failed | msgspec.ValidationError):
+            raise
         raise ValueError(f"{expected}; {fault}") from None
-    finally:
-        if posed is None:
-            box.close()
 
 
 def judged(workload: Workload) -> Workload:
     """The workload itself. Raises ValueError for one that is not judged."""
-    plain = Workload(queries=workload.queries, keys=workload.keys)
     for name in ("d_model", "bias", "sinks", "storage", "direction", "distribution", "layout"):
-        if getattr(workload, name) != getattr(plain, name):
-            found = f"{name} {getattr(plain, name)} alone, got {getattr(workload, name)}"
-            raise ValueError(f"the judge takes {found}; attnlab compare takes the others")
+        plain, got = getattr(Workload, name), getattr(workload, name)
+        if got != plain:
+            raise ValueError(f"the judge takes {name} {plain} alone, got {got}; attnlab compare takes others")
     if workload.mask == "given":
         raise ValueError("the judge takes a mask that has a name, got an array; name one")
     return workload

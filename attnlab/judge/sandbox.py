@@ -10,7 +10,6 @@ import contextlib
 import errno
 import importlib
 import math
-import mmap
 import os
 import platform
 import shutil
@@ -21,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,13 +30,12 @@ import msgspec
 from attnlab import system
 from attnlab.backends.contender import Contender
 from attnlab.errors import Unavailable
-from attnlab.judge.inside import DONE, REPLY_BYTES, Limits, Order, Reply
-from attnlab.judge.memory import Array, DeviceMemory, HostMemory
+from attnlab.judge.inside import REPLY_BYTES, Limits, Order, Reply
+from attnlab.judge.memory import PAGE, Array, DeviceMemory, HostMemory
 from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
 _FOLDER_BYTES, _MOST_FILES, OUTPUT_BYTES = 2**28, 20_000, 2000
-_PAGE = mmap.PAGESIZE
 #: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
 _LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
 #: stands for the times of a thread that runs; nanoseconds that threads may need to come to rest when they are stopped
@@ -81,19 +79,16 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
     bwrap = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
     bwrap += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "sandbox"]
     bwrap += ["--uid", "65534", "--gid", "65534", "--size", str(_FOLDER_BYTES), "--tmpfs", "/tmp"]
-    bwrap += ["--ro-bind", "/usr", "/usr"]
-    system_wide = "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"
-    for name in (*system_wide, "/sys/devices/system/cpu", *_readable()):
+    system_wide = "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/alternatives"
+    hardware = ("/sys/bus/pci", "/sys/devices") if cuda else ("/sys/devices/system/cpu",)
+    for name in (*system_wide, *hardware, *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     # these are open to the owner, and a judge that is root owns them
     for name in (f"/proc/{one}" for one in _HIDDEN):
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
-    if cuda:
-        for name in ("/sys/bus/pci", "/sys/devices"):
-            bwrap += ["--ro-bind-try", name, name]
-        for device in sorted(Path("/dev").glob("nvidia*")):
-            bwrap += ["--dev-bind", str(device), str(device)]
+    for device in sorted(Path("/dev").glob("nvidia*")) if cuda else ():
+        bwrap += ["--dev-bind", str(device), str(device)]
     bwrap += ["--size", str(2**26), "--tmpfs", "/dev/shm", "--tmpfs", "/dev/pts"]
     for name in ("/dev/pts", "/dev", "/"):
         bwrap += ["--remount-ro", name]
@@ -149,41 +144,30 @@ class Sandbox:
     """
 
     def __init__(
-        self,
-        library: str,
-        size: int,
-        *,
-        limits: Limits | None = None,
-        trust: bool = False,
-        device: DeviceMemory | None = None,
+        self, library: str, size: int, limits: Limits, trust: bool = False, device: DeviceMemory | None = None
     ) -> None:
-        self.limits, self.library, self.output = limits or Limits(), library, b""
+        self.limits, self.library, self.output = limits, library, b""
         self.memory = HostMemory(size)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         look = struct.pack("ll", 0, int(_LOOK_SECONDS * 1e6))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, look)
         self._said = os.memfd_create("attnlab")
         denied = os.memfd_create("attnlab", 0)
-        os.write(denied, _denied())
-        os.lseek(denied, 0, os.SEEK_SET)
+        os.pwrite(denied, _denied(), 0)
         self._home = tempfile.mkdtemp(prefix="attnlab-judge-") if trust else None
-        cuda, passed = device is not None, [theirs.fileno(), self.memory.number, denied]
+        cuda, shared = device is not None, [] if device is None else [device.size, device.number]
+        passed = [theirs.fileno(), self.memory.number, denied, *shared[1:]]
         variables = {"PATH": os.environ.get("PATH", "/usr/bin")}
         variables = _variables(self._home, cuda) if self._home else variables
-        told = [str(theirs.fileno()), str(self.memory.number), library]
-        told.append(msgspec.json.encode(self.limits).decode())
-        if device is not None:
-            passed.append(device.number)
-            told += [str(device.size), str(device.number)]
+        given = msgspec.json.encode(limits).decode()
+        told = map(str, (theirs.fileno(), self.memory.number, library, given, *shared))
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how |= {"pass_fds": passed, "env": variables, "cwd": self._home or "/"}
         words = [*command(trust, denied, cuda=cuda), sys.executable, "-Pm", "attnlab.judge.inside", *told]
-        try:
-            self._process = subprocess.Popen(words, start_new_session=True, **how)
-        finally:
-            theirs.close()
-            for number in (self.memory.number, denied):
-                os.close(number)
+        self._process = subprocess.Popen(words, start_new_session=True, **how)
+        theirs.close()
+        for number in (self.memory.number, denied):
+            os.close(number)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
         self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int, int]]()
@@ -225,11 +209,9 @@ class Sandbox:
 
     def end_visit(self) -> None:
         """End all that the visit started; the next order starts a process of its own. Raises Failed."""
-        if not self.alive or not self._is_ready:
-            return
         self.stop()
         self._require_still()
-        self._signal(signal.SIGKILL, set(self.family) - self._own)
+        system.send(signal.SIGKILL, set(self.family) - self._own)
         self.family = sorted(self._own)
         self._let_run()
         self.receive(_STOPPING_SECONDS)  # its first process says so
@@ -273,8 +255,6 @@ class Sandbox:
 
     def checked(self, data: bytes) -> Reply:
         """The reply in a message. Raises Failed for any but "done"."""
-        if data == DONE:
-            return Reply("done")
         try:
             reply = msgspec.msgpack.decode(data, type=Reply)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -315,7 +295,7 @@ class Sandbox:
             self._let_run()
 
     def _let_run(self) -> None:
-        self._signal(signal.SIGCONT, self.family)
+        system.send(signal.SIGCONT, self.family)
         self._before, self._is_stopped = _unowned_bytes(), False
 
     def _require_still(self) -> None:
@@ -341,7 +321,7 @@ class Sandbox:
         if self._is_stopped or not self.alive:
             return
         while not self._is_stopped:
-            self._signal(signal.SIGSTOP, self.family)
+            system.send(signal.SIGSTOP, self.family)
             before = self.family, self._threads
             self.family = sorted(system.started_by(self._process.pid))
             self._threads = _threads(self.family)
@@ -357,18 +337,13 @@ class Sandbox:
         """Seconds that its threads had waited for a core, all together, when it was stopped last."""
         return sum(waited for _, waited, _ in self._threads.values()) / 1e9
 
-    def _signal(self, what: signal.Signals, family: Iterable[int]) -> None:
-        for number in family:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(number, what)
-
     def close(self) -> None:
         """End all its processes and give up its memory, as soon as nothing refers to an array of it."""
         if not self.alive:
             return
         self.alive = False
         family = system.started_by(self._process.pid)
-        self._signal(signal.SIGKILL, [self._process.pid, *family])
+        system.send(signal.SIGKILL, [self._process.pid, *family])
         self._process.wait()
         until = time.monotonic() + _STOPPING_SECONDS  # their memory may still be there
         while _RUNS in _threads(family).values() and time.monotonic() < until:
@@ -416,5 +391,5 @@ def _private_bytes(number: int) -> int:
     """Memory that a process has for itself: what is resident without files and shared memory."""
     with contextlib.suppress(OSError, ValueError):
         resident, shared = map(int, Path(f"/proc/{number}/statm").read_text().split()[1:3])
-        return (resident - shared) * _PAGE
+        return (resident - shared) * PAGE
     return 0

@@ -96,7 +96,7 @@ class Seat:
     sandbox: Sandbox
     record: Record
     seconds: float = 0.0
-    turns: list[tuple[int, float]] = field(default_factory=list)
+    turns: dict[int, float] = field(default_factory=dict)
 
     @property
     def racing(self) -> bool:
@@ -117,36 +117,30 @@ class Seat:
             found.correct = False
             self.sandbox.close()
 
-    def latency(self, visits: Sequence[int]) -> Measurement | None:
-        """The turns of these visits."""
-        kept = [(number, seconds) for number, seconds in self.turns if number // ROUNDS in visits]
-        if not kept:
-            return None
-        rounds, samples = zip(*kept, strict=True)
-        numbers = tuple(one // ROUNDS for one in rounds)
-        return Measurement("latency", "s", samples, {"round": rounds, "visit": numbers})
+    def latencies(self, reference: Seat, visits: Sequence[int]) -> list[Measurement]:
+        """The reference's times and its own, of the rounds of these visits that both have; none without."""
+        shared = [one for one in self.turns if one in reference.turns and one // ROUNDS in visits]
+        columns = {"round": tuple(shared), "visit": tuple(one // ROUNDS for one in shared)}
+        both = [tuple(seat.turns[one] for one in shared) for seat in (reference, self)]
+        return [Measurement("latency", "s", samples, columns) for samples in both if shared]
 
     def against(self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter) -> Verdict | None:
         """Its times compared with the reference's over these visits; None where they share none."""
-        mine, theirs = self.latency(visits), reference.latency(visits)
-        if mine is None or theirs is None or mine.by_round.keys().isdisjoint(theirs.by_round):
-            return None
+        both = self.latencies(reference, visits)
         known = math.fsum(one for one, _ in scatter), sum(freedom for _, freedom in scatter)
-        return compare(theirs, mine, comparisons=among, alpha=ALPHA, known=known)
+        return compare(*both, comparisons=among, alpha=ALPHA, known=known) if both else None
 
-    def score(
-        self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter, noisy: set[int]
-    ) -> None:
+    def score(self, reference: Seat, visits: range, among: int, scatter: Scatter, noisy: set[int]) -> None:
         """Put into its record what these visits tell of the speed, and the reward.
 
         noisy : visits in which the reference waited for cores. It may suffer more from that than the candidate.
         """
         record, found = self.record, self.against(reference, visits, among, scatter)
-        mine, theirs = self.latency(visits), reference.latency(visits)
         record.among = among
-        if found is None or mine is None or theirs is None:
+        if found is None:
             record.status, record.reason = "failed", "no visit of it could be compared with the reference"
             return
+        theirs, mine = self.latencies(reference, visits)
         figures = [statistics.median(one) for one in log_ratios(theirs, mine).values()]
         if len(figures) > 1:
             scatter.append((statistics.pvariance(figures) * len(figures), len(figures) - 1))
@@ -159,5 +153,4 @@ class Seat:
         record.disturbed = len({*mine.visits.values()} & noisy)
         if 2 * record.disturbed > record.visits and record.reward > 0:
             record.reward = 0.0
-            told = f"{record.disturbed} of {record.visits} visits"
-            record.reason = f"not rewarded: other programs used the cores in {told}"
+            record.reason = f"not rewarded: others disturbed {record.disturbed} of {record.visits} visits"

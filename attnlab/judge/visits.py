@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import secrets
 import statistics
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from operator import call
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -33,14 +32,14 @@ from attnlab.correctness import weighing
 from attnlab.correctness.check import Answers, examine
 from attnlab.correctness.questions import FORWARD, Question
 from attnlab.errors import Declined, Misbehaved
-from attnlab.judge.inside import Order, Reply
+from attnlab.judge.inside import Op, Order, Reply
 from attnlab.judge.memory import Array, DeviceMemory, HostMemory
-from attnlab.judge.problems import NORMAL, Problem
+from attnlab.judge.problems import NORMAL, Problem, Share
 from attnlab.judge.score import CAUGHT, ROUNDS, Seat
 from attnlab.processes import Failed
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, pack
-from attnlab.workload.number_formats import FORMATS, carrier
+from attnlab.workload.number_formats import carrier
 from attnlab.workload.workload import OUTPUT, Workload
 
 #: the timed calls of a turn last about so long; at most so many messages of one, calls of a message, bytes of their
@@ -64,7 +63,6 @@ _WAITED = 0.35
 _ROWS = 12
 
 #: gives the inputs of one of the calls of a message, as numbers
-Given = Callable[[int], list[Array]]
 
 
 class Visits:
@@ -99,14 +97,7 @@ class Visits:
     # -- on the clock
 
     def turn(
-        self,
-        seat: Seat,
-        kinds: Sequence[str],
-        at_once: int = 1,
-        *,
-        first: bool = False,
-        strict: bool = False,
-        op: Literal["call", "profile"] | None = "call",
+        self, seat: Seat, kinds: Sequence[str], at_once: int = 1, strict: bool = False, op: Op = "call"
     ) -> float:
         """Median seconds of a call. Raises Failed.
 
@@ -115,7 +106,7 @@ class Visits:
         nothing.
         """
         box, problem, form = seat.sandbox, self.problem, self.problem.form
-        code, memory = f"<i{form.itemsize}", self.device or box.memory
+        code, memory = problem.code, self.device or box.memory
         memory.used = 0  # what was laid there before is forgotten
         staged, given = zip(*self._pool.map(partial(self._drawn, memory, at_once), kinds), strict=True)
         inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
@@ -125,7 +116,7 @@ class Visits:
         outputs = [memory.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
         places = [place for _, place in inputs]
         seconds, chosen, taken = list[float](), list[tuple[Array, ...]](), list[Array]()
-        orders = [Order(op or "call", places=[*places, place] if op else []) for _, place in outputs]
+        orders = [Order(op, places=[*places, place]) for _, place in outputs]
         for other in problem.boxes:
             other.stop()
         box.go_on()
@@ -145,31 +136,30 @@ class Visits:
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
-        if op:
+        if op != "rest":
             answers = [*zip(kinds, given, chosen, taken, outputs, strict=False)]
             self._check(seat, memory, answers, secrets.randbelow(len(kinds)) if strict else -1)
-        return statistics.median(seconds[first:] or seconds) / at_once
+        return statistics.median(seconds[1:] or seconds) / at_once
 
     def _check(self, seat: Seat, memory: HostMemory, answers: Sequence[Any], held: int) -> None:
         """Hold some calls of each message against the truth; of the message `held` by the budget of its own inputs.
 
         answers : of each message the kind, what gives the inputs of a call, what was chosen, what came, and the output.
         """
-        problem, random = self.problem, np.random.default_rng()
-        alone, others = list[Callable[[], None]](), list[Callable[[], None]]()
+        problem, record, random = self.problem, seat.record, np.random.default_rng()
+        checks = list[Callable[[], Share]]()
         for number, (kind, given, chosen, rows, (output, _)) in enumerate(answers):
             if not (memory.finite(output, problem.form) and np.isfinite(rows.astype(np.float32)).all()):
                 raise Failed(CAUGHT, f"{kind}: an answer was not whole when it said that it was done")
             for at in random.permutation(len(rows))[: max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)]:
                 asked = given(at), chosen[-1][at], rows[at].astype(np.float64), number == held
-                # not side by side: what goes to the record, and what the reference's module computes
-                check = partial(problem.check, seat.record, kind, *asked)
-                (alone if number == held or problem.boxes else others).append(check)
-        for one in alone:
-            one()
-        deque(self._pool.map(call, others), maxlen=0)  # raises what is found first
+                checks.append(partial(problem.check, record.digest, kind, *asked))
+        # what the reference's module computes comes one after the other
+        run: Any = map if problem.boxes else self._pool.map
+        for share, precision in filter(None, run(call, checks)):  # raises what is found first
+            record.budget, record.precision = max(record.budget or 0.0, share), precision
 
-    def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Given]:
+    def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Callable[[int], Any]]:
         """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""
         # the host would take as long as for a hundred calls
         if isinstance(memory, DeviceMemory) and kind == NORMAL:
@@ -178,16 +168,6 @@ class Visits:
         calls = [self.problem.draw(kind) for _ in range(count)]
         stacked = map(np.stack, zip(*(bits for _, bits in calls), strict=True))
         return [memory.staged(one) for one in stacked], lambda at: calls[at][0]
-
-    def measure_empty(self, seat: Seat) -> None:
-        """What a call takes that computes nothing: inputs, message, waking, the way back, and copying of rows.
-
-        The least of several turns: what else the machine does makes it longer, never shorter.
-        """
-        self.open(seat)
-        kinds = [NORMAL] * _MOST_MESSAGES
-        self.empty_seconds = min(self.turn(seat, kinds, first=True, op=None) for _ in range(_TURNS))
-        seat.sandbox.end_visit()
 
     # -- visits
 
@@ -224,8 +204,6 @@ class Visits:
         caught = any(one.record.status == "caught" for one in racing)
         if not caught and (calm or not again):
             return calm
-        for seat in racing:
-            seat.turns = [one for one in seat.turns if one[0] // ROUNDS != number]
         over = not any(one.racing for one in racing[1:])
         return over or self.visit(seats, number, rounds, caught and again)
 
@@ -235,24 +213,24 @@ class Visits:
         messages = round(_TURN_SECONDS / (seat.seconds * at_once)) + secrets.randbelow(3) - 1
         room = self._most_bytes // (at_once * self._call_bytes)
         kinds = [NORMAL] * (first + max(1, min(messages, room, _MOST_MESSAGES)))
-        seat.turns.append((round_number, self.turn(seat, kinds, at_once, first=first, strict=strict)))
+        seat.turns[round_number] = self.turn(seat, kinds, at_once, strict)
 
     def _warm(self, seat: Seat) -> None:
         """Compute until it is warm, and see how long a call takes."""
         self.turn(seat, [NORMAL])  # the first call may compile
         started, seat.seconds, calls, spent = perf_counter(), math.inf, 1, 0.0
         while spent < _WARM_SECONDS or (calls < _WARM_CALLS and spent < _WARM_ENOUGH):
-            seat.seconds = min(seat.seconds, self.turn(seat, [NORMAL] * 3, first=True))
+            seat.seconds = min(seat.seconds, self.turn(seat, [NORMAL] * 3))
             calls, spent = calls + 3, perf_counter() - started
 
     def _batch(self, seat: Seat) -> int:
         """Calls of a message, so that most of its time is theirs: for all alike, and moved by the reference alone."""
         most = min(_MOST_AT_ONCE, max(1, self._most_bytes // self._call_bytes))
         few = min(most, _SOME)
-        alone = self.turn(seat, [NORMAL] * 4, first=True)
+        alone = self.turn(seat, [NORMAL] * 4)
         if few == 1 or alone > _LONG_SECONDS:
             return 1
-        call = (few * self.turn(seat, [NORMAL] * 4, few, first=True) - alone) / (few - 1)
+        call = (few * self.turn(seat, [NORMAL] * 4, few) - alone) / (few - 1)
         beside = max(self.empty_seconds, alone - call)
         return max(1, min(most, math.ceil(_EMPTY_CALLS * beside / max(1e-6, call))))
 
@@ -269,6 +247,8 @@ class Visits:
             self.turn(seat, kinds[start : start + _ODD])
         self.turn(seat, [NORMAL], strict=True)
         if is_reference:
+            empty = partial(self.turn, seat, [NORMAL] * _MOST_MESSAGES, op="rest")
+            self.empty_seconds = min(empty() for _ in range(_TURNS))
             self.at_once = self._batch(seat)
         workload, asked = self.problem.loading.workload, 0
         if workload is None:
@@ -278,12 +258,12 @@ class Visits:
                 inputs = inputs_of(other.with_(seed=secrets.randbits(31)))
                 rows = weighing.sampled_rows(other, np.random.default_rng(), _ROWS)
                 try:
-                    answer = self._answer(seat, other, inputs)
-                except Misbehaved as fault:
-                    raise Failed(CAUGHT, f"{other.label}: {fault}") from None
-                judged = weighing.judge(other, inputs, rows, {OUTPUT: answer}, None)
-                if not judged.passed:
-                    raise Failed(CAUGHT, f"{other.label}: {judged.reason}")
+                    answer = {OUTPUT: self._answer(seat, other, inputs)}
+                    fault = weighing.judge(other, inputs, rows, answer, None).reason
+                except Misbehaved as misbehaved:
+                    fault = str(misbehaved)
+                if fault:
+                    raise Failed(CAUGHT, f"{other.label}: {fault}")
                 asked += 1
 
         def ask(question: Question) -> Answers:
@@ -301,23 +281,17 @@ class Visits:
         """Raises Declined, Misbehaved for what ends with the question, and Failed for what ends the candidate."""
         workload = workload.with_(device=self.problem.loading.device)
         plain, arrays = pack(inputs)
-        form, order = FORMATS[workload.dtype], Order("ask", workload=workload, plain=plain)
-        shape = f"<i{form.itemsize}", workload.shape_of(OUTPUT)
+        order, shape = Order("ask", workload=workload, plain=plain), workload.shape_of(OUTPUT)
         try:
-            output = seat.sandbox.answer(order, arrays, *shape, self.load_seconds)
+            output = seat.sandbox.answer(order, arrays, self.problem.code, shape, self.load_seconds)
         except Failed as fault:
-            if fault.kind == "declined":
-                raise Declined(str(fault)) from None
-            if fault.kind in ("wrong", "raised", "memory") and seat.sandbox.alive:
-                raise Misbehaved(str(fault)) from None
-            raise
-        return output.view(form).astype(carrier(workload.dtype))
+            raise (fault.told() if seat.sandbox.alive else fault) from None
+        return output.view(self.problem.form).astype(carrier(workload.dtype))
 
 
 def beside(workload: Workload) -> Iterator[Workload]:
     """The asked shape but for one thing: one key or query less, another length, one batch element more."""
     n, m, batch = workload.queries, workload.keys, workload.batch
-    square = n == m
     for queries, keys, count in ((n - 1, m - 1, batch), (n // 2 + 3, m // 2 + 3, batch), (n, m, batch + 1)):
         with suppress(ValueError):  # its mask has no such shape
-            yield workload.with_(queries=max(1, queries if square else n), keys=max(1, keys), batch=count)
+            yield workload.with_(queries=max(1, queries if n == m else n), keys=max(1, keys), batch=count)

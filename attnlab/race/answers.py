@@ -127,8 +127,8 @@ def astray(
     for name in (one for one in workload.results if one in OF_QUERIES):
         if not exact[name].first_order:
             continue
-        cut = workload.cut(name, answers[name], rows)
-        own = cut if part is inputs else cut[batch : batch + 1, head : head + 1]
+        given = answers[name]
+        own = given[:, rows] if part is inputs else given[batch : batch + 1, head : head + 1, rows]
         found = weigh(exact[name], own, **anywhere(name))
         error = found.relative_error if math.isfinite(found.relative_error) else math.inf
         if error > _FAR * max(found.budget, 1e-30):

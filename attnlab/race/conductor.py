@@ -67,7 +67,7 @@ class Conductor:
         self._nurseries: dict[Any, Nursery | None] = {}
         #: by workload, the contenders that were measured there, and those that need not be asked again
         self._measured: dict[Workload, set[str]] = defaultdict(set)
-        self._settled: dict[Workload, set[str]] = defaultdict(set)
+        self._excluded: dict[Workload, set[str]] = defaultdict(set)
         self._hung: dict[str, list[int]] = defaultdict(list)
         #: why a contender is not to be had on a device, whatever the workload
         self._absent: dict[tuple[str, str], str] = {}
@@ -108,7 +108,7 @@ class Conductor:
     def visit(
         self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, timed: bool = True
     ) -> list[Result]:
-        """One visit: a result for each contender, or each of those called `names`, that is not settled there.
+        """One visit: a result for each contender, or each of those called `names`, that is not excluded there.
 
         number : of the visit, unique among those to this workload that are timed; with 0 all are asked anew.
         timed : if not, what needs one visit only is measured instead, of each that was timed. Empty where the machine
@@ -116,10 +116,10 @@ class Conductor:
         """
         self.wait()
         if number == 0:
-            self._settled[workload], self._measured[workload] = set(), set()
-        settled, measured = self._settled[workload], self._measured[workload]
+            self._excluded[workload], self._measured[workload] = set(), set()
+        excluded, measured = self._excluded[workload], self._measured[workload]
         racing = [
-            one for one in self.contenders if (names is None or one.name in names) and one.name not in settled
+            one for one in self.contenders if (names is None or one.name in names) and one.name not in excluded
         ]
         if not timed:
             racing = [one for one in racing if one.name in measured and not is_second_entry(one.name)]
@@ -132,7 +132,7 @@ class Conductor:
             workload,
             number,
             self.limits,
-            first={one.name for one in racing} - measured,
+            newcomers={one.name for one in racing} - measured,
             instruments=[] if timed else [name for name, one in INSTRUMENTS.items() if not one.every_visit],
             account=self.account,
             facts=self.facts,
@@ -151,7 +151,7 @@ class Conductor:
             reason = self._absent[missing.name, workload.device]
             found.append(Result(missing.name, workload, Outcome.UNAVAILABLE, reason))
         for one in found:
-            (measured if one.outcome is Outcome.MEASURED else settled).add(one.contender)
+            (measured if one.outcome is Outcome.MEASURED else excluded).add(one.contender)
             if one.outcome is Outcome.UNAVAILABLE and one.reason:
                 self._absent[one.contender, workload.device] = one.reason
             if one.outcome is Outcome.TIMED_OUT and one.contender not in {each.name for each in hung}:
@@ -162,7 +162,7 @@ class Conductor:
     def remember(self, results: Sequence[Result]) -> None:
         """What was found in earlier visits, so that nothing is asked again that is settled."""
         for one in results:
-            where = self._measured if one.outcome is Outcome.MEASURED else self._settled
+            where = self._measured if one.outcome is Outcome.MEASURED else self._excluded
             where[one.workload].add(one.contender)
 
     def visits(
@@ -226,7 +226,7 @@ class Conductor:
         The fastest, and whoever is not surely much slower, nor surely close; on the first visits also the baseline
         and its A/A control. So the naive loop is not timed again and again to be told apart from a fused kernel.
         """
-        able = (one for one in results if one.contender not in self._settled[one.workload])
+        able = (one for one in results if one.contender not in self._excluded[one.workload])
         times = {one.contender: one.latency for one in able if one.latency and not one.uncounted}
         count = max((len(set(one.visits.values())) for one in times.values()), default=0)
         if not count or count >= self.limits.most_visits:
@@ -236,9 +236,9 @@ class Conductor:
         same = [one.name for one in self.contenders if kernels.get(one.name) == kernels[best]]
         best = same[0]  # two names of one kernel are no rivals: the first goes on, whichever was luckier
         found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
-        settled = {name for name, one in found.items() if one.settled}
-        settled |= {name for name in times if kernels[name] == kernels[best] and not is_second_entry(name)}
-        names = [name for name in times if name == best or name not in settled]
+        decided = {name for name, one in found.items() if one.settled}
+        decided |= {name for name in times if kernels[name] == kernels[best] and not is_second_entry(name)}
+        names = [name for name in times if name == best or name not in decided]
         if count >= self.limits.visits:
             names = [name for name in names if name == best or not is_second_entry(name)]
             return names if len(names) > 1 else []

@@ -109,7 +109,7 @@ class Seat:
 class Visit:
     """A visit to `workload`, the one of that `number`.
 
-    first : the names of the contenders that have not answered this workload before: what takes long is asked of them
+    newcomers : names of the contenders that have not answered this workload before: what takes long is asked of them
     alone. instruments : quantities that are measured instead of times. account : takes the seconds of each activity.
     facts : takes what is told of each process, by contender. trials : keeps what smaller calls took. clock : what a
     worker's clock is held against.
@@ -121,7 +121,7 @@ class Visit:
         number: int,
         limits: Limits,
         *,
-        first: Collection[str] = (),
+        newcomers: Collection[str] = (),
         instruments: Collection[str] = (),
         account: dict[str, float] | None = None,
         facts: dict[str, dict[str, Any]] | None = None,
@@ -130,8 +130,8 @@ class Visit:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.workload, self.number, self.limits, self._clock = workload, number, limits, clock
-        self._first, self._instruments, self._on_event = first, instruments, on_event
-        self._rounds = max(1, limits.rounds // 2) if first else limits.rounds
+        self._newcomers, self._instruments, self._on_event = newcomers, instruments, on_event
+        self._rounds = max(1, limits.rounds // 2) if newcomers else limits.rounds
         self._account = defaultdict[str, float](float) if account is None else account
         self._facts, self._trials = {} if facts is None else facts, {} if trials is None else trials
         self._random = np.random.default_rng()
@@ -153,15 +153,15 @@ class Visit:
                     self._start(start)
                 timed = [] if self._instruments else [self._check, self._warm, self._stay]
                 for step in [self._admit, self._prepare, *timed]:
-                    for seat in self._racing():
+                    for seat in self._remaining():
                         self._attempt(seat, step)
                 if not self._instruments:
-                    new = [seat for seat in self._racing() if seat.name in self._first]
+                    new = [seat for seat in self._remaining() if seat.name in self._newcomers]
                     with self._activity("attesting"):
                         for seat, wait in self._side_by_side(new, "attest", answer=str):
                             self._attempt(seat, partial(self._attest, wait))
                     self._plan_rounds()
-                    self._race()
+                    self._take_turns()
                 with self._activity("instruments"):
                     self._measure()
         finally:
@@ -186,7 +186,7 @@ class Visit:
         assert self._drawn is not None
         return self._drawn
 
-    def _racing(self) -> list[Seat]:
+    def _remaining(self) -> list[Seat]:
         return [seat for seat in self.seats if seat.ended is None]
 
     @contextmanager
@@ -263,7 +263,7 @@ class Visit:
                 seat.ended = outcome, str(refused), ""
             return
         self._drawn = answers.Drawn(self.workload, drawn, self._random)
-        self._rows = weighing.sampled_rows(self.workload, self._random, None if self._first else _LATER_ROWS)
+        self._rows = weighing.sampled_rows(self.workload, self._random, None if self._newcomers else _LATER_ROWS)
         self.drawn.without_gradient(self._rows)
 
     def _start(self, start: Start) -> None:
@@ -280,7 +280,7 @@ class Visit:
             assert seat.process is not None
             seat.process.stop()
 
-        for seat in self._racing():
+        for seat in self._remaining():
             self._attempt(seat, begin)
         if begun and not self._instruments:  # while they load
             log_sum = LOG_SUM in self.workload.results
@@ -299,13 +299,13 @@ class Visit:
             free = self._ask(seat, "free_bytes", device=workload.device)
             if reason := too_large(workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
-            if seat.name in self._first:
+            if seat.name in self._newcomers:
                 seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
 
     def _prepare(self, seat: Seat) -> None:
         """Everything up to the first answer."""
         with self._activity("preparing"):
-            fastest = min(one.predicted.seconds for one in self._racing())
+            fastest = min(one.predicted.seconds for one in self._remaining())
             if reason := seat.predicted.too_long(self.limits.longest(fastest)):
                 raise Ended(Outcome.OVER_BUDGET, reason)
             seat.pages = answers.answer_pages(self.workload)
@@ -365,8 +365,8 @@ class Visit:
 
     def _stay(self, seat: Seat) -> None:
         """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
-        limit = self.limits.longest(min(one.own for one in self._racing()))
-        if seat.name in self._first and seat.own > limit:
+        limit = self.limits.longest(min(one.own for one in self._remaining()))
+        if seat.name in self._newcomers and seat.own > limit:
             took = f"a call takes {seconds_text(seat.seconds)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, took)
 
@@ -380,22 +380,22 @@ class Visit:
 
     def _plan_rounds(self) -> None:
         """How many calls a turn has, and in which rounds each contender has one."""
-        racing, limits = self._racing(), self.limits
+        racing, limits = self._remaining(), self.limits
         part = limits.workload_seconds / limits.visits if limits.visits < limits.most_visits else math.inf
         # the first report is not to wait
-        seconds = min(limits.visit_seconds, part) / (4 if self._first else 1)
+        seconds = min(limits.visit_seconds, part) / (4 if self._newcomers else 1)
         for seat in racing:
             each, opening = seat.seconds + seat.between, seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
             seat.calls, seat.step = turns(limits, self._rounds, seconds / len(racing), each, opening)
 
-    def _race(self) -> None:
-        order = list(self._racing())
+    def _take_turns(self) -> None:
+        order = list(self._remaining())
         self._random.shuffle(order)
         least = min((seat.step for seat in order), default=1)
         for number in range(self._rounds):
             self._on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
-            first = number // least % max(1, len(order))
-            for seat in order[first:] + order[:first]:
+            begin = number // least % max(1, len(order))
+            for seat in order[begin:] + order[:begin]:
                 if seat.ended is None and number % seat.step == 0:
                     self._attempt(seat, partial(self._turn, number))
 
@@ -447,7 +447,7 @@ class Visit:
             if not (wanted and instrument.applies(self.workload)):
                 continue
             # the instrument before may have ended a process
-            seats = [one for one in self._racing() if one.process and one.process.alive]
+            seats = [one for one in self._remaining() if one.process and one.process.alive]
             seats = [one for one in seats if not is_second_entry(one.name)]
             how: dict[str, Any] = {"quantity": instrument.quantity, "answer": Readings}
             self._on_event(f"{self.workload.label}: {instrument.quantity}")

@@ -168,13 +168,9 @@ def gate(
         side_of(contender, folders)
     found: dict[tuple[str, Workload], Line] = {}
     versions: dict[str, dict[str, str]] = {}
+    asked = list(product(entered, workloads))
     for again in (False, True):
-        asked = [
-            key for key in product(entered, workloads) if not again or found[key].found is not Kinds.PASSED
-        ]
         racing = list(chain(*(entered[name] for name in dict.fromkeys(name for name, _ in asked))))
-        if not asked:
-            break
         with conductor(racing, folders=folders, limits=limits, on_event=on_event) as raced:
             how: dict[str, Any] = {"enough": partial(_narrow, margins), "interruptible": interruptible}
             for name, workload in asked:
@@ -188,7 +184,8 @@ def gate(
                     line = replace(line, found=Kinds.NO_VERDICT, reasons=(Reason("interrupted"),))
                 found[name, workload] = line
             versions |= versions_of(raced.facts)
-        if raced.interrupted:
+        asked = [key for key in asked if found[key].found is not Kinds.PASSED]
+        if raced.interrupted or not asked:
             break
     shown = {name: one for name, one in versions.items() if not is_second_entry(name)}
     lines = sorted(found.values(), key=lambda one: ([*Kinds].index(one.found), -max(0.0, one.high)))

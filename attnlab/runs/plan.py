@@ -129,10 +129,9 @@ def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
     (part,) = parts
     found = part.workloads(told)
     middle = found[(len(found) - 1) // 2]
-    if len(found) == 1:
-        return middle, ""
     lengths = ", ".join(str(one.keys) for one in found)
-    return middle, f"{part.path}: length {middle.keys}, of {lengths}; --length takes another."
+    taken = f"{part.path}: length {middle.keys}, of {lengths}; --length takes another."
+    return middle, taken if len(found) > 1 else ""
 
 
 def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +193,6 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
-        _require_few(len(self.workloads))
         wanted, got = len(self.workloads), len(self.origins)
         if got not in (0, wanted):
             raise ValueError(f"origins must be {wanted}, one a workload, got {got}")
@@ -232,7 +230,9 @@ class Plan:
             said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
         if preset is None and not from_file:
             said = {**GRID, **said}
-        _require_few(math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several))
+        count = math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several)
+        if count > _MOST_WORKLOADS:
+            raise ValueError(f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several")
         if preset is None:
             return cls(workloads=workloads(said), **rest)
         found: dict[Workload, list[str]] = {}  # each once, with the parts that ask for it
@@ -246,19 +246,11 @@ class Plan:
 
         Raises ValueError for a part that does not exist or has no workload.
         """
-        number, count = (
-            int(one) if one.isascii() and one.isdigit() else 0 for one in text.partition("/")[::2]
-        )
+        number, count = (int(one) if one.isdecimal() else 0 for one in text.partition("/")[::2])
         if not 1 <= number <= count <= len(self.workloads):
             raise ValueError(f"a shard must be N/COUNT, COUNT at most {len(self.workloads)}, got {text!r}")
         part = slice(number - 1, None, count)
         return replace(self, workloads=self.workloads[part], origins=self.origins[part])
-
-
-def _require_few(count: int) -> None:
-    """Raises ValueError for more workloads than a plan may have."""
-    if count > _MOST_WORKLOADS:
-        raise ValueError(f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several")
 
 
 def read_plan(file: Path) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def read_run(folder: Path | str) -> Run:
             if one.workload not in workloads or one.contender not in record.contenders:
                 raise ValueError(f"the plan has no {one.contender} at {one.workload.label}")
             found.append(one)
-        except ValueError as fault:
+        except (ValueError, RecursionError) as fault:
             why = str(fault) if line.endswith(b"\n") else "it was cut off"
             faults.append(f"line {number}: {one_line(why, 200)}")
     torn = {RESULTS: faults} if faults else {}
@@ -278,10 +278,6 @@ def collect(folders: Iterable[Path], out: Path) -> tuple[int, int, list[str]]:
     """
     import pandas as pd
 
-    try:
-        import pyarrow  # noqa: F401 (pandas writes with it)
-    except ImportError:
-        raise Unavailable("collect needs pyarrow: pip install 'attnlab[collect]'") from None
     frames, skipped = dict[str, "pd.DataFrame"](), list[str]()
     for folder in folders:
         files = sorted(folder.rglob(RUN_FILE))
@@ -307,6 +303,8 @@ def collect(folders: Iterable[Path], out: Path) -> tuple[int, int, list[str]]:
     every = pd.concat(frames.values(), ignore_index=True).convert_dtypes()
     try:
         every.to_parquet(out, index=False)
+    except ImportError:
+        raise Unavailable("collect needs pyarrow: pip install 'attnlab[collect]'") from None
     except OSError as fault:
         raise NotStored(f"{out} cannot be written: {fault.strerror or fault}; name another with -o") from None
     return len(frames), len(every), skipped

@@ -113,8 +113,7 @@ class Captured:
     @property
     def text(self) -> str:
         """As a workload has it."""
-        layer, digest = self.layer and f"/{self.layer}", self.digest and f"@{self.digest}"
-        return self.file + layer + digest
+        return "".join((self.file, self.layer and f"/{self.layer}", self.digest and f"@{self.digest}"))
 
     @property
     def brief(self) -> str:

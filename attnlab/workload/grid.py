@@ -6,9 +6,8 @@ needs nothing here. One workload has ``--length``, a grid ``--lengths``.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields
 from functools import cache
 from itertools import product
 from typing import Annotated, Any, get_type_hints
@@ -19,12 +18,13 @@ from attnlab.errors import FieldError
 from attnlab.workload.distributions import SUFFIX, Captured, named
 from attnlab.workload.workload import GIVEN, Workload, declaration, option
 
-Field = dataclasses.Field[Any]
 #: the values of a plan for which nothing is given
 GRID = {"lengths": (64, 128, 256, 512, 1024, 2048), "heads": (1, 4, 16)}
 _KINDS = get_type_hints(Workload)
 #: what a value of a kind is called
 _WORDS = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+#: how true and false may be written, in capitals too
+_FLAGS = {"true": True, "false": False, "none": False}
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,9 @@ class Choice:
     """
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[Field[Any], ...]
     group: str
     several: bool = False
-
-    @property
-    def option(self) -> str:
-        """``--head-dim``."""
-        return option(self.name)
 
     @property
     def bare(self) -> bool:
@@ -75,26 +70,19 @@ class Choice:
         return Annotated[every, msgspec.Meta(min_length=1)] if self.several else kind
 
     def read(self, text: str) -> Any:
-        """The value of a text. Raises ValueError, naming the option."""
+        """The value of a text. Raises ValueError, naming the option, for a text of another type."""
+        if self.bare and text.lower() in _FLAGS:
+            return _FLAGS[text.lower()]
+        kind = str(self.fields[0].type).partition(" ")[0].partition("[")[0]
+        listed = self.several or kind == "tuple"
         try:
-            pieces = text.split(",") if self.several else [text]
-            values = tuple(dict.fromkeys(_read(self.fields[0], one.strip()) for one in pieces))
-            return values if self.several else values[0]
-        except ValueError as fault:
-            listed = "takes values between commas, each of which " if self.several else ""
-            raise ValueError(f"{self.option} {listed}{fault}") from None
-
-
-def _read(field: Field, text: str) -> Any:
-    """The value of a field from its text. Raises ValueError, in one line, for a text of another type."""
-    read, kind = declaration(field).read, str(field.type).partition(" ")[0].partition("[")[0]
-    if read is not None:
-        return read(text)
-    try:
-        return msgspec.convert(text.split(",") if kind == "tuple" else text, _KINDS[field.name], strict=False)
-    except msgspec.ValidationError:
-        words = _WORDS.get(kind, "whole numbers separated by commas")
-        raise ValueError(f"must be {words}, got {text!r}") from None
+            pieces = [one.strip() for one in text.split(",")] if listed else text.strip()
+            found = msgspec.convert(pieces, self.kind, strict=False)
+        except msgspec.ValidationError:
+            words = _WORDS.get(kind, "whole numbers separated by commas")
+            each = "takes values between commas, each of which " if self.several else ""
+            raise ValueError(f"{option(self.name)} {each}must be {words}, got {text!r}") from None
+        return tuple(dict.fromkeys(found)) if self.several else found
 
 
 @cache
@@ -104,13 +92,12 @@ def choices(*, grid: bool) -> tuple[Choice, ...]:
     Fields with the same plural may be set together (``lengths``; ``length`` for one workload) and each alone. A grid
     has only the plural of a field whose plural is its own.
     """
-    fields = dataclasses.fields(Workload)
     found: dict[str, Choice] = {}
-    group = ""
-    for field in fields:
+    group, every = "", fields(Workload)
+    for field in every:
         group = declaration(field).group or group
         plural = declaration(field).several
-        together = tuple(one for one in fields if plural and declaration(one).several == plural) or (field,)
+        together = tuple(one for one in every if plural and declaration(one).several == plural) or (field,)
         alone = len(together) > 1
         if plural and (grid or alone):
             name = plural if grid else plural.removesuffix("s")
@@ -169,5 +156,5 @@ def by_option(fault: ValueError, given: Collection[str], *, grid: bool) -> Value
     if isinstance(fault, FieldError):
         for choice in choices(grid=grid):
             if choice.name in given and any(one.name == fault.field for one in choice.fields):
-                return ValueError(f"{choice.option} {fault.wrong}")
+                return ValueError(f"{option(choice.name)} {fault.wrong}")
     return fault

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnlab.errors import Declined
-from attnlab.workload.distributions import DISTRIBUTIONS, Three
+from attnlab.workload.distributions import DISTRIBUTIONS, Captured, Three
 from attnlab.workload.inputs import PARAMETERS, WIDTHS, Alibi, Block, Inputs, shapes
 from attnlab.workload.number_formats import carrier, round_to
 from attnlab.workload.workload import GIVEN, GRADIENTS, OUTPUT, Workload
@@ -41,8 +41,8 @@ def inputs_of(workload: Workload, rows: Sequence[int] | None = None) -> Inputs:
     w = workload
     if GIVEN in (w.mask, w.bias):
         raise ValueError("a mask or a bias that was given as an array cannot be drawn again; name one")
-    block = None if w.d_model is None else _block(w)
-    arrays: Three = block.unknown() if block else _held(w) if w.captured else _query_key_value(w)
+    block = None if w.d_model is None else _block(w, w.d_model)
+    arrays: Three = block.unknown() if block else _held(w, w.captured) if w.captured else _query_key_value(w)
     if w.distribution != "normal" and not all(np.isfinite(one).all() for one in arrays):
         mend = "name a wider dtype" if w.captured else "use a larger scale"
         raise Declined(f"{w.dtype} cannot hold inputs of {w.distribution} at scale {w.scale:g}; {mend}")
@@ -73,14 +73,13 @@ def _query_key_value(w: Workload) -> Three:
     return q, k, v
 
 
-def _held(w: Workload) -> Three:
+def _held(w: Workload, file: Captured) -> Three:
     """The first numbers of each axis of the file's arrays, rounded to the workload's dtype.
 
     Raises Declined, since this happens within a race, if the file has fewer numbers or has changed.
     """
-    assert w.captured is not None
     try:
-        held = w.captured.inputs()
+        held = file.inputs()
     except ValueError as fault:
         raise Declined(str(fault)) from None
     arrays = []
@@ -91,27 +90,23 @@ def _held(w: Workload) -> Three:
     return arrays[0], arrays[1], arrays[2]
 
 
-def _block(w: Workload) -> Block:
-    """The arrays of a multi-head block.
+def _block(w: Workload, d_model: int) -> Block:
+    """The arrays of a multi-head block of this width.
 
     x and memory are standard normal. in_proj_weight is drawn as PyTorch initialises it, by Xavier's uniform law on the
     one matrix (Glorot and Bengio 2010), out_proj.weight as that of a linear layer, uniform within 1/√(its columns). The
     biases are uniform within 1/√d_model. PyTorch starts them at 0: a backend without biases would then pass.
     """
-    assert w.d_model is not None
-    wanted = shapes(w, w.d_model)
-    xavier, of_biases = np.sqrt(6 / (wanted["in_proj_weight"][0] + w.d_model)), w.d_model**-0.5
+    wanted = shapes(w)
+    xavier, of_biases = np.sqrt(6 / (wanted["in_proj_weight"][0] + d_model)), d_model**-0.5
     limits = xavier, of_biases, (w.heads * w.value_dim) ** -0.5, of_biases
     parameters = {}
     for name, stream, limit in zip(PARAMETERS, _PARAMETERS, limits, strict=True):
         drawn = np.random.default_rng([w.seed, stream]).uniform(-limit, limit, wanted[name])
         parameters[name] = round_to(drawn, w.dtype)
-    return Block(
-        x=_drawn(w, _X, (w.batch, w.queries, w.d_model)),
-        memory=None if w.queries == w.keys else _drawn(w, _MEMORY, (w.batch, w.keys, w.d_model)),
-        parameters=parameters,
-        **{name: getattr(w, name) for name in WIDTHS},
-    )
+    x = _drawn(w, _X, (w.batch, w.queries, d_model))
+    memory = None if w.queries == w.keys else _drawn(w, _MEMORY, (w.batch, w.keys, d_model))
+    return Block(x, memory, parameters, **{name: getattr(w, name) for name in WIDTHS})
 
 
 def _drawn(

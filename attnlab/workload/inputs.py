@@ -190,13 +190,8 @@ class Inputs:
         added = np.zeros((1, self.shape.heads, 1, keys)) + (0.0 if bias is None else bias)
         last = np.broadcast_to(self.sinks[:, None, None], (*added.shape[:3], 1))
         one_more = ((0, 0), (0, 0), (0, 1), (0, 0))
-        return self.with_(
-            key=np.pad(self.key, one_more),
-            value=np.pad(self.value, one_more),
-            mask=EVERYTHING if seen is None else Mask((Given(seen),)),
-            bias=np.concatenate([added, last], axis=-1),
-            sinks=None,
-        )
+        wider = {name: np.pad(getattr(self, name), one_more) for name in ("key", "value")}
+        return self.with_(**wider, mask=Mask.of(seen), bias=np.append(added, last, axis=-1), sinks=None)
 
 
 # -- the multi-head block
@@ -207,10 +202,10 @@ def projected(of: Any) -> tuple[int, int, int]:
     return of.heads * of.head_dim, of.kv_heads * of.head_dim, of.kv_heads * of.value_dim
 
 
-def shapes(of: Any, d_model: int) -> dict[str, tuple[int, ...]]:
+def shapes(of: Any) -> dict[str, tuple[int, ...]]:
     """The shape of each parameter by its name. of : a `Block` or a workload."""
-    rows, columns = sum(projected(of)), of.heads * of.value_dim
-    return dict(zip(PARAMETERS, ((rows, d_model), (rows,), (d_model, columns), (d_model,)), strict=True))
+    rows, columns, width = sum(projected(of)), of.heads * of.value_dim, of.d_model
+    return dict(zip(PARAMETERS, ((rows, width), (rows,), (width, columns), (width,)), strict=True))
 
 
 def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
@@ -230,8 +225,7 @@ def derived(sizes: Mapping[str, Any]) -> dict[str, int]:
                 raise FieldError("d_model", f"{wrong}; take {near} heads, or give a head_dim")
             size = 64 if d_model is None else d_model // found["heads"]
         size = found[_LIKE.get(name, name)] if size is None else size
-        whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-        if not (whole and 1 <= size <= _MOST_SIZE):
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= _MOST_SIZE:
             raise FieldError(name, f"must be a whole number from 1 to {_MOST_SIZE:,}, got {size!r}")
         found[name] = int(size)
     if found["heads"] % found["kv_heads"]:
@@ -257,12 +251,7 @@ class Block:
 
     @classmethod
     def of(
-        cls,
-        x: ArrayLike,
-        parameters: Mapping[str, Any],
-        *,
-        memory: ArrayLike | None = None,
-        **sizes: int | None,
+        cls, x: ArrayLike, parameters: Mapping[str, Any], *, memory: ArrayLike | None = None, **sizes: Any
     ) -> Block:
         """The block of these arrays; `parameters` may be the state dict of a `torch.nn.MultiheadAttention`.
 
@@ -274,16 +263,13 @@ class Block:
             shaped = "must be a non-empty array of shape (batch, queries, d_model)"
             raise FieldError("x", f"{shaped}, got {given.shape}")
         batch, _, d_model = given.shape
-        other = None if memory is None else floating("memory", memory)
-        if other is not None and (other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.size):
-            wrong = f"must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}"
-            raise FieldError("memory", wrong)
+        other = _fitting("memory", memory, (batch, *np.shape(memory)[1:2], d_model))  # type: ignore[arg-type]
         found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS), **sizes})
         if not isinstance(parameters, Mapping):
             wrong = f"must be a state dict, got {type(parameters).__name__}; use module.state_dict()"
             raise FieldError("parameters", wrong)
         block = cls(given, other, {}, **{name: found[name] for name in WIDTHS})
-        wanted = shapes(block, d_model)
+        wanted = shapes(block)
         odd = [f"no {name}" for name in wanted if parameters.get(name) is None]
         if odd := odd or sorted(set(parameters) - set(wanted)):
             holds = f"a block's state dict holds {', '.join(wanted)}, as torch.nn.MultiheadAttention(bias=True) does"
@@ -389,11 +375,9 @@ def _shape_of(query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], types
 
 def _checked_bias(bias: ArrayLike | Alibi | None, shape: Shape, dtype: str) -> tuple[Any, Mask]:
     """The bias with 0 in place of -inf, and the mask that hides these places."""
-    if bias is None:
-        return None, EVERYTHING
-    if isinstance(bias, Alibi):
-        if len(bias.slopes) != shape.heads:
-            raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
+    if isinstance(bias, Alibi) and len(bias.slopes) != shape.heads:
+        raise ValueError(f"ALiBi needs one slope a head, {shape.heads}, got {len(bias.slopes)}")
+    if bias is None or isinstance(bias, Alibi):
         return bias, EVERYTHING
     added = floating("bias", bias, finite=False)
     broadcastable("bias", added, shape)

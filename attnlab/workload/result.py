@@ -153,13 +153,12 @@ class Result:
         for name in ("contender", "reason", "kernel"):  # these texts come from backends, libraries and files
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, one_line(getattr(self, name)))
-        if self.outcome is Outcome.MEASURED:
-            if self.accuracy is not None and not self.accuracy.passed:
-                raise ValueError(f"{self.contender}: a wrong result has no speed")
-            return
-        if self.measurements:
+        measured = self.outcome is Outcome.MEASURED
+        if measured and self.accuracy is not None and not self.accuracy.passed:
+            raise ValueError(f"{self.contender}: a wrong result has no speed")
+        if self.measurements and not measured:
             raise ValueError(f"{self.contender}: outcome {self.outcome} allows no measurements")
-        if not self.reason:
+        if not (self.reason or measured):
             raise ValueError(f"{self.contender}: outcome {self.outcome} needs a reason")
 
     def __repr__(self) -> str:
@@ -183,8 +182,7 @@ class Result:
     @property
     def uncounted(self) -> bool:
         """Whether every turn of its latency was disturbed. No statement may rest on such a latency."""
-        latency = self.latency
-        return latency is not None and len(latency.disturbed_rounds) == len(latency.samples)
+        return self.latency is not None and len(self.latency.disturbed_rounds) == len(self.latency.samples)
 
     @property
     def setup_seconds(self) -> float | None:
@@ -204,12 +202,10 @@ class Result:
     def from_json(cls, line: str) -> Result:
         """The inverse of `to_json`. Fields that a later version added are skipped, except those of the workload.
 
-        Raises ValueError, naming the key, for a line that is no result and for figures that cannot have been measured.
+        Raises ValueError, naming the key, for a line that is no result and for figures that cannot have been measured,
+        and RecursionError for one that is nested too deeply.
         """
-        try:
-            data = json.loads(line)
-        except RecursionError:
-            raise ValueError("not a result: it is nested too deeply") from None
+        data = json.loads(line)
         if not isinstance(data, dict) or not isinstance(data.get("workload"), dict):
             raise ValueError("not a result: it has no workload; measure again with this version")
         told = {**data, "workload": _workload(json.dumps(data["workload"]))}

@@ -14,8 +14,6 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from attnlab.errors import FieldError
 from attnlab.text import decode
 from attnlab.workload.distributions import DISTRIBUTIONS, SUFFIX, Captured
@@ -74,24 +72,20 @@ _OF_BLOCKS = {
 _MOST_POSITIONS = 2**24
 #: so that all operations are counted in 63 bits
 _MOST_PRODUCTS = 2**58
-#: how False and True may be written
-_CAUSAL = {"false": False, "none": False, "true": "top_left"}
 
 
 @dataclass(frozen=True)
 class Declared:
     """The declaration of a field, beside its name and its default.
 
-    help : one line for a person; the names are added to it. read : makes the value of a text, by default as its type
-    says. brief : its part of a label, with {} for the value, or a function of the value; "" for nothing. By default a
-    flag shows its name, a field with names its value, any other ``name=value``. always : a label shows it even at its
-    default. several : the plural by which a grid takes many values of it. also : a second name of its option. names :
-    the values that it may have, if they are names. group : the heading of its option on a help page, and of the
-    following fields that have none.
+    help : one line for a person; the names are added to it. brief : its part of a label, with {} for the value, or a
+    function of the value; "" for nothing. By default a flag shows its name, a field with names its value, any other
+    ``name=value``. always : a label shows it even at its default. several : the plural by which a grid takes many
+    values of it. also : a second name of its option. names : the values that it may have, if they are names. group :
+    the heading of its option on a help page, and of the following fields that have none.
     """
 
     help: str
-    read: Callable[[str], Any] | None = None
     brief: str | Callable[[Any], str] | None = None
     always: bool = False
     several: str | None = None
@@ -164,7 +158,6 @@ class Workload:
     causal: str | bool = declared(
         False,
         "Hide later keys. In top_left query 0 sees only key 0, in bottom_right the last query all.",
-        read=lambda text: _CAUSAL.get(text.lower(), text),
         brief=lambda value: "causal" if value == "top_left" else f"causal={value}",
         names=ALIGNMENTS,
         group="Mask and scores",
@@ -174,9 +167,7 @@ class Workload:
     )
     key_lengths: tuple[int, ...] | None = declared(None, "How many keys of each batch element are real.")
     mask: str = declared(
-        "",
-        f"A further mask: one or more of {forms()}, joined by &.",
-        brief=lambda text: text.replace(" ", ""),
+        "", f"A further mask: one or more of {forms()}, joined by &.", brief=lambda it: it.replace(" ", "")
     )
     bias: str = declared("none", "Is added to the scores.", ("none", "normal", "alibi"), brief="bias={}")
     softcap: float | None = declared(None, "Cap c of the scores, c tanh(s/c).", brief="softcap={:g}")
@@ -191,8 +182,7 @@ class Workload:
     direction: str = declared("forward", "Output, with ln Z too, gradients, or all but ln Z.", DIRECTIONS)
     distribution: str = declared(
         "normal",
-        "Inputs of a model, as FILE.safetensors/LAYER, or how they are drawn "
-        "(subnormal: with softmax weights that are subnormal numbers).",
+        "Inputs of a model, FILE.safetensors/LAYER, or how they are drawn (subnormal: so are the weights).",
         brief=lambda value: Captured.parse(value).brief if SUFFIX in value else value,
         also="inputs",
         names=DISTRIBUTIONS,
@@ -201,9 +191,8 @@ class Workload:
 
     def __post_init__(self) -> None:
         written = vars(self)  # it is frozen once it is made
-        for one in fields(self):  # msgspec leaves out what is not in a file
-            written.setdefault(one.name, one.default)
-        written.update(derived({name: written[name] for name in _SIZES}))
+        # not what is in `written`: msgspec leaves out what is not in a file
+        written.update(derived({name: getattr(self, name) for name in _SIZES}))
         positions = self.batch * max(self.queries, self.keys)
         if positions > _MOST_POSITIONS:
             what = f"a workload has at most {_MOST_POSITIONS:,} positions in all, got {positions:,}"
@@ -217,7 +206,7 @@ class Workload:
             softcap=checked_number("softcap", self.softcap, above=LEAST_CAP),
         )
         for one in fields(self):
-            self._check(one.name, written[one.name], one.default, declaration(one).names)
+            self._check(one.name, getattr(self, one.name), one.default, declaration(one).names)
         self.masked.check(self.shape)
         # the fields that mean the same mask are written in one way
         written.update(fields_of(self.masked) | ({"mask": GIVEN} if self.mask == GIVEN else {}))
@@ -312,12 +301,6 @@ class Workload:
         """The number format of a named result: the workload's, but at least float32 for ln Z."""
         return "float32" if name == LOG_SUM and self.dtype != "float64" else self.dtype
 
-    def cut(self, name: str, result: NDArray[Any], rows: Sequence[int]) -> NDArray[Any]:
-        """A named result at these query rows. Gradients of key and value have none and stay whole."""
-        if name not in OF_QUERIES:
-            return result
-        return result[:, rows] if self.d_model is not None else result[:, :, rows]
-
     # -- what it costs at least --------------------------------------------------------------------
 
     @cached_property
@@ -375,7 +358,7 @@ class Workload:
             count += self.kv_heads * keys * (self.head_dim + self.value_dim)
         else:
             count += (queries + (0 if self.queries == self.keys else keys)) * self.d_model
-            count += sum(map(math.prod, shapes(self, self.d_model).values()))
+            count += sum(map(math.prod, shapes(self).values()))
         return count * ITEM_BYTES[self.dtype]
 
     @property
@@ -408,10 +391,9 @@ class Workload:
         plain |= {"kv_heads": self.heads, "value_dim": self.head_dim, "scale": 1 / math.sqrt(self.head_dim)}
         if self.d_model is not None:
             plain["head_dim"] = self.d_model / self.heads  # if that is no whole number, head_dim is given
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value != plain[one.name]:
-                given += [option(one.name), spoken(value)]
+        for name, value in asdict(self).items():
+            if value != plain[name]:
+                given += [option(name), spoken(value)]
         return given
 
     def with_(self, **changes: Any) -> Workload:

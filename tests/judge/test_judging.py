@@ -161,7 +161,7 @@ def test_what_breaks_a_sandbox_costs_one_candidate(name: str, records: dict[str,
 
 def test_a_sandbox_that_does_not_start_says_why() -> None:
     with pytest.raises(Failed, match="its sandbox has ended: KeyError: 'nothing'"):
-        sandbox.Sandbox("nothing", 2**20, trust=True).ready()
+        sandbox.Sandbox("nothing", 2**20, Limits(), trust=True).ready()
 
 
 @needs_bubblewrap

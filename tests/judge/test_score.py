@@ -18,9 +18,8 @@ def seat(rng: np.random.Generator, seconds: float) -> Seat:
     found = Seat(Candidate("copy", "known", "copy", "numpy"), cast(Any, None), blank)
     for visit in range(VISITS):
         shift = rng.normal(0, 0.03)
-        found.turns += [
-            (1000 * visit + at, seconds * float(np.exp(shift + rng.normal(0, 0.03)))) for at in range(ROUNDS)
-        ]
+        for at in range(ROUNDS):
+            found.turns[1000 * visit + at] = seconds * float(np.exp(shift + rng.normal(0, 0.03)))
     return found
 
 
