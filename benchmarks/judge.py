@@ -133,8 +133,13 @@ def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
             shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
             speedup = f"{record.speedup:.2f}" if record.speedup else "–"
-            kind = of.get(name, group)  # a name that is escaped is not found
-            row = {"group": kind, "candidate": shown, "status": record.status, "speedup": speedup}
+            # a name that is escaped is not found
+            row = {
+                "group": of.get(name, group),
+                "candidate": shown,
+                "status": record.status,
+                "speedup": speedup,
+            }
             row |= {"reward": f"{record.reward:.2f}", "known after": f"{seconds:.1f} s"}
             rows.append(row | {"won": won(kind, record, left)})
     said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; "
@@ -188,8 +193,8 @@ def exam(folder: Path, count: int) -> str:
 
     Functions are asked only for what all of them take, backends for all that they do not decline.
     """
-    rng, files, known = np.random.default_rng(), written(folder, texts("honest")), dict[str, Backend]()
-    asked, refused = 0, list[str]()
+    rng, files, refused = np.random.default_rng(), written(folder, texts("honest")), list[str]()
+    asked, known = 0, dict[str, Backend]()
     for name in {*unasked()} - {"naive_loop"}:  # it takes minutes
         with suppress(Unavailable):
             known[name] = load(name)
@@ -255,8 +260,8 @@ def peers(judge: Judge, folder: Path) -> str:
 
 def main() -> int:
     """Judge what is asked for and write the page."""
-    examined = lambda _, folder: exam(folder, given.workloads)  # noqa: E731
-    others = {"alone": alone, "copies": copies, "exam": examined, "peers": peers}
+    others = {"alone": alone, "copies": copies, "peers": peers}
+    others["exam"] = lambda _, folder: exam(folder, given.workloads)
     parser = command_line(__doc__, HOME / "judge.md", parts=[*ALLOWED, "volume", *others])
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--workloads", type=int, default=90, help="of the exam")

@@ -38,8 +38,6 @@ from test_public_cases import NEIGHBOURS, RACED
 
 #: what a part measured, as it is stored
 Figures = dict[str, Any]
-#: of the workloads that cheats are raced on
-SEEDS = 3
 #: of races in which speed is not asked for
 SHORT = Limits(visits=1, most_visits=1, rounds=2, workload_seconds=1, turn_seconds=1e-4, warm_seconds=1e-3)
 STORE = HOME / "robustness.json"
@@ -62,7 +60,7 @@ def cheats(asked: Namespace) -> Figures:
     found: dict[str, set[str]] = {name: set() for name in CHEATS}
     won, races, started = list[str](), 0, time.monotonic()
     groups = [[*CHEATS][at : at + 12] for at in range(0, len(CHEATS), 12)]
-    for seed, (number, names) in itertools.product(range(SEEDS), enumerate(groups)):
+    for seed, (number, names) in itertools.product(range(3), enumerate(groups)):
         say(f"cheats: seed {seed}, {names[0]} to {names[-1]}")
         library = ("numpy", "torch")[(seed + number) % 2]
         with tempfile.TemporaryDirectory(prefix="attnlab-cheats-") as folder:
