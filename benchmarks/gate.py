@@ -55,10 +55,8 @@ def of_kind(some: pd.DataFrame) -> dict[str, object]:
 def told(store: Store) -> Iterator[str]:
     """All that is stored."""
     yield f"`torch_eager` at {WORKLOAD.label}, called from Python; the default margin of 3 %."
-    rows = pd.DataFrame(store.rows).rename(
-        columns={"section": "HEAD", "beside": "condition", "cpu": "machine"}
-    )
-    yield table_of(rows, ["HEAD", "condition", "machine", "day", "pages"], of_kind)
+    names = {"section": "HEAD", "beside": "condition", "cpu": "machine"}
+    yield table_of(pd.DataFrame(store.rows).rename(columns=names), ["HEAD", "condition", "machine", "day", "pages"], of_kind)
 
 
 def main() -> None:

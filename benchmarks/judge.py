@@ -133,13 +133,8 @@ def judged(judge: Judge, group: str, folder: Path) -> tuple[str, list[Row]]:
             left = max(0, len(psutil.Process().children()) - 3) if one_by_one else 0
             shown = name.replace("\n", " ").replace("<", "&lt;").replace("`", "'")
             speedup = f"{record.speedup:.2f}" if record.speedup else "–"
-            # a name that is escaped is not found
-            row = {
-                "group": of.get(name, group),
-                "candidate": shown,
-                "status": record.status,
-                "speedup": speedup,
-            }
+            kind = of.get(name, group)  # a name that is escaped is not found
+            row = {"group": kind, "candidate": shown, "status": record.status, "speedup": speedup}
             row |= {"reward": f"{record.reward:.2f}", "known after": f"{seconds:.1f} s"}
             rows.append(row | {"won": won(kind, record, left)})
     said = f"{group}: {len(rows)} candidates, the last known after {rows[-1]['known after']}; "

@@ -196,8 +196,9 @@ def compare(
 
 def _limits(seconds: float | None, visits: int | None) -> Limits:
     """Visits for so many seconds, or so many visits. Raises ValueError."""
-    within("seconds", 1.0 if seconds is None else seconds)
-    limits = Limits(workload_seconds=seconds or SECONDS, visits=VISITS, call_seconds=5.0)
+    seconds = SECONDS if seconds is None else seconds
+    within("seconds", seconds)
+    limits = Limits(workload_seconds=seconds, visits=VISITS, call_seconds=max(5.0, seconds / 4))
     return limits if visits is None else replace(limits, visits=visits, most_visits=visits)
 
 

@@ -118,9 +118,8 @@ class Conductor:
         if number == 0:
             self._excluded[workload], self._measured[workload] = set(), set()
         excluded, measured = self._excluded[workload], self._measured[workload]
-        racing = [
-            one for one in self.contenders if (names is None or one.name in names) and one.name not in excluded
-        ]
+        named = (one for one in self.contenders if names is None or one.name in names)
+        racing = [one for one in named if one.name not in excluded]
         if not timed:
             racing = [one for one in racing if one.name in measured and not is_second_entry(one.name)]
             if not racing:

@@ -263,7 +263,8 @@ class Visit:
                 seat.ended = outcome, str(refused), ""
             return
         self._drawn = answers.Drawn(self.workload, drawn, self._random)
-        self._rows = weighing.sampled_rows(self.workload, self._random, None if self._newcomers else _LATER_ROWS)
+        most = None if self._newcomers else _LATER_ROWS
+        self._rows = weighing.sampled_rows(self.workload, self._random, most)
         self.drawn.without_gradient(self._rows)
 
     def _start(self, start: Start) -> None:
