@@ -36,8 +36,9 @@ from attnlab.processes import Failed
 
 #: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
 _FOLDER_BYTES, _MOST_FILES, OUTPUT_BYTES = 2**28, 20_000, 2000
-#: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take
-_LOOK_SECONDS, _STOPPING_SECONDS = 0.05, 2.0
+#: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take; it is ended at
+#: this part of its memory, since it takes more until that is seen
+_LOOK_SECONDS, _STOPPING_SECONDS, _PART = 0.05, 2.0, 0.9
 #: stands for the times of a thread that runs; nanoseconds that threads may need to come to rest when they are stopped
 _RUNS, _STILL = (-1, 0, 0), 200_000
 #: seconds in which a library is imported
@@ -233,7 +234,7 @@ class Sandbox:
                 try:
                     data = self._socket.recv(REPLY_BYTES)
                 except BlockingIOError:
-                    self._look(deadline)
+                    self.look(deadline)
                     continue
                 except OSError:
                     data = b""
@@ -268,7 +269,7 @@ class Sandbox:
 
     # -- watching over it
 
-    def _look(self, deadline: float = math.inf) -> None:
+    def look(self, deadline: float = math.inf) -> None:
         """Raises Failed, and ends it, where it takes too long, too much memory, too many processes or files."""
         family = system.started_by(self._process.pid)
         if time.monotonic() > deadline:
@@ -276,8 +277,8 @@ class Sandbox:
         if len(family) > self.limits.nproc:
             raise self._ended("processes", f"it started more than {self.limits.nproc} processes")
         taken = sum(map(_private_bytes, family)) + max(0, self._held + _unowned_bytes() - self._before)
-        if self._is_ready and taken > self.limits.data:
-            raise self._ended("memory", f"it took more than {self.limits.data} bytes of memory")
+        if self._is_ready and taken > _PART * self.limits.data:
+            raise self._ended("memory", f"it took over {_PART:.0%} of its {self.limits.data} bytes of memory")
         for folder in ("tmp", "dev/shm") if self._home is None else ():
             with contextlib.suppress(OSError, IndexError):
                 found = os.statvfs(f"/proc/{family[0]}/root/{folder}")
@@ -329,7 +330,7 @@ class Sandbox:
             self._is_stopped = same and _RUNS not in self._threads.values()
             if time.monotonic() > until:
                 raise self._ended("processes", "its processes could not be stopped")
-        self._look()
+        self.look()
         self._held += _unowned_bytes() - self._before
 
     @property
