@@ -115,6 +115,7 @@ class Races:
             rounds=_ROUNDS,
             visit_seconds=600.0,  # slow contenders have as many
             call_seconds=max(1.0, seconds),
+            most_call_seconds=max(1.0, seconds),
         )
 
     def race(self, workload: Workload) -> Comparison:

@@ -56,7 +56,8 @@ def told(store: Store) -> Iterator[str]:
     """All that is stored."""
     yield f"`torch_eager` at {WORKLOAD.label}, called from Python; the default margin of 3 %."
     names = {"section": "HEAD", "beside": "condition", "cpu": "machine"}
-    yield table_of(pd.DataFrame(store.rows).rename(columns=names), ["HEAD", "condition", "machine", "day", "pages"], of_kind)
+    rows = pd.DataFrame(store.rows).rename(columns=names)
+    yield table_of(rows, ["HEAD", "condition", "machine", "day", "pages"], of_kind)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ evaluators in ``benchmarks/judge.md`` that check answers it alone runs without a
 
 from __future__ import annotations
 
-import math
 import statistics
 import subprocess
 import sys
@@ -197,7 +196,8 @@ def exam(folder: Path, count: int) -> str:
         plain, dtype = at % 2 == 0, ("float32", "bfloat16", "float16")[at % 3]
         batch, heads, dim = (int(rng.integers(1, most)) for most in (3, 9, 129))
         sizes = dict(zip(("queries", "keys"), sorted(map(int, rng.integers(1, 400, size=2))), strict=True))
-        asks = {"kv_heads": heads if plain else math.gcd(heads, 4), "causal": not plain and at % 4 == 1}
+        groups = [one for one in range(1, heads + 1) if heads % one == 0]
+        asks = {"kv_heads": heads if plain else int(rng.choice(groups)), "causal": not plain and at % 4 == 1}
         workload = Workload(batch=batch, heads=heads, head_dim=dim, dtype=dtype, **sizes, **asks)
         able = [require(name) for name, one in known.items() if not one.declines(workload)]
         with Judge("torch_sdpa", workload, load_seconds=60) as judge:

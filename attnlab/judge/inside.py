@@ -61,9 +61,9 @@ Op = Literal["load", "call", "rest", "ask", "profile", "describe"]
 class Order(msgspec.Struct, omit_defaults=True):
     """What a visit's process is told; `op` names a method of `Guest`.
 
-    places : the inputs of some calls, stacked, and last their outputs; none for a call that computes nothing. Of a
-    question, its arrays and its output. plain : what `unpack` takes. dtype : of a module's inputs. init : a module's
-    constructor arguments. seed : of its parameters. device : where it computes, and where the arrays of calls lie.
+    places : the inputs of some calls, stacked, and last their outputs. Of a question, its arrays and its output.
+    plain : what `unpack` takes. dtype : of a module's inputs. init : a module's constructor arguments. seed : of its
+    parameters. device : where it computes, and where the arrays of calls lie.
     """
 
     op: Op

@@ -85,8 +85,9 @@ class _Asked:
     """Inputs of these shapes and this number format, and an output of one shape.
 
     A problem also has `choose`, an index of what is looked at of the outputs of so many calls, and `check`, which
-    raises Failed where that is not what the inputs of a call ask for. `chosen` is the last part of the index for this
-    call; `strict` holds the answer against the budget of these very inputs, which goes to the record.
+    raises Failed where that is not what the inputs of a call ask for. `of` is the candidate's digest, `at` the last
+    part of the index for this call; `strict` holds the answer against the budget of these very inputs, and returns its
+    share.
 
     told : what records say of it. A candidate of one of the `forms` is loaded by the order `loading`, and may take
     `needed_bytes` of memory. kinds : of inputs; all but normal ones are checked and not timed. boxes : sandboxes that

@@ -165,10 +165,12 @@ class Sandbox:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": self._said, "stderr": self._said}
         how |= {"pass_fds": passed, "env": variables, "cwd": self._home or "/"}
         words = [*command(trust, denied, cuda=cuda), sys.executable, "-Pm", "attnlab.judge.inside", *told]
-        self._process = subprocess.Popen(words, start_new_session=True, **how)
-        theirs.close()
-        for number in (self.memory.number, denied):
-            os.close(number)
+        try:
+            self._process = subprocess.Popen(words, start_new_session=True, **how)
+        finally:
+            theirs.close()
+            for number in (self.memory.number, denied):
+                os.close(number)
         self.alive, self._is_ready, self._is_stopped = True, False, False
         #: its processes, as they were when it was stopped last
         self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int, int]]()

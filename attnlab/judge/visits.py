@@ -46,7 +46,7 @@ from attnlab.workload.workload import OUTPUT, Workload
 #: arrays, and bytes of those on a device
 _TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES, _ON_DEVICE = 0.03, 8, 100, 2**27, 2**28
 #: where a call of the reference is shorter than so many messages without it, several are asked for at a time, as from a
-#: message of so many calls is seen; calls longer than so many seconds need none of this, and no first one
+#: message of so many calls is seen; calls longer than so many seconds need none of this
 _EMPTY_CALLS, _SOME, _LONG_SECONDS = 4.0, 8, 0.05
 #: of a message so many calls are checked, or as many as have so many bytes of inputs
 _CHECKED, _CHECKED_BYTES = 8, 2**25
@@ -61,8 +61,6 @@ _WARM_SECONDS, _WARM_CALLS, _WARM_ENOUGH = 0.06, 8, 0.25
 _WAITED = 0.35
 #: query rows of another shape that are looked at in the exam
 _ROWS = 12
-
-#: gives the inputs of one of the calls of a message, as numbers
 
 
 class Visits:
@@ -259,11 +257,11 @@ class Visits:
                 rows = weighing.sampled_rows(other, np.random.default_rng(), _ROWS)
                 try:
                     answer = {OUTPUT: self._answer(seat, other, inputs)}
-                    fault = weighing.judge(other, inputs, rows, answer, None).reason
-                except Misbehaved as misbehaved:
-                    fault = str(misbehaved)
-                if fault:
-                    raise Failed(CAUGHT, f"{other.label}: {fault}")
+                except Misbehaved as fault:
+                    raise Failed(CAUGHT, f"{other.label}: {fault}") from None
+                judged = weighing.judge(other, inputs, rows, answer, None)
+                if not judged.passed:
+                    raise Failed(CAUGHT, f"{other.label}: {judged.reason}")
                 asked += 1
 
         def ask(question: Question) -> Answers:

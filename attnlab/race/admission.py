@@ -34,10 +34,10 @@ class Limits:
     rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
     `visit_seconds` (a quarter of it in the first visit) has fewer. Where the time ends the visits it is no more than a
     visit's part of `workload_seconds`.
-    call_seconds : a contender whose call takes longer in its first visit is left out, see `longest`. deadline_seconds :
-    for one answer of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so long.
-    warm_seconds : a worker computes so long before its first round. run_delay : a turn whose threads waited for a core
-    for more than this part of it is disturbed. noise_margin : differences of up to this part count as none.
+    call_seconds, most_call_seconds : a contender whose call takes longer in its first visit is left out, see `longest`.
+    deadline_seconds : for one answer of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so
+    long. warm_seconds : a worker computes so long before its first round. run_delay : a turn whose threads waited for a
+    core for more than this part of it is disturbed. noise_margin : differences of up to this part count as none.
     Raises ValueError for what is no such number.
     """
 
@@ -47,6 +47,7 @@ class Limits:
     rounds: int = 8
     visit_seconds: float = 4.0
     call_seconds: float = 0.5
+    most_call_seconds: float = 5.0
     deadline_seconds: float = 60.0
     start_seconds: float = 120.0
     turn_seconds: float = 0.015
@@ -68,9 +69,10 @@ class Limits:
     def longest(self, fastest: float) -> float:
         """Seconds that a call may take where the fastest contender's takes `fastest`.
 
-        `call_seconds`, or twice the fastest where that is more, up to 5: a large size that was asked for is measured.
+        `call_seconds`, or twice the fastest where that is more, up to `most_call_seconds`: a large size that was asked
+        for is measured.
         """
-        return max(self.call_seconds, min(2 * fastest, _LARGEST_SECONDS))
+        return max(self.call_seconds, min(2 * fastest, self.most_call_seconds))
 
 
 def turns(limits: Limits, rounds: int, seconds: float, each: float, opening: float) -> tuple[int, int]:
@@ -94,12 +96,16 @@ _FIRST_LENGTH, _GROWTH = 64, 4
 _TELLING_SECONDS, _FIRST_SECONDS = 0.02, 0.3
 #: a call that is predicted to take up to so many times the limit is tried: on a busy machine small ones take long too
 _SURE = 1.5
-_LARGEST_SECONDS = 5.0
 
 
 class Predicted(NamedTuple):
-    """Seconds of a call, told by a smaller one in proportion to its FLOPs; 0 where none tells."""
+    """Seconds of a call, told by a smaller one in proportion to its FLOPs.
 
+    at_most : those by the largest that was tried, infinite where none was. seconds : the same, but 0 where that one was
+    so short that it may be all overhead.
+    """
+
+    at_most: float = math.inf
     seconds: float = 0.0
     by: str = ""
 
@@ -119,8 +125,12 @@ def predict(workload: Workload, seconds_of: Callable[[Workload], float | None], 
     found = Predicted()
     for number, rung in enumerate(rungs(workload)):
         seconds = seconds_of(rung)
-        if seconds is not None and seconds >= (_TELLING_SECONDS if number else _FIRST_SECONDS):
-            found = Predicted(seconds * workload.flops / rung.flops, rung.label)
+        if seconds is not None:
+            whole, tells = (
+                seconds * workload.flops / rung.flops,
+                _TELLING_SECONDS if number else _FIRST_SECONDS,
+            )
+            found = Predicted(whole, whole if seconds >= tells else 0.0, rung.label)
             if found.too_long(most):
                 break
     return found

@@ -198,7 +198,9 @@ def _limits(seconds: float | None, visits: int | None) -> Limits:
     """Visits for so many seconds, or so many visits. Raises ValueError."""
     seconds = SECONDS if seconds is None else seconds
     within("seconds", seconds)
-    limits = Limits(workload_seconds=seconds, visits=VISITS, call_seconds=max(5.0, seconds / 4))
+    longest = max(5.0, seconds / 4)
+    limits = Limits(workload_seconds=seconds, visits=VISITS, call_seconds=longest)
+    limits = replace(limits, deadline_seconds=max(limits.deadline_seconds, 4 * longest))
     return limits if visits is None else replace(limits, visits=visits, most_visits=visits)
 
 

@@ -290,24 +290,23 @@ class Visit:
             self._attempt(seat, partial(finish, load))
 
     def _admit(self, seat: Seat) -> None:
-        """Whether it does the workload, has room for it, and how long a call will take."""
+        """Whether it does the workload, and how long a call will take."""
         workload = self.workload
         self._on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
             self._ask(seat, "declines", workload=workload)
             if seat.name not in self._facts:
                 self._facts[seat.name] = self._ask(seat, "facts", device=workload.device)
-            free = self._ask(seat, "free_bytes", device=workload.device)
-            if reason := too_large(workload, seat.known.get("memory"), free):
-                raise Ended(Outcome.OVER_BUDGET, reason)
             if seat.name in self._newcomers:
                 seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
 
     def _prepare(self, seat: Seat) -> None:
         """Everything up to the first answer."""
         with self._activity("preparing"):
-            fastest = min(one.predicted.seconds for one in self._remaining())
-            if reason := seat.predicted.too_long(self.limits.longest(fastest)):
+            fastest = min(one.predicted.at_most for one in self._remaining())
+            free = self._ask(seat, "free_bytes", device=self.workload.device)
+            reason = seat.predicted.too_long(self.limits.longest(fastest))
+            if reason := reason or too_large(self.workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
             seat.pages = answers.answer_pages(self.workload)
             self._bind(seat)
@@ -357,8 +356,8 @@ class Visit:
             ask = partial(
                 self._ask, seat, "warm", least_seconds=self.limits.warm_seconds, answer=dict[str, float]
             )
-            least = ask()
-            if least["seconds"] > self.limits.call_seconds:  # it may have been one slow call
+            least, is_new = ask(), seat.name in self._newcomers
+            if is_new and least["seconds"] > self.limits.call_seconds:  # it may have been one slow call
                 least = min(ask(), least, key=lambda one: one["seconds"])
         seat.seconds, seat.between = least["seconds"], least.pop("between_s")
         # a busy machine makes calls long, but gives them no more processor time

@@ -193,6 +193,7 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.workloads:
             raise ValueError("a plan needs at least one workload, got none")
+        _require_few(len(self.workloads))
         wanted, got = len(self.workloads), len(self.origins)
         if got not in (0, wanted):
             raise ValueError(f"origins must be {wanted}, one a workload, got {got}")
@@ -230,9 +231,7 @@ class Plan:
             said = {"dtypes": ("float32", "bfloat16") if on_gpu else ("float32",), **said}
         if preset is None and not from_file:
             said = {**GRID, **said}
-        count = math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several)
-        if count > _MOST_WORKLOADS:
-            raise ValueError(f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several")
+        _require_few(math.prod(len(said.get(one.name, "1")) for one in choices(grid=True) if one.several))
         if preset is None:
             return cls(workloads=workloads(said), **rest)
         found: dict[Workload, list[str]] = {}  # each once, with the parts that ask for it
@@ -251,6 +250,12 @@ class Plan:
             raise ValueError(f"a shard must be N/COUNT, COUNT at most {len(self.workloads)}, got {text!r}")
         part = slice(number - 1, None, count)
         return replace(self, workloads=self.workloads[part], origins=self.origins[part])
+
+
+def _require_few(count: int) -> None:
+    """Raises ValueError for more workloads than a plan may have."""
+    if count > _MOST_WORKLOADS:
+        raise ValueError(f"a plan has at most {_MOST_WORKLOADS:,} workloads, got {count:,}: make several")
 
 
 def read_plan(file: Path) -> dict[str, Any]:

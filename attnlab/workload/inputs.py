@@ -263,7 +263,10 @@ class Block:
             shaped = "must be a non-empty array of shape (batch, queries, d_model)"
             raise FieldError("x", f"{shaped}, got {given.shape}")
         batch, _, d_model = given.shape
-        other = _fitting("memory", memory, (batch, *np.shape(memory)[1:2], d_model))  # type: ignore[arg-type]
+        other = None if memory is None else floating("memory", memory)
+        if other is not None and (other.ndim != 3 or other.shape[::2] != (batch, d_model) or not other.size):
+            wrong = f"must have shape ({batch}, keys, {d_model}) as x has, got {other.shape}"
+            raise FieldError("memory", wrong)
         found = derived({"d_model": d_model, **dict.fromkeys(WIDTHS), **sizes})
         if not isinstance(parameters, Mapping):
             wrong = f"must be a state dict, got {type(parameters).__name__}; use module.state_dict()"

@@ -97,7 +97,7 @@ def state(**changed: Any) -> dict[str, Any]:
         ({"heads": 4, "kv_heads": 0}, "kv_heads must be a whole number from 1 to 16,777,216, got 0"),
         ({"heads": 3}, "d_model must be divisible by heads, got 8 and 3; take 2 heads, or give a head_dim"),
         ({"x": X[0]}, r"x must be a non-empty array of shape \(batch, queries, d_model\), got \(3, 8\)"),
-        ({"memory": np.zeros((1, 5, 7), np.float32)}, r"memory must have shape \(1, 5, 8\), got \(1, 5, 7\)"),
+        ({"memory": np.zeros((1, 5, 7), np.float32)}, r"memory must have shape \(1, keys, 8\) .* \(1, 5, 7\)"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str, Any], message: str) -> None:

@@ -58,4 +58,5 @@ def test_a_confined_process_is_refused_what_the_machine_does_not_have() -> None:
     for many in ("np.empty(2**46)", "held = [np.empty(2**28, np.uint8) for _ in range(2**12)]"):
         tried = subprocess.run([sys.executable, "-c", taking.format(many)], capture_output=True, text=True)
         assert "MemoryError" in tried.stderr
-    assert subprocess.run([sys.executable, "-c", taking.format("system.confine('cuda')")]).returncode == 0
+    lifted = "system.confine('cuda'); import resource as r; assert len({*r.getrlimit(r.RLIMIT_DATA)}) == 1"
+    assert subprocess.run([sys.executable, "-c", taking.format(lifted)]).returncode == 0

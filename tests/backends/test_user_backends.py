@@ -71,9 +71,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
         backends([one, other])
     with pytest.raises(ValueError, match=r"must be letters, digits and _; rename the file"):
         backends([write(tmp_path / "two", name="2fast")])
-    with pytest.raises(
-        ValueError, match=r"--implementations must name a folder that is there, got .*nowhere"
-    ):
+    with pytest.raises(ValueError, match=r"must name a folder that is there, got .*nowhere"):
         backends([tmp_path / "nowhere"])
 
 

@@ -37,9 +37,7 @@ def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}")
-    with pytest.raises(
-        Unavailable, match=r"a C\+\+ compiler, and g\+\+ is not there; install g\+\+, or set CXX$"
-    ):
+    with pytest.raises(Unavailable, match=r"compiler, and g\+\+ is not there; install g\+\+, or set CXX$"):
         load(name)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(Unavailable, match="no-such-compiler is not there"):

@@ -103,6 +103,16 @@ def test_where_the_fastest_takes_long_a_call_may_take_twice_as_long() -> None:
         assert found == [*[Outcome.MEASURED] * measured, Outcome.OVER_BUDGET]
 
 
+def test_a_small_call_that_tells_nothing_of_itself_tells_how_long_the_others_may_take() -> None:
+    """Of 64 heads one is tried: in 15, 25 and 60 ms, of which 15 may be all overhead, but are no more than that."""
+    seconds, wide = (0.015, 0.025, 0.06), SMALL.with_(heads=64, kv_heads=64, queries=128, keys=128)
+    with conducted(
+        {name: Scripted(one / 128) for name, one in zip((A, B, C), seconds, strict=True)}
+    ) as conductor:
+        found = [one.outcome for one in conductor.visit(wide)]
+    assert found == [Outcome.MEASURED, Outcome.MEASURED, Outcome.OVER_BUDGET]
+
+
 def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
     """Of a whole training step, whose other answers are right."""
     training = SMALL.with_(direction="training")

@@ -15,9 +15,7 @@ from attnlab.race.instruments import BLOCK_PARTS
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-HONEST = (
-    RIGHT
-    + """
+HONEST = """
 calls = []
 def attend(query, key, value, *, causal, scale):
     output = right(query, key, value, causal=causal, scale=scale)
@@ -25,7 +23,6 @@ def attend(query, key, value, *, causal, scale):
     {what}
     return output
 """
-)
 #: honest mistakes: what a backend does with its output, and what is said of it
 MISTAKES = {
     "keeps its first output": "output = globals().setdefault('first', output)",
@@ -39,17 +36,12 @@ MISTAKES = {
     "returns another shape": "output = output[:, :, :1]",
     "raises at its third call": "assert len(calls) < 3, 'no more'",
 }
-PAST_THE_END = (
-    RIGHT
-    + """
+PAST_THE_END = """
 def attend(query, key, value, *, causal, scale):
     whole = np.lib.stride_tricks.as_strided(value, (value.size + 16,), (value.itemsize,))
     return right(query, key, value, causal=causal, scale=scale) + 0 * whole[-1]
 """
-)
-WITH_SETTING = (
-    RIGHT
-    + """
+WITH_SETTING = """
 SETTINGS = {"more": ("0", "1", "2"), "format": ("own", "half")}
 def configure(*, more, format):
     global added
@@ -60,7 +52,6 @@ def configure(*, more, format):
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) + query.dtype.type(added)
 """
-)
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"
 
 
@@ -69,10 +60,10 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """All of them in one race, beside two that are right."""
     folder = tmp_path_factory.mktemp("backends")
     for at, what in enumerate(MISTAKES.values()):
-        (folder / f"mistake_{at}.py").write_text(HONEST.format(what=what))
-    (folder / "past_the_end.py").write_text(PAST_THE_END)
-    (folder / "set.py").write_text(WITH_SETTING)
-    (folder / "fine.py").write_text(HONEST.format(what="print('output', calls)"))
+        (folder / f"mistake_{at}.py").write_text(RIGHT + HONEST.format(what=what))
+    (folder / "past_the_end.py").write_text(RIGHT + PAST_THE_END)
+    (folder / "set.py").write_text(RIGHT + WITH_SETTING)
+    (folder / "fine.py").write_text(RIGHT + HONEST.format(what="print('output', calls)"))
     names = [f"mistake_{at}" for at in range(len(MISTAKES))]
     names += ["past_the_end", "set", "fine", "numpy_blocked"]
     names += [f"set[{one}]" for one in ("more=1", "more=2", "format=half")]
@@ -138,7 +129,9 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     Its set-up is that of a process which has computed nothing smaller before.
     """
     what = "until = now() + 0.4 * (len(calls) == 1) + 0.07 * (len(calls) < 9)\n    while now() < until: pass"
-    (tmp_path / "cold.py").write_text("from time import process_time as now\n" + HONEST.format(what=what))
+    (tmp_path / "cold.py").write_text(
+        f"from time import process_time as now\n{RIGHT}{HONEST.format(what=what)}"
+    )
     with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=replace(REAL, call_seconds=0.6)) as one:
         (found,) = one.race(Workload(heads=4, queries=512, keys=512))
     assert found.setup_seconds is not None and found.setup_seconds > 0.3, found.reason

@@ -56,9 +56,7 @@ def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_
     fake = [sys.executable, "-c", FAKE, str(whole.folder)]
     assert carry_out(jobs, out, tell=said.append, program=fake) == ["shard-2"] and said == ["shard-2 failed"]
     assert read_run(out / "shard-3").results == whole.results
-    with pytest.raises(
-        ValueError, match="shard-3 holds a run of another plan"
-    ):  # it is a copy of another shard
+    with pytest.raises(ValueError, match="shard-3 holds a run of another plan"):  # a copied shard
         list(missing(ASKED, [], 3, out))
     shutil.rmtree(out / "shard-3")
     run = stored(out / "shard-2", complete=False, shard="2/3")
