@@ -367,7 +367,7 @@ class Visit:
         """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
         limit = self.limits.longest(min(one.own for one in self._remaining()))
         if seat.name in self._newcomers and seat.own > limit:
-            took = f"a call takes {seconds_text(seat.seconds)}; limit: {seconds_text(limit)}"
+            took = f"a call takes {seconds_text(seat.own)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, took)
 
     def _attest(self, wait: Callable[[], str], seat: Seat) -> None:
