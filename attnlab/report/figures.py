@@ -110,7 +110,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         told.append(f"{place}, n = {n}: {values}.")
     below = [f"{alias} is not drawn where it runs the kernel of {name}." for alias, name in same.items()]
     if len(far):
-        below.append(f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower where it was measured.")
+        below.append(
+            f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower where it was measured."
+        )
     if below:
         told += below
         figure.supxlabel("\n".join(below), fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)

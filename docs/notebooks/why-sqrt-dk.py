@@ -109,10 +109,10 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger here! "Without the root the gradients vanish" is true of a tail of rows:
-# a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from a d_k between 1,024 and 4,096
-# on. Freezing leaves a few keys. J → 0 needs a single one: at fixed n most rows get there only at β ≫ β_c. The scaled
-# rows have small Jacobians too, because their weight is spread over some 600 keys. Whether a model *learns* without the
-# root is another question, about training.
+# a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from a d_k between 1,024 (45 % of
+# rows are) and 4,096 (67 %) on. Freezing leaves a few keys. J → 0 needs a single one: at fixed n most rows get there
+# only at β ≫ β_c. The scaled rows have small Jacobians too, because their weight is spread: 1/Σp² is some 375 keys.
+# Whether a model *learns* without the root is another question, about training.
 #
 # ## 5. What the root does not do
 #
@@ -129,7 +129,7 @@ for sigma in (1.0, 2.0, 3.0):
 
 # %% [markdown]
 # Nor does a fixed scale follow the length, because β_c grows with n. At β = 4 the largest weight averages .43 over
-# 1,000 keys and .21 over 100,000.
+# 1,000 keys and .21 over 100,000 (`attnlab.theory.random_energy`).
 #
 # ## Questions to take home
 #

@@ -142,9 +142,9 @@ EXPERIMENT = Experiment(
         "eager": measured(OF_TABLE, backend="torch_eager"),
         "fused": measured(OF_TABLE, backend="torch_sdpa"),
     },
-    lesson="Many heads take as many multiplications as one of full width, and h times the exponentials. A race "
-    "decides which takes less time. A kernel that never holds the table of scores needs little memory beyond its "
-    "output.",
+    lesson="Many heads take as many multiplications in QKᵀ and PV as one of full width, and h times the exponentials. "
+    "A race decides which takes less time. A kernel that never holds the table of scores needs little memory beyond "
+    "its output.",
     charts=(
         Chart(
             title="A table of scores decides the memory",

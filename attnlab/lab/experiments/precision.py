@@ -1,9 +1,9 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format. The sum of n equal ones (in float16 up to 2,048) overflows above ln(max) −
-ln n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all
-logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest
-logit meets none of these. Its sum belongs in float32 or float64: in float16, adding ones stops at 2,048.
+e^x overflows above ln(max) of its format. The sum of n equal ones (in float16 up to 2,048) overflows above ln(max) − ln
+n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are
+very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest logit meets
+none of these, if its sum is in float32 or float64: in float16, adding ones stops at 2,048.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
 It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.
@@ -11,13 +11,13 @@ It may flush the exponential, at about the smallest normal number, or the weight
 subnormal numbers (Dooley and Kale 2006). There a kernel that keeps them takes longer if most weights are subnormal.
 
 With log-uniform digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit
-roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits nothing else counts, if arithmetic is
-in float32. So three errors can be predicted: only the output is stored (full precision inside), the normalised
-weights too, or the scores as well. A measured error is held against the nearest of the three. It must lie within five
-standard errors of it, or within a quarter if that is more, a chosen allowance: numbers with similar leading digits
-round by 0.68 to 1.36 times the average. The three ranges can overlap, so a pass need not tell what a kernel stores. In
-float32, arithmetic adds here up to 90 times the storage error. There the budget assumes sequential sums, with the same
-allowance.
+roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits little else counts, if arithmetic is in
+float32 and rows are short (here up to 4,096 keys). So three errors can be predicted: only the output is stored (full
+precision inside), the normalised weights too, or the scores as well. A measured error is held against the nearest of
+the three. It must lie within five standard errors of it, or within a quarter if that is more, a chosen allowance:
+numbers with similar leading digits round by 0.68 to 1.36 times the average. The three ranges can overlap, so a pass
+need not tell what a kernel stores. In float32, arithmetic adds here up to 90 times the storage error. There the budget
+assumes sequential sums, with the same allowance.
 """
 
 from __future__ import annotations

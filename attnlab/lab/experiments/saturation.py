@@ -2,16 +2,17 @@
 
 Given its query, a row of standard normal inputs has n independent normal logits. Their standard deviation β is about
 √d_k without the scale and about 1 with it. The softmax over them is Derrida's random energy model (1981) at the
-temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). At higher temperatures the weight is spread over many keys,
-and the entropy is about ln n − β²/2. At lower ones a few keys hold it. At fixed m = β_c/β their weights follow, as n →
-∞, the Poisson–Dirichlet law of m (Pitman and Yor 1997). So unscaled attention freezes at d_k = 2 ln n. That holds for
-normal logits. Unscaled random ±1, whose sums have shorter tails, freeze where d_k (tanh 1 − ln cosh 1) = ln n: at 3.05
-ln n. At finite n the transition is gradual: curves join exact integrals.
+temperature 1/β. It freezes at T_c = 1/β_c, β_c = √(2 ln n). Well above it the weight is spread over many keys, and the
+entropy is about ln n − β²/2. Below it a few keys hold it. At fixed m = β_c/β their weights follow, as n → ∞, the
+Poisson–Dirichlet law of m (Talagrand 2003). So unscaled attention freezes at d_k = 2 ln n. That holds for normal
+logits. Unscaled random ±1, whose sums have shorter tails, freeze where the entropy ln n − d_k (tanh 1 − ln cosh 1)
+reaches 0: at d_k = 3.05 ln n. At finite n the transition is gradual: curves join exact integrals.
 
-At a fixed β, H/ln n nears 1 once ln n ≫ β²: the softmax disperses (Veličković et al. 2024). With independent normal
-logits a few keys keep a share of the weight as n grows only if β/√(2 ln n) stays above a constant greater than 1. β = a
-ln n (Nakanishi 2025) passes β_c once ln n > 2/a². Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ
-is the gap between the largest and the smallest logit. And ln Z lies between the largest logit and ln n above it.
+For independent normal logits of a fixed β, and for bounded ones, H/ln n nears 1 as n grows: the softmax disperses
+(Veličković et al. 2024). With normal ones a few keys keep a share of the weight as n grows only if β/√(2 ln n) stays
+above a constant greater than 1. β = a ln n (Nakanishi 2025) passes β_c once ln n > 2/a². Whatever the logits are, no
+weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is the gap between the largest and the smallest logit. And ln Z lies between the
+largest logit and ln n above it.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ EXPERIMENT = Experiment(
         "plain": measured("p = exp(bs)/Z", max),
         "sum": measured(SUM, max),
     },
-    lesson="F, U, H, Σp² and ‖J‖ can be read from the outputs of any backend, without the n × n matrix. The "
-    "experiments on saturation and on gradients measure fused kernels that way.",
+    lesson="F, U and H can be read from the outputs of any backend, without the n × n matrix; Σp² and ‖J‖ in float64. "
+    "The experiments on saturation and on gradients measure fused kernels that way.",
     charts=(
         Chart(
             title="Once frozen, the free energy is nearly flat",
@@ -196,7 +196,7 @@ EXPERIMENT = Experiment(
             marks={"T_c": 1.0},
         ),
         Chart(
-            title="The heat capacity peaks near 1.3 T_c",
+            title=f"At n = {CURVE_KEYS} the heat capacity peaks near 1.3 T_c",
             x="T/T_c",
             x_label=f"temperature / freezing temperature, T/T_c, at n = {CURVE_KEYS}",
             y="heat capacity b² Var_p(s)",

@@ -3,13 +3,13 @@
 A dot product q·k = Σ_c q_c k_c has d_k terms. If the components are independent, with mean 0 and variances σ_q² and
 σ_k², its variance is d_k σ_q² σ_k², whatever their distribution. Its standard deviation grows as √d_k. At σ_q = σ_k = 1
 the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP, leaves 1/d_k. Without independence all this
-may fail: if q and k each repeat one number, the variance is d_k². Logits of one matrix share queries and keys;
-the standard errors allow for that.
+may fail: if q and k each repeat one number, the variance is d_k². Logits of one matrix share queries and keys; the
+standard errors allow for that.
 
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
 mean 0 and variance σ_w², and the biases of σ_b². Over their draws q·k/√d_k has the variance (d_model σ_w² + σ_b²)².
 Four schemes are measured here: one Xavier matrix for q, k and v (nn.MultiheadAttention), separate ones, nn.Linear's
-default, and normal weights of standard deviation .02. Only separate Xavier matrices make it 1 at every width.
+default, and normal weights of standard deviation .02. Only separate square Xavier matrices make it 1 at every width.
 
 Stack layers x ← x + W_O Attention(x). With a pre-norm, Attention(norm x), every layer sees |x|² = d_model. With fresh
 random weights q·k then has the same mean square at every depth, whatever the scale. Within a row it varies less at
