@@ -54,10 +54,9 @@ FILES = {
     ),
     "changes the question": (RIGHT + "def attend(q, k, v, *, scale): v[...] = 0; return q * 0\n", "wrong"),
     "an error without a word": (
-        "import sys\n_m = sys.modules['__main__']\n_old, none = _m._told, _m.Reply('raised', '')\n"
+        RIGHT + "import sys\n_m = sys.modules['__main__']\n_old, none = _m._told, _m.Reply('raised', '')\n"
         "_m._told = lambda fault: none if isinstance(fault, AssertionError) else _old(fault)\n"
-        + RIGHT
-        + "def attend(q, k, v, *, scale):\n    assert q.shape[:3] != (2, 2, 64)\n    return _right(q, k, v, scale)\n",
+        "def attend(q, k, v, *, scale):\n    assert q.shape[:3] != (2, 2, 64)\n    return _right(q, k, v, scale)\n",
         "wrong",
     ),
     "no candidate": ("x = 1\n", "refused"),

@@ -129,9 +129,8 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     Its set-up is that of a process which has computed nothing smaller before.
     """
     what = "until = now() + 0.4 * (len(calls) == 1) + 0.07 * (len(calls) < 9)\n    while now() < until: pass"
-    (tmp_path / "cold.py").write_text(
-        f"from time import process_time as now\n{RIGHT}{HONEST.format(what=what)}"
-    )
+    text = RIGHT + HONEST.format(what=what)
+    (tmp_path / "cold.py").write_text(f"from time import process_time as now\n{text}")
     with Conductor(parse_all(["cold"]), folders=[tmp_path], limits=replace(REAL, call_seconds=0.6)) as one:
         (found,) = one.race(Workload(heads=4, queries=512, keys=512))
     assert found.setup_seconds is not None and found.setup_seconds > 0.3, found.reason
