@@ -196,7 +196,7 @@ EXPERIMENT = Experiment(
             marks={"T_c": 1.0},
         ),
         Chart(
-            title=f"At n = {CURVE_KEYS} the heat capacity peaks near 1.3 T_c",
+            title=f"Heat capacity peaks near 1.3 T_c at n = {CURVE_KEYS}",
             x="T/T_c",
             x_label=f"temperature / freezing temperature, T/T_c, at n = {CURVE_KEYS}",
             y="heat capacity b² Var_p(s)",
