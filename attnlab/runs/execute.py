@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from attnlab.backends.contender import Contender, parse_all
 from attnlab.backends.discovery import backends, block_only, on_request
@@ -153,14 +154,8 @@ def _able(plan: Plan) -> dict[str, str | None]:
 def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, on_lap: OnLap) -> None:
     plan, before = record.plan, record.environment
     total, left = len(plan.workloads), record.left()
-    conductor = Conductor(
-        contenders,
-        baseline=record.baseline,
-        folders=plan.folders,
-        limits=plan.limits,
-        memory=plan.memory,
-        on_event=progress.detail,
-    )
+    how: dict[str, Any] = {"limits": plan.limits, "memory": plan.memory, "on_event": progress.detail}
+    conductor = Conductor(contenders, baseline=record.baseline, folders=plan.folders, **how)
     conductor.account = record.account
     progress.begins(record)
     progress.stage("starting the contenders", done=total - len(left), total=total)

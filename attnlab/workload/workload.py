@@ -163,7 +163,7 @@ class Workload:
         group="Mask and scores",
     )
     window: tuple[int, int] | None = declared(
-        None, "LEFT,RIGHT: so many keys before and after a query's own place; -1 for no limit."
+        None, "LEFT,RIGHT: keys before and after a query; -1: no limit."
     )
     key_lengths: tuple[int, ...] | None = declared(None, "How many keys of each batch element are real.")
     mask: str = declared(
