@@ -162,9 +162,7 @@ class Workload:
         names=ALIGNMENTS,
         group="Mask and scores",
     )
-    window: tuple[int, int] | None = declared(
-        None, "LEFT,RIGHT: keys before and after a query; -1: no limit."
-    )
+    window: tuple[int, int] | None = declared(None, "LEFT,RIGHT: keys before and after a query; -1: no end.")
     key_lengths: tuple[int, ...] | None = declared(None, "How many keys of each batch element are real.")
     mask: str = declared(
         "", f"A further mask: one or more of {forms()}, joined by &.", brief=lambda it: it.replace(" ", "")
