@@ -3,10 +3,10 @@
 This is its one door: only the command line, the suites and one call of the report open it.
 """
 
+from attnlab.lab.chapter import CHAPTER_FILE, read_chapter, run_chapter
 from attnlab.lab.claims import Claim, ClaimVerdict, chosen_claims, judge, ledger
 from attnlab.lab.diagnosis import diagnose, read_model
 from attnlab.lab.experiments import (
-    CHAPTER_FILE,
     EXPERIMENTS,
     Chart,
     Finding,
@@ -14,8 +14,6 @@ from attnlab.lab.experiments import (
     check_request,
     chosen_experiments,
     load_experiment,
-    read_chapter,
-    run_chapter,
     run_experiment,
 )
 

@@ -151,15 +151,11 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                timed = [] if self._instruments else [self._check, self._warm, self._stay]
+                timed = [] if self._instruments else [self._check, self._attest, self._warm, self._stay]
                 for step in [self._admit, self._prepare, *timed]:
                     for seat in self._remaining():
                         self._attempt(seat, step)
                 if not self._instruments:
-                    new = [seat for seat in self._remaining() if seat.name in self._newcomers]
-                    with self._activity("attesting"):
-                        for seat, wait in self._side_by_side(new, "attest", answer=str):
-                            self._attempt(seat, partial(self._attest, wait))
                     self._plan_rounds()
                     self._take_turns()
                 with self._activity("instruments"):
@@ -323,6 +319,15 @@ class Visit:
             if not found.passed:
                 raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
 
+    def _attest(self, seat: Seat) -> None:
+        """Which kernels run, and whether those that it asked for. This call warms it, too."""
+        if seat.name in self._newcomers:
+            with self._activity("attesting"):
+                seat.kernel = self._ask(seat, "attest", answer=str)
+            asked = seat.known.get("kernel")
+            if asked and asked not in seat.kernel:
+                seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
+
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:
         """Seconds of a smaller call; None where it is declined."""
         if (seat.name, smaller) not in self._trials:
@@ -359,6 +364,7 @@ class Visit:
         own = min(told.values()) if self.workload.device == "cpu" else told["seconds"]
         if not seat.own or own < seat.own:
             seat.seconds, seat.between, seat.own = told["seconds"], between, own
+            self._trials[seat.name, self.workload] = own
 
     def _stay(self, seat: Seat) -> None:
         """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
@@ -370,12 +376,6 @@ class Visit:
         if is_new and seat.own > limit:
             took = f"a call takes {seconds_text(seat.own)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, took)
-
-    def _attest(self, wait: Callable[[], str], seat: Seat) -> None:
-        """Which kernels ran, and whether those that it asked for."""
-        seat.kernel, asked = wait(), seat.known.get("kernel")
-        if asked and asked not in (seat.kernel or ""):
-            seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
 
     # -- rounds --------------------------------------------------------------------------------------
 

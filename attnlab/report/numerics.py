@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +93,7 @@ def write_numerics(
         absent=[name for name in missing if name not in measured],
         partly={name: reason for name, reason in missing.items() if name in measured},
         cpu=environment.get("cpu"),
-        date=datetime.now(UTC).date(),
+        dates=sorted({str(one.facts["date"]) for one in findings if "date" in one.facts}),
         command=command,
     )
     (folder / PAGE).write_text(text, encoding="utf-8")

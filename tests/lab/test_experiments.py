@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_page_of_what_was_measured(tmp_path: Path, monkeypatch
         rows = (Row.compare("x", {}, 1.0, math.nan),)
         return Finding(experiment=name, title="First", question="Is it?", conclusion="It is.", rows=rows)
 
-    monkeypatch.setattr("attnlab.lab.experiments.run_experiment", interrupted_second)
+    monkeypatch.setattr("attnlab.lab.chapter.run_experiment", interrupted_second)
     assert status("numerics", "precision", "saturation", "--out", str(tmp_path / "out")) == 130
     (one,) = read_chapter(tmp_path / "out")
     stored = json.loads((tmp_path / "out" / "numerics.json").read_text("utf-8"), parse_constant=pytest.fail)

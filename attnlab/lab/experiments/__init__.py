@@ -8,13 +8,13 @@ that cannot be asked is named with the reason. One that raises becomes a failed 
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -29,7 +29,7 @@ from attnlab.backends.discovery import require, unasked
 from attnlab.errors import Declined, Unavailable
 from attnlab.lab.observables import Attend, Observables, black_box, observe
 from attnlab.lab.theory import RandomEnergy
-from attnlab.text import finite, suggestion, write_whole
+from attnlab.text import suggestion
 from attnlab.workload.workload import MOST_SEED
 
 #: a value that is so many standard errors from its prediction agrees with it
@@ -62,8 +62,6 @@ _ORDER = (
 )
 _FOUND = {file.stem for file in Path(__file__).parent.glob("[a-z]*.py")}
 EXPERIMENTS = (*_ORDER, *sorted(_FOUND - set(_ORDER)))
-#: the findings of a run's folder, a list
-CHAPTER_FILE = "numerics.json"
 Array = NDArray[np.float64]
 
 
@@ -136,8 +134,8 @@ class Row(msgspec.Struct, frozen=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What one experiment found. `conclusion` is its sentence with the measured values.
 
-    facts : seed, backends, seconds. missing : why a backend took no part, by its name. asked : all backends that were
-    to take part.
+    facts : seed, backends, seconds, date. missing : why a backend took no part, by its name. asked : all backends
+    that were to take part.
     """
 
     experiment: str
@@ -216,7 +214,7 @@ class Experiment:
     about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
     it is asked in. sentences : what was found, format strings; `numbers` fill them from the rows. A sentence without
     its numbers is left out. lesson : what follows. sees_scale : whether some row fails for a scale that is wrong by a
-    tenth, as most do.
+    tenth, as most do. timed : whether times are taken, so that nothing else may compute meanwhile.
     """
 
     about: str | None
@@ -228,6 +226,7 @@ class Experiment:
     charts: tuple[Chart, ...] = ()
     dtypes: tuple[str, ...] = ("float64",)
     sees_scale: bool = True
+    timed: bool = False
 
     @property
     def texts(self) -> tuple[str, str]:
@@ -358,7 +357,7 @@ def run_experiment(
         question=experiment.texts[0],
         conclusion=" ".join(said) or (_NO_FIGURES if rows else "No backend could be measured."),
         rows=tuple(rows),
-        facts={"seed": seed, "backends": names, "seconds": seconds},
+        facts={"seed": seed, "backends": names, "seconds": seconds, "date": str(datetime.now(UTC).date())},
         missing=missing,
         asked=wanted,
     )
@@ -452,40 +451,3 @@ def check_request(
     generator(seed)
     for name in backends or ():
         require(name, folders)
-
-
-def run_chapter(
-    folder: Path,
-    names: Sequence[str],
-    stage: Callable[..., None] = lambda name, *, done, total: None,
-    **how: Any,
-) -> list[Finding]:
-    """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
-
-    A finding of another seed or other backends is replaced. Returns all findings of the file. `stage` hears the name of
-    each experiment as it begins, how many are `done`, and of how many in `total`. how : backends, seed and folders, as
-    for `run_experiment`. Raises ValueError as that does, before anything has run, and NotStored where the folder cannot
-    be written to.
-    """
-    wanted = chosen_experiments(names)
-    check_request(**how)
-    found, backends = read_chapter(folder), how.get("backends")
-    asked = {*(unasked(how.get("folders", ())) if backends is None else backends)}
-    for done, name in enumerate(wanted):
-        old = [one for one in found if one.experiment == name]
-        if not any((one.facts.get("seed"), {*one.asked}) == (how.get("seed", 0), asked) for one in old):
-            stage(name, done=done, total=len(wanted))
-            found = [*(one for one in found if one not in old), run_experiment(name, **how)]
-            plain = json.dumps(finite(msgspec.to_builtins(found)), ensure_ascii=False)
-            write_whole(folder / CHAPTER_FILE, plain.encode() + b"\n")
-    return found
-
-
-def read_chapter(folder: Path) -> list[Finding]:
-    """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
-    file = folder / CHAPTER_FILE
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
-        return msgspec.convert(found, list[Finding], strict=False)
-    except (ValueError, msgspec.ValidationError) as fault:
-        raise ValueError(f"{file} holds no findings: {fault}; remove it") from None

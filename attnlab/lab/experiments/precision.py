@@ -219,6 +219,7 @@ EXPERIMENT = Experiment(
     title="Number formats: overflow, underflow and rounding",
     measure=measure,
     dtypes=DTYPES,
+    timed=True,
     sentences=(
         "Without subtracting the largest logit, 1024 equal logits get weights of 0 above {half:.2f} in float16 "
         "and {single:.2f} in float32. Above {nan:.2f} and {single_nan:.2f} they get NaN.",
