@@ -140,7 +140,7 @@ def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make
         for one in run.results
     ]
     text = reported(run)
-    said = "`torch_eager` at n = 256, 1 head has no interval. It left after 1 visit: a call takes 9 s"
+    said = "is behind at n = 256, 1 head is uncertain (no interval). It left after 1 visit: a call takes 9 s"
     assert said in text and "| left some visits | 1 of 2 sizes: n = 256, 1 head | a call takes 9 s |" in text
     assert "a note" not in text, "which is no exit"
     assert re.search(r"^\| `torch_sdpa_flash` \| [\d.]+ · [^|]*\| \? \d", text, re.M)

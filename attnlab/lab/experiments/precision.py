@@ -1,23 +1,24 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format. The sum of n equal ones (in float16 up to 2,048) overflows above ln(max) − ln
-n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are
-very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's largest logit meets
-none of these, if its sum is in float32 or float64: in float16, adding ones stops at 2,048.
+e^x overflows above ln(max) of its format. The sum of n equal ones (in float16, added one by one: up to 2,048) overflows
+above ln(max) − ln n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a
+NaN. If all logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's
+largest logit meets none of these. Its sum must still be in float32 at least: in float16, ones added one by one stop at
+2,048, and the weights then add up to more than 1.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
 It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.
 It may flush the exponential, at about the smallest normal number, or the weight. Many processors compute slowly with
-subnormal numbers (Dooley and Kale 2006). There a kernel that keeps them takes longer if most weights are subnormal.
+subnormal numbers (Dooley and Kale 2006). There a kernel that keeps them can take longer if most weights are subnormal.
 
 With log-uniform digits a stored number that is not subnormal is off by 0.42 u in the root mean square. The unit
 roundoff u is 2⁻²⁴ in float32, 2⁻¹¹ in float16 and 2⁻⁸ in bfloat16. In 16 bits little else counts, if arithmetic is in
 float32 and rows are short (here up to 4,096 keys). So three errors can be predicted: only the output is stored (full
 precision inside), the normalised weights too, or the scores as well. A measured error is held against the nearest of
-the three. It must lie within five standard errors of it, or within a quarter if that is more, a chosen allowance:
-numbers with similar leading digits round by 0.68 to 1.36 times the average. The three ranges can overlap, so a pass
-need not tell what a kernel stores. In float32, arithmetic adds here up to 90 times the storage error. There the budget
-assumes sequential sums, with the same allowance.
+the three. It must lie within five standard errors of it, or within a quarter if that is more, a chosen allowance.
+Numbers that all had the same leading digits would round by 0.68 to 1.36 times the average; mixed ones lie closer. The
+three ranges can overlap, so a pass need not tell what a kernel stores. In float32, arithmetic adds here up to 90 times
+the storage error. There the budget assumes sequential sums, with the same allowance.
 """
 
 from __future__ import annotations
@@ -237,10 +238,10 @@ EXPERIMENT = Experiment(
         "fused": _LARGE(value=0.25, backend="torch_sdpa"),
         "fused_large": _LARGE(value=16.0, backend="torch_sdpa"),
     },
-    lesson="Subtract the largest logit. Else 1024 equal logits between 4.16 and 11.09 give zeros in float16 without an "
-    "error, and a row of logits below −17.33 gives NaN. Keep scores of float16 inputs in float32: q·k can pass 65,504 "
-    "although the scaled logit does not, and then no subtraction helps. In theory large logits raise the error if "
-    "scores are stored in 16 bits, but not if only weights are. So scores in float32 are safer for large logits.",
+    lesson="Subtract the largest logit. Else 1024 equal logits between 4.16 and 11.09 give weights of 0 in float16, "
+    "without a warning; a row of logits below −17.33 gives NaN. Keep q·k of float16 inputs in float32: it can pass "
+    "65,504 although the scaled logit does not, and then no subtraction helps. In theory large logits raise the error "
+    "if scores are stored in 16 bits, but not if only weights are. So scores in float32 are safer for large logits.",
     charts=(
         Chart(
             title="A key this far below the others weighs nothing",

@@ -2,9 +2,9 @@
 
 A dot product q·k = Σ_c q_c k_c has d_k terms. If the components are independent, with mean 0 and variances σ_q² and
 σ_k², its variance is d_k σ_q² σ_k², whatever their distribution. Its standard deviation grows as √d_k. At σ_q = σ_k = 1
-the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP, leaves 1/d_k. Without independence all this
-may fail: if q and k each repeat one number, the variance is d_k². Logits of one matrix share queries and keys; the
-standard errors allow for that.
+the factor 1/√d_k leaves a variance of 1. The factor 1/d_k, the scale of μP (Yang et al. 2022), leaves 1/d_k. Without
+independence all this may fail: if q and k each repeat one number, the variance is d_k². Logits of one matrix share
+queries and keys; the standard errors allow for that.
 
 In a layer q and k are projections of x. Let |x|² = d_model, as after a layer norm. Let all weights be independent, of
 mean 0 and variance σ_w², and the biases of σ_b². Over their draws q·k/√d_k has the variance (d_model σ_w² + σ_b²)².
@@ -185,10 +185,10 @@ EXPERIMENT = Experiment(
     measure=measure,
     sentences=(
         "The variance of q·k grows as d_k to the power {unscaled:.3f} (predicted: 1).",
-        "With 1/√d_k the power is {scaled:.3f} (0), with 1/d_k {mup:.3f} (−1).",
+        "From the same draws, with 1/√d_k the power is {scaled:.3f} (0), with 1/d_k {mup:.3f} (−1).",
         "Components of standard deviation 2 give {wide:.2f} d_k at d_k = 256 (predicted: 16 d_k).",
-        "With d_model = 256, scaled logits start with a variance of {fused:.2f} in nn.MultiheadAttention and "
-        "{xavier:.2f} with separate Xavier matrices.",
+        "With d_model = 256, scaled logits start with a variance of {fused:.2f} with weights that are drawn as "
+        "nn.MultiheadAttention draws them, and {xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
         "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
         "pre-norm, with 1/√d_k, it ends at {pre:.2f}, and within a row it falls from {first:.2f} to {row:.2f}.",
