@@ -1,7 +1,7 @@
 """The chapter of a run: its experiments are run, two at a time where there is a second core, and kept.
 
 ``numerics.json`` in the folder is a list of findings. It is written after each experiment, so that an interrupt costs
-only those that are not finished.
+only the one or two that are under way. An experiment that takes times runs alone.
 """
 
 from __future__ import annotations
@@ -73,19 +73,20 @@ def run_chapter(
         plain = json.dumps(finite(msgspec.to_builtins([*found.values()])), ensure_ascii=False)
         write_whole(folder / CHAPTER_FILE, plain.encode() + b"\n")
 
-    helper = Process(f"{__name__}:Runner") if len(left) > 1 < cores() else None
+    helper: Process | None = None
     try:
         while left:
-            first, other = left[0], left[1] if len(left) > 1 else ""
-            wait = None
-            # one that takes times is alone
-            if helper and other and helper.alive and not any(load_experiment(one).timed for one in left[:2]):
-                begins(other)
-                wait = helper.begin("run", answer=Finding, name=other, how=how)
+            first, others, wait = left[0], left[1:2], None
+            if others and cores() > 1 and not any(load_experiment(one).timed for one in (first, *others)):
+                # where there is no second process, or it fails, all are run here
+                with suppress(OSError, ValueError, Failed):
+                    helper = helper or Process(f"{__name__}:Runner")
+                    wait = helper.begin("run", answer=Finding, name=others[0], how=how)
             begins(first)
             keep(run_experiment(first, **how))
             if wait is not None:
-                with suppress(Failed):  # then it is run here
+                begins(others[0])
+                with suppress(Failed):
                     keep(wait())
     finally:
         if helper is not None:

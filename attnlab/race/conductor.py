@@ -71,7 +71,7 @@ class Conductor:
         self._hung: dict[str, list[int]] = defaultdict(list)
         #: why a contender is not to be had on a device, whatever the workload
         self._absent: dict[tuple[str, str], str] = {}
-        #: seconds of smaller calls, which tell how long a call will take, by contender
+        #: seconds of calls that were tried or measured, which tell how long a larger one will take, by contender
         self._trials: dict[tuple[str, Workload], float | None] = {}
         self._watch: Watch | None = None
         self._ready = False

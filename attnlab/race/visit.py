@@ -1,9 +1,9 @@
 """One visit: a fresh process of each contender on one workload, from the drawing of its inputs to the end of all.
 
-Each prepares, answers once and is checked, and computes until it is warm. Then rounds: each contender has a turn, in an
-order that is rotated, on inputs that were overwritten just before (where its library allows that), while all other
-workers are stopped. The last answer of a turn is checked on rows that are chosen after it. One that fails is not asked
-again on this workload; the others go on.
+Each prepares, answers once and is checked, tells its kernels, and computes until it is warm. Then rounds: each
+contender has a turn, in an order that is rotated, on inputs that were overwritten just before (where its library allows
+that), while all other workers are stopped. The last answer of a turn is checked on rows that are chosen after it. One
+that fails is not asked again on this workload; the others go on.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Visit:
 
     newcomers : names of the contenders that have not answered this workload before: what takes long is asked of them
     alone. instruments : quantities that are measured instead of times. account : takes the seconds of each activity.
-    facts : takes what is told of each process, by contender. trials : keeps what smaller calls took. clock : what a
+    facts : takes what is told of each process, by contender. trials : keeps what calls took. clock : what a
     worker's clock is held against.
     """
 
@@ -320,7 +320,7 @@ class Visit:
                 raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
 
     def _attest(self, seat: Seat) -> None:
-        """Which kernels run, and whether those that it asked for. This call warms it, too."""
+        """Which kernels run, and whether those that it asked for. With most libraries a call, which warms it too."""
         if seat.name in self._newcomers:
             with self._activity("attesting"):
                 seat.kernel = self._ask(seat, "attest", answer=str)
@@ -364,7 +364,6 @@ class Visit:
         own = min(told.values()) if self.workload.device == "cpu" else told["seconds"]
         if not seat.own or own < seat.own:
             seat.seconds, seat.between, seat.own = told["seconds"], between, own
-            self._trials[seat.name, self.workload] = own
 
     def _stay(self, seat: Seat) -> None:
         """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
@@ -373,6 +372,7 @@ class Visit:
         for _ in range(_AGAIN):  # a new process takes memory in its first calls
             if is_new and seat.own > limit:
                 self._warm(seat)
+        self._trials.setdefault((seat.name, self.workload), seat.own)
         if is_new and seat.own > limit:
             took = f"a call takes {seconds_text(seat.own)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, took)

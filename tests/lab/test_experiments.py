@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -23,7 +25,7 @@ from attnlab.lab import EXPERIMENTS, Finding, load_experiment, read_chapter, run
 from attnlab.lab.claims import claims
 from attnlab.lab.experiments import Row, Subject, pick
 from attnlab.lab.observables import black_box
-from attnlab.report.numerics import draw
+from attnlab.report.numerics import draw, write_numerics
 
 #: experiments that are cheap at their real sizes
 WHOLE = ("formula", "precision", "thermodynamics")
@@ -114,6 +116,25 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
     (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
     with pytest.raises(ValueError, match=r"numerics\.json holds no findings: .*; remove it"):
         read_chapter(tmp_path)
+
+
+def test_two_at_a_time_find_what_one_after_the_other_do(tmp_path: Path) -> None:
+    """Also where the second process ends, as of a backend that crashes there."""
+    (tmp_path / "at_home.py").write_text(
+        "import os\nfrom attnlab.implementations.numpy_vectorized import attend_with_log_sum as right\n"
+        f"LIBRARY = 'numpy'\nif os.getpid() != {os.getpid()}:\n    os._exit(3)\n"
+        "def attend(query, key, value, *, causal, scale):\n"
+        "    return right(query, key, value, causal=causal, scale=scale)[0]\n"
+    )
+    names = ["formula", "thermodynamics"]
+    for place, backend in (("beside", "numpy_blocked"), ("crashed", "at_home")):
+        how: dict[str, Any] = {"backends": [backend], "folders": [tmp_path]}
+        (tmp_path / place).mkdir()
+        found = run_chapter(tmp_path / place, names, **how)
+        assert [one.experiment for one in found] == names and read_chapter(tmp_path / place) == found
+        assert [one.rows for one in found] == [run_experiment(name, **how).rows for name in names]
+        page = write_numerics(found, tmp_path / place, environment={}, command="").read_text("utf-8")
+        assert f"measured on {found[0].facts['date']}" in page
 
 
 def test_nothing_measured_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

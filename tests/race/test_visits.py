@@ -113,6 +113,18 @@ def test_a_small_call_that_tells_nothing_of_itself_tells_how_long_the_others_may
     assert found == [Outcome.MEASURED, Outcome.MEASURED, Outcome.OVER_BUDGET]
 
 
+def test_a_measured_call_tells_what_a_larger_one_takes() -> None:
+    """It is not tried again."""
+    log = list[tuple[str, str]]()
+    small, large = (SMALL.with_(heads=1, kv_heads=1, queries=n, keys=n) for n in (64, 256))
+    with conducted({A: Scripted(0.4), B: Scripted()}, log=log) as conductor:
+        assert conductor.visit(small)[0].outcome is Outcome.MEASURED
+        log.clear()
+        told = conductor.visit(large)[0]
+    assert told.outcome is Outcome.OVER_BUDGET and "a call would take about 6.4" in (told.reason or "")
+    assert "warm" in {op for _, op in log} and "trial" not in {op for _, op in log}
+
+
 def test_the_first_slow_calls_of_a_new_process_exclude_nobody() -> None:
     """PyTorch's took 719 ms where 385 were usual, and the baseline was missing at that size."""
     slow = iter([2.0] * 3)

@@ -319,7 +319,7 @@ def run_experiment(
 ) -> Finding:
     """What the experiment called `name` finds through `backends`.
 
-    backends : names, all that are found where None. folders : where to look for more of them. Every library computes
+    backends : names, all that are found where None. folders : where to look for more of them. PyTorch and BLAS compute
     with one thread. Raises ValueError for an unknown experiment or backend or a bad seed, before anything has run.
     """
     experiment = load_experiment(name)
