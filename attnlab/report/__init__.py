@@ -169,6 +169,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "visits": _visits(frames, chosen["open"][0]) if chosen and chosen["open"] else [],
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
+        "margin": frames.analysis.margin,
         "usual": next(iter(winners.runner_up.value_counts().index), None),
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},

@@ -114,11 +114,11 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
     # one that was soon left out of visits shares too few with the others for all to be compared with it
     able = [name for name in order if 2 * visits[name] > max(visits.values())]
     best = able[0]
-    against_best = decidable(results.values(), best, margin)
+    against_best = _against(best, results, margin)
     for name in able:  # the machine may drift: ahead is ahead visit by visit
         if name in against_best and against_best[name].ratio < 1:
-            best, against_best = name, decidable(results.values(), name, margin)
-    against_baseline = against_best if baseline == best else decidable(results.values(), baseline, margin)
+            best, against_best = name, _against(name, results, margin)
+    against_baseline = against_best if baseline == best else _against(baseline, results, margin)
     if baseline != best and baseline in against_best:  # one comparison has one interval
         against_baseline[best] = against_best[baseline].turned
     standings = tuple(
@@ -133,6 +133,16 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
         for name in sorted(order, key=lambda name: name != best)
     )
     return Ranking(standings, baseline if baseline in times else None)
+
+
+def _against(reference: str, results: Mapping[str, Result], margin: float) -> dict[str, Verdict]:
+    """The verdicts on all others. Further names of the reference's kernel are no rivals, with an error of their own."""
+    kernel = implementation_of(results[reference]) if reference in results else None
+    alike = [one for one in results.values() if implementation_of(one) == kernel]
+    rivals = [
+        one for one in results.values() if one.contender == reference or implementation_of(one) != kernel
+    ]
+    return decidable(alike, reference, margin, len(results) - 1) | decidable(rivals, reference, margin)
 
 
 def decidable(

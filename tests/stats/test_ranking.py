@@ -110,6 +110,26 @@ def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
         assert winner(rank(race, baseline="other"), ["own", "alias", "other"]).first == (named,)
 
 
+def test_who_is_no_rival_takes_nothing_of_the_error_that_rivals_share():
+    """A further name of the winner's kernel, and one without an interval; a rival that is as fast does."""
+    noise, fused = (
+        1 + 0.02 * np.resize([-1, 0, 1, 0, 1, -1], 12),
+        {"kernel": "flash attention", "library": "torch"},
+    )
+    race = {"own": measured("own", noise, **fused), "other": measured("other", 1.1 * noise[::-1])}
+    others = {"alias": measured("alias", noise[::-1], **fused), "brief": measured("brief", noise[:2])}
+    others |= {"rival": measured("rival", noise[::-1])}
+
+    def low(*names):
+        return (
+            rank({**race, **{name: others[name] for name in names}}, baseline="own")
+            .of("other")
+            .against_best.low
+        )
+
+    assert low("alias", "brief") == low() > low("rival")
+
+
 def test_the_runner_up_stands_second_under_the_name_of_its_kernel():
     """Though another name of that kernel was luckier, and a third contender too."""
     wild, fused = np.repeat([1.1, 0.9, 1.1, 0.9], 6), {"kernel": "flash attention", "library": "torch"}

@@ -1,10 +1,10 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
-e^x overflows above ln(max) of its format. The sum of n equal ones (in float16, added one by one: up to 2,048) overflows
-above ln(max) − ln n. exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key. Above ln(max) it is ∞/∞, a
-NaN. If all logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that first subtracts the row's
-largest logit meets none of these. Its sum must still be in float32 at least: in float16, ones added one by one stop at
-2,048, and the weights then add up to more than 1.
+e^x overflows above ln(max) of its format. The sum of n equal ones overflows above ln(max) − ln n (in float16, added one
+by one: about there, and only for n up to 2,048). exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key.
+Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that
+first subtracts the row's largest logit, if that is finite, meets none of these. Its sum must still be in float32 at
+least: in float16, ones added one by one stop at 2,048, and the weights then add up to more than 1.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
 It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.
@@ -18,7 +18,7 @@ precision inside), the normalised weights too, or the scores as well. A measured
 the three. It must lie within five standard errors of it, or within a quarter if that is more, a chosen allowance.
 Numbers that all had the same leading digits would round by 0.68 to 1.36 times the average; mixed ones lie closer. The
 three ranges can overlap, so a pass need not tell what a kernel stores. In float32, arithmetic adds here up to 90 times
-the storage error. There the budget assumes sequential sums, with the same allowance.
+0.42 u. There the budget assumes sequential sums, with the same allowance.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ EXPERIMENT = Experiment(
         "fused_large": _LARGE(value=16.0, backend="torch_sdpa"),
     },
     lesson="Subtract the largest logit. Else 1024 equal logits between 4.16 and 11.09 give weights of 0 in float16, "
-    "without a warning; a row of logits below −17.33 gives NaN. Keep q·k of float16 inputs in float32: it can pass "
+    "without an error; a row of logits below −17.33 gives NaN. Keep q·k of float16 inputs in float32: it can pass "
     "65,504 although the scaled logit does not, and then no subtraction helps. In theory large logits raise the error "
     "if scores are stored in 16 bits, but not if only weights are. So scores in float32 are safer for large logits.",
     charts=(
