@@ -169,7 +169,6 @@ def answer(frames: Frames) -> dict[str, Any]:
         "visits": _visits(frames, chosen["open"][0]) if chosen and chosen["open"] else [],
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
-        "margin": frames.analysis.margin,
         "usual": next(iter(winners.runner_up.value_counts().index), None),
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
@@ -254,7 +253,6 @@ def to_json(run: Run) -> dict[str, Any]:
     return {
         "complete": run.complete,
         "baseline": frames.analysis.baseline,
-        "margin": frames.analysis.margin,
         "use": (answer(frames)["chosen"] or {}).get("name"),
         "winners": records(frames.winners),
         "results": records(frames.results),

@@ -236,19 +236,19 @@ def verdicts_against(
     Empty where the baseline was not measured; a contender that shares no round with it is left out.
 
     The chance `alpha` that any verdict is wrong is shared among `comparisons`, by default as many as there are other
-    contenders with an interval: see `stepwise`.
+    contenders: see `stepwise`.
     """
     times = latencies(results)
     if baseline not in times:
         return {}
+    count = max(1, comparisons if comparisons is not None else len(times) - 1)
     base = times.pop(baseline)
     levels = {
         name: partial(_at_level, compare(base, latency, margin=margin), margin=margin)
         for name, latency in times.items()
         if not base.by_round.keys().isdisjoint(latency.by_round)
     }
-    able = sum(at(alpha).low > 0 for at in levels.values())
-    return stepwise(levels, max(1, able if comparisons is None else comparisons), alpha)
+    return stepwise(levels, count, alpha)
 
 
 def stepwise(levels: Mapping[str, AtLevel], count: int, alpha: float) -> dict[str, Verdict]:

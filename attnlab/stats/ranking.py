@@ -3,8 +3,9 @@
 The contender with the least median, or one that is ahead of it visit by visit, is the reference, and every other is
 compared with it. Those that are not clearly slower share the first place: "first" is a set; a set of one is a win.
 
-Choosing the reference from the same data costs no confidence. Let no verdict against the *truly* fastest be wrong,
-which fails with probability 5 % at most when the error is shared among k - 1 comparisons. Then the truly fastest is
+Choosing the reference from the same data costs no confidence. Let no verdict of a rival against the *truly* fastest be
+wrong, which fails with probability 5 % at most when the error is shared among all rivals. Several names of one kernel
+are no rivals of each other, and one of them stands for it, whichever was luckier. Then the truly fastest is
 never clearly slower than the reference, so it is in the first set; and where that set has one member, it is the truly
 fastest, whose verdicts are right (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained simultaneous
 confidence intervals for multiple comparisons with the best").
@@ -111,8 +112,12 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
     medians = {name: one.median for name, one in times.items()}
     visits = {name: len({one.visits[index] for index in one.by_round}) for name, one in times.items()}
     order = sorted(medians, key=medians.__getitem__)
-    # one that was soon left out of visits shares too few with the others for all to be compared with it
-    able = [name for name in order if 2 * visits[name] > max(visits.values())]
+    # the luckiest of several names of a kernel would win too often: the one with the most visits stands for it, or the
+    # first; one that was soon left out of visits shares too few with the others for all to be compared with it
+    stands: dict[str, str] = {}
+    for name in sorted(times, key=lambda one: -visits[one]):
+        stands.setdefault(implementation_of(results[name]), name)
+    able = [name for name in order if name in stands.values() and 2 * visits[name] > max(visits.values())]
     best = able[0]
     against_best = _against(best, results, margin)
     for name in able:  # the machine may drift: ahead is ahead visit by visit
@@ -234,7 +239,8 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     elif not compared:
         sure = Sure.NO_INTERVAL
     elif len(names) > 1:
-        sure = Sure.CLOSE if ranking.near == ranking.first else Sure.TIE
+        tied = (one.against_best for one in ranking.first if one.implementation != best.implementation)
+        sure = Sure.CLOSE if all(one and one.close for one in tied) else Sure.TIE
     else:
         sure = Sure.DECIDED
     rivals = sorted(

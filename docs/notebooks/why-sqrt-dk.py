@@ -111,14 +111,15 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 # %% [markdown]
 # On average the *unscaled* Jacobian is larger here! "Without the root the gradients vanish" is true of a tail of rows:
 # a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from a d_k between 1,024 and 4,096
-# on, where 45 % and 67 % of rows are in theory (the laboratory measures 68 % at 4,096). Freezing leaves a few keys.
+# on, where about 45 % and 67 % of sampled rows are. Freezing leaves a few keys.
 # J → 0 needs a single one: at fixed n most rows get there only at β ≫ β_c. The scaled rows have small Jacobians too,
 # because their weight is spread: 1/Σp² is some 375 keys.
 # Whether a model *learns* without the root is another question, about training.
 #
 # ## 5. What the root does not do
 #
-# It removes d_k, and nothing else. Components with a standard deviation σ leave a variance of σ⁴. A mean of the
+# For independent components it removes d_k, and nothing else.
+# Components with a standard deviation σ leave a variance of σ⁴. A mean of the
 # queries spreads every row. A mean of the keys shifts a row, which the softmax does not see. Training may move all of
 # this. For independent normal logits only β and n count:
 

@@ -1,10 +1,10 @@
 """What do the number formats do: where do logits overflow or underflow, and how does the rounding error grow?
 
 e^x overflows above ln(max) of its format. The sum of n equal ones overflows above ln(max) − ln n (in float16, added one
-by one: about there, and only for n up to 2,048). exp(s)/Σ exp(s) is then a number over ∞, which is 0, for every key.
-Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110 in float32) it is 0/0, again a NaN. A softmax that
-first subtracts the row's largest logit, if that is finite, meets none of these. Its sum must still be in float32 at
-least: in float16, ones added one by one stop at 2,048, and the weights then add up to more than 1.
+by one: within 0.3 of that up to n = 4,096, and at 2.77 beyond). exp(s)/Σ exp(s) is then a number over ∞, which is 0,
+for every key. Above ln(max) it is ∞/∞, a NaN. If all logits are very negative (−110 in float32) it is 0/0, again a NaN.
+A softmax that first subtracts the row's largest logit, if that is finite, meets none of these. Its sum must still be in
+float32 at least: in float16, ones added one by one stop at 2,048, and the weights then add up to more than 1.
 
 A single weight still underflows. A key whose logit lies Δ below n − 1 equal ones has about the weight e^{−Δ}/(n − 1).
 It is rounded to 0 below half the smallest subnormal number. A kernel that flushes subnormal numbers loses it earlier.

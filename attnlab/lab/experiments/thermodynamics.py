@@ -185,7 +185,7 @@ EXPERIMENT = Experiment(
         "sum": measured(SUM, max),
     },
     lesson="F, U, H and Σp² can be read from the outputs of any backend, without the n × n matrix; ‖J‖ in "
-    "float64, as in float32 cancellation hides values up to about 1e-3. The experiments on saturation (in float32) "
+    "float64, as in float32 cancellation hides small values. The experiments on saturation (in float32) "
     "and on gradients (in float64) measure fused kernels that way.",
     charts=(
         Chart(
