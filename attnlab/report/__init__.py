@@ -253,6 +253,7 @@ def to_json(run: Run) -> dict[str, Any]:
     return {
         "complete": run.complete,
         "baseline": frames.analysis.baseline,
+        "margin": frames.analysis.margin,
         "use": (answer(frames)["chosen"] or {}).get("name"),
         "winners": records(frames.winners),
         "results": records(frames.results),

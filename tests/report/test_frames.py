@@ -146,7 +146,7 @@ def test_plain_data_for_other_programs(made: Make) -> None:
     """JSON with the frames, and Bencher's metric format in its units."""
     run = made(costs={**B_WINS, "torch_sdpa_cudnn": FAST}, wrong=("torch_sdpa_cudnn",), **SIZES)
     told = to_json(run)
-    assert told["use"] == "b" and told["baseline"] == "a" and len(told["winners"]) == 8
+    assert (told["use"], told["baseline"], told["margin"]) == ("b", "a", 0.01) and len(told["winners"]) == 8
     assert len(told["results"]) == 24 and told["results"][-1]["seconds"] is None
     tiny = Accuracy(1.4901161193847656e-15, 4e-14, passed=True)
     run.results = [replace(one, accuracy=tiny) for one in run.results]
