@@ -1,4 +1,4 @@
-"""The judge against honest candidates, wrong ones, cheats and escapes: who is rewarded, and what gets out.
+"""The judge against honest candidates, wrong ones, cheats and escapes: what is rewarded, and what gets out.
 
 ``python benchmarks judge [GROUP ...]``: honest, wrong, cheats and escapes, all by default. A cheat wins where its
 reward is above 0; an escape where it prints ESCAPED, leaves a process, or the judge does not go on. ``volume``: 100

@@ -1,4 +1,4 @@
-"""A planted 0, 3 and 10 %, by attnlab and by other benchmark tools: who is right, and right again in a second sitting?
+"""A planted 0, 3 and 10 %, by attnlab and by other benchmark tools: which is right, and right again when asked twice?
 
 ``python benchmarks peers``, on a machine that does nothing else; ``pip install --group peers`` installs the others.
 Every trial goes into ``benchmarks/peers.jsonl`` as soon as it is measured, and what is there is not measured again: an
@@ -25,6 +25,7 @@ import pandas as pd
 from common import HOME, Store, command_line, publish, table_of
 from peer_tools import HEADS, LENGTH, TOOLS, version
 
+from attnlab import figure_style as style
 from attnlab.environment import environment
 from attnlab.race.sittings import FILE
 
@@ -82,13 +83,36 @@ def share(right: pd.Series) -> str:
     return f"{right.sum()} of {len(right)}"
 
 
+def twice(every: pd.DataFrame) -> pd.DataFrame:
+    """The questions that were asked twice: whether both answers were right, and the least and greatest ratio."""
+    sittings = every.groupby(["tool", "planted", "question"], sort=False)
+    return sittings.agg(
+        right=("right", "all"), count=("right", "size"), low=("ratio", "min"), high=("ratio", "max")
+    ).query("count == 2")
+
+
+def picture(trials: pd.DataFrame, file: Path) -> str:
+    """Draw on how many questions each tool was right twice, and return that in words."""
+    right = twice(trials).right.groupby("tool").agg(["sum", "size"]).sort_values("sum")
+    figure, (axes,) = style.new_figure(7.0, 2.4)
+    names = [name.replace("each alone", "without its memory") for name in right.index]
+    bars = axes.barh(
+        names, right["sum"], color=[style.BLUE if "attnlab" in one else style.GREY for one in names]
+    )
+    axes.bar_label(
+        bars, [f"{some} of {of}" for some, of in right.to_numpy()], padding=4, fontsize=style.SIZE - 1
+    )
+    axes.grid(visible=False)
+    axes.set(xlim=(0, right["size"].max() * 1.12), xticks=[])
+    title = f"Right both times: {right.index[-1]} on {right['sum'].iloc[-1]} of {right['size'].iloc[-1]} questions"
+    style.entitle(axes, title)
+    style.save(figure, file)
+    return f"{title}. " + ", ".join(f"{name} {some}" for name, some in zip(names, right["sum"], strict=True))
+
+
 def row(every: pd.DataFrame) -> dict[str, object]:
     """How often a tool was right, by what was planted, and right in both sittings on a question."""
-    sittings = every.groupby(["planted", "question"])
-    pairs = sittings.agg(
-        right=("right", "all"), count=("right", "size"), low=("ratio", "min"), high=("ratio", "max")
-    )
-    pairs = pairs.query("count == 2")
+    pairs = twice(every)
     apart = pairs.high / pairs.low - 1
     return {
         **{f"{planted} %: right": share(some) for planted, some in every.groupby("planted").right},
@@ -138,7 +162,9 @@ def main() -> None:
             store.add(trial=trial, **where, **measured(planted, tool, seconds, "".join(earlier)))
     trials = pd.DataFrame([scored(one) for one in store.rows[1:] if one["tool"] in TOOLS])
     versions = trials.groupby("tool", sort=False).version.last()
+    drawn = asked.out.with_suffix(".png")
     parts = [
+        f"![{picture(trials, drawn)}]({drawn.name})",
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for one, "
         f"start-up included, and took what the table says. Versions: {', '.join(map(' '.join, versions.items()))}.",
         f"torch_eager, {HEADS} heads, {LENGTH} tokens, head_dim 64, float32, is compared with itself. The second side "

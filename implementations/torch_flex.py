@@ -1,4 +1,4 @@
-"""PyTorch's FlexAttention, compiled: tiles and online softmax, without the blocks of keys that nobody sees.
+"""PyTorch's FlexAttention, compiled: tiles and online softmax, skipping blocks of keys that no query sees.
 
 ``torch.nn.attention.flex_attention`` (Dong et al. 2024, https://arxiv.org/abs/2412.05496) through torch.compile, which
 writes a C++ kernel for the call. Soft cap, bias and ALiBi are its `score_mod`; causal masks, windows, lengths and

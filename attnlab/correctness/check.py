@@ -201,7 +201,7 @@ class _Asking:
                 self._found.blamed = other.inputs.dtype if other.inputs.dtype != first.inputs.dtype else None
                 self._answer(other, f", when asked after {first.text}")
                 self._found.blamed = None
-            again = self._answer(first, f", when asked again {after}")
+            again = self._answer(first, f", when repeated {after}")
             if again is None:
                 return
             for name, answer in was.items():
@@ -209,7 +209,7 @@ class _Asking:
                 off = relative_error(now - earlier, earlier)
                 if off > 2**0.5 * allowance(first.expected[name].lenient):
                     of = f"{name}: " if first.kind == BACKWARD else ""
-                    said = f"{of}asked again {after}, the answer differs by {off:.3g} relative"
+                    said = f"{of}repeated {after}, the answer differs by {off:.3g} relative"
                     raise Misbehaved(f"{first.text}: {said}")
 
 

@@ -253,7 +253,7 @@ class Visit:
                 told = f"its inputs take {bytes_text(size)} and lie there twice; {bytes_text(free)} are free"
                 raise Ended(Outcome.OVER_BUDGET, f"{told}, of which {USABLE:.0%} may be used")
             drawn = inputs_of(self.workload.with_(seed=secrets.randbits(48)))
-        except (Declined, Ended) as refused:  # nobody can have such inputs
+        except (Declined, Ended) as refused:  # such inputs cannot be had
             outcome = refused.outcome if isinstance(refused, Ended) else Outcome.DECLINED
             for seat in self.seats:
                 seat.ended = outcome, str(refused), ""
@@ -413,7 +413,7 @@ class Visit:
         with self._activity("timed"):
             stolen, moment, began = steal_seconds(), time.time(), self._clock()
             opening = seat.seconds < _LONG_SECONDS
-            # one more or not: who skips every second call must not skip only those that are never checked
+            # one more or not: else a backend that skips every second call could skip only those that are never checked
             calls = seat.calls + int(self._random.integers(2)) * (opening or seat.calls > 1)
             turn = process.ask("turn", seconds=seconds, calls=calls, opening=opening, answer=dict[str, float])
             bracket = self._clock() - began

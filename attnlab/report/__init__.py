@@ -6,9 +6,7 @@ that it can be made again at any time. matplotlib and altair are loaded only whe
 
 from __future__ import annotations
 
-import math
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,7 +22,7 @@ from attnlab.report.figures import draw
 from attnlab.report.frames import NOT_BELIEVED, Frames, comparison, evenly, grids, mapping, peaks, records
 from attnlab.report.render import fill
 from attnlab.runs.store import Run
-from attnlab.stats.intervals import log_ratios, speeds
+from attnlab.stats.intervals import speeds
 from attnlab.stats.ranking import is_second_entry
 from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
@@ -166,7 +164,6 @@ def answer(frames: Frames) -> dict[str, Any]:
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),
         "unsure": unsure,
-        "visits": _visits(frames, chosen["open"][0]) if chosen and chosen["open"] else [],
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
         "usual": next(iter(winners.runner_up.value_counts().index), None),
@@ -174,13 +171,6 @@ def answer(frames: Frames) -> dict[str, Any]:
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),
     }
-
-
-def _visits(frames: Frames, row: Any) -> list[float]:
-    """The speedup of a winner over its runner-up in each visit, the least first."""
-    cell = next(one for one in frames.analysis.cells if one.workload.label == row.Index)
-    pair = [one for name in (row.contender, row.runner_up) if (one := cell.measured[name].latency)]
-    return sorted(math.exp(statistics.median(logs)) for logs in log_ratios(*pair).values())
 
 
 def warnings(frames: Frames) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     below = [f"{alias} is not drawn where it runs the kernel of {name}." for alias, name in same.items()]
     if len(far):
         below.append(
-            f"Not shown: {', '.join(far.index)}, at least {number_text(far.min())} times slower where it was measured."
+            f"Not shown: {', '.join(far.index)} (the fastest is at least {number_text(far.min())}× faster)."
         )
     if below:
         told += below

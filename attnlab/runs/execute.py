@@ -44,7 +44,7 @@ USUAL_BASELINE = "torch_eager"
 
 
 class Progress:
-    """Who is told how far a run has come; this one tells nobody."""
+    """Shows how far a run has come; this one shows nothing."""
 
     def stage(self, text: str, *, done: int, total: int) -> None:
         """`done` of `total` workloads are measured; `text` is what comes now."""

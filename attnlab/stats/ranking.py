@@ -158,7 +158,7 @@ def decidable(
     return {name: verdict for name, verdict in found.items() if verdict.low > 0}
 
 
-# -- who is first ------------------------------------------------------------------------------------
+# -- what is first -----------------------------------------------------------------------------------
 
 
 class Sure(StrEnum):

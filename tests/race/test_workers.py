@@ -52,6 +52,13 @@ def configure(*, more, format):
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) + query.dtype.type(added)
 """
+#: right, if PyTorch is not in its process
+ALONE = """
+import sys
+def attend(query, key, value, *, causal, scale):
+    assert "torch" not in sys.modules
+    return right(query, key, value, causal=causal, scale=scale)
+"""
 ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True); os.abort()"
 
 
@@ -65,7 +72,8 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     (folder / "set.py").write_text(RIGHT + WITH_SETTING)
     (folder / "fine.py").write_text(RIGHT + HONEST.format(what="print('output', calls)"))
     names = [f"mistake_{at}" for at in range(len(MISTAKES))]
-    names += ["past_the_end", "set", "fine", "numpy_blocked"]
+    (folder / "alone.py").write_text(RIGHT + ALONE)
+    names += ["past_the_end", "set", "fine", "numpy_blocked", "torch_eager", "alone"]
     names += [f"set[{one}]" for one in ("more=1", "more=2", "format=half")]
     names += [f"numpy_vectorized[{one}]" for one in ("deterministic=1", "pages=huge", "threads=1")]
     with Conductor(parse_all(names), folders=[folder], limits=REAL) as conductor:
@@ -96,6 +104,21 @@ def test_right_backends_are_measured(raced: dict[str, Result]) -> None:
         assert one.outcome is Outcome.MEASURED and one.latency is not None, one.reason
         assert set(one.latency.visits.values()) == {0, 1} and one.peak_bytes and one.kernel
         assert one.setup_seconds is not None and one.library == "numpy"
+
+
+def test_another_library_is_not_in_a_contender_s_process(raced: dict[str, Result]) -> None:
+    """PyTorch was 50 times slower beside another library in its process, onnxruntime#13808."""
+    both = raced["torch_eager"], raced["alone"]
+    assert [one.outcome for one in both] == [Outcome.MEASURED] * 2, [one.reason for one in both]
+
+
+def test_a_copy_of_repeated_keys_shows_in_peak_memory() -> None:
+    """Of grouped heads, pytorch#190523: as if there were as many key heads, or a copy of keys and values more."""
+    grouped = Workload(heads=8, kv_heads=1, queries=1, keys=4096, head_dim=64)
+    with Conductor(parse_all(["numpy_vectorized", "torch_sdpa"]), limits=REAL) as conductor:
+        peaks = {one.contender: one.peak_bytes or 0 for one in conductor.race(grouped)}
+    copied = 2 * 8 * 4096 * 64 * 4
+    assert peaks["torch_sdpa"] < copied / 2 < copied <= peaks["numpy_vectorized"], peaks
 
 
 def test_settings_arrive_and_what_cannot_be_had_is_an_outcome(raced: dict[str, Result]) -> None:

@@ -191,6 +191,10 @@ ARRAY = np.zeros((2, 3, 5, 8), np.float32)
         (ARRAY, ARRAY[:, :2], ARRAY[:, :2], "key's heads must divide the query's"),
         (ARRAY.astype(FORMATS["bfloat16"]), ARRAY, ARRAY, "share one dtype, got bfloat16, float32, float32"),
         (*[ARRAY.astype(np.int32)] * 3, "must hold floating-point numbers, got int32"),
+        (ARRAY[:0], ARRAY[:0], ARRAY[:0], "query must be a non-empty array"),
+        (ARRAY[:, :, :0], ARRAY, ARRAY, "query must be a non-empty array"),
+        (ARRAY, ARRAY[:, :, :0], ARRAY[:, :, :0], "key must be a non-empty array"),
+        (ARRAY[..., :0], ARRAY[..., :0], ARRAY, "query must be a non-empty array"),
     ],
 )
 def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: Any, message: str) -> None:
@@ -204,8 +208,13 @@ def test_two_arrays_both_hide() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"mask": np.ones((5, 5))}, {"mask": np.ones((2, 5), bool)}, {"causal": "middle"}], ids=str
+    "asked",
+    [
+        *({"mask": np.ones((5, 5))}, {"mask": np.ones((2, 5), bool)}, {"causal": "middle"}),
+        *({"bias": [np.nan] * 5}, {"bias": [np.inf] * 5}),
+    ],
+    ids=str,
 )
-def test_a_mask_that_is_none_is_refused(asked: dict[str, Any]) -> None:
+def test_a_mask_or_a_bias_that_is_none_is_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(FieldError, match="must"):
         Inputs.of(ARRAY, ARRAY, ARRAY, **asked)
