@@ -69,7 +69,10 @@ def draw(frames: Frames) -> dict[str, Drawn | None]:
 
 
 def curves(frames: Frames, kind: Curves) -> Drawn | None:
-    """`kind` against length, a panel for each group and head count; of many panels an even part."""
+    """`kind` against length, a panel for each group and head count; of many panels an even part.
+
+    Where others are within the margin of the best, such as one percent, none is named as the best.
+    """
     behind = frames.results.groupby("contender", sort=False).behind.min()
     far = behind[behind >= FAR]
     known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
@@ -94,18 +97,18 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
-        name = "several contenders" if (last[kind.y] == best[kind.y]).sum() > 1 else best.contender
+        near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
+        name = "several contenders" if near.sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
-    names, lengths = (
-        list(dict.fromkeys(found)) for found in zip(*((one[2], one[1]) for one in ends), strict=True)
-    )
+    names = list(dict.fromkeys(one[2] for one in ends))
+    lengths = list(dict.fromkeys(one[1] for one in ends))
     at = f"n = {lengths[0]}" if len(lengths) == 1 else "the longest lengths"
     title = f"{kind.best} at {at}: {' or '.join(names[:2])}{' or others' if len(names) > 2 else ''}"
     figure.suptitle(title, fontsize=style.SIZE + 2, fontweight="bold")
     told = [f"{title}."]
     for place, n, name, value, other, most in ends:
         values = f"{name} {kind.written(value)}"
-        if most != value:
+        if abs(most - value) > frames.analysis.margin * value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
     below = [f"{alias} is not drawn where it runs the kernel of {name}." for alias, name in same.items()]

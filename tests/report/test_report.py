@@ -21,6 +21,7 @@ from typed import status
 from attnlab.errors import NotStored
 from attnlab.lab import CHAPTER_FILE
 from attnlab.report import comparison_text, report_texts, write
+from attnlab.report.figures import draw
 from attnlab.report.frames import Frames
 from attnlab.report.render import escaped, fill
 from attnlab.runs.gate import Gate, Kinds, Line, Margins, Reason
@@ -78,6 +79,15 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         assert "naive_loop" not in says or "Not shown: naive_loop" in says
         assert "torch_sdpa_flash is not drawn where it runs the kernel of torch_sdpa." in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
+
+
+@pytest.mark.parametrize(("apart", "best"), [(1.009, "several contenders"), (1.011, "a")])
+def test_a_figure_names_none_as_best_where_another_is_within_the_margin(made: Make, apart, best) -> None:
+    costs = {"a": lambda w: 1e-9 * w.pairs, "b": lambda w: apart * 1e-9 * w.pairs}
+    run = made(costs=costs, lengths=(64, 256), heads=(1,), noise=0.0, wander=0.0)
+    says = draw(Frames(run))["latency"].says
+    assert says.startswith(f"Lowest median time at n = 256: {best}. 1 head, n = 256: ")
+    assert ("to b" in says) == (best == "a"), "what is equal is told once"
 
 
 @pytest.mark.parametrize(
