@@ -140,7 +140,8 @@ def save(figure: Figure, file: Path) -> Path:
 
 # -- a colour, marker and dash for each contender ----------------------------------------------------
 
-MARKERS, DASHES = "osD^vPX<>h", ("-", "--", "-.", ":")
+#: signs: the markers, open, as letters that stand before a name where curves meet
+MARKERS, SIGNS, DASHES = "osD^vPX<>h", "○□◇△▽✚✖◁▷⬡", ("-", "--", "-.", ":")
 
 
 def styles(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:

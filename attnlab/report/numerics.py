@@ -130,9 +130,9 @@ def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
 
 
 def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> list[style.Curve]:
-    """Measured against a condition; returns each line with its name and colour."""
+    """Measured against a condition; returns each line with its name, after its mark, and colour."""
     drawn = list[style.Curve]()
-    for (label, rows), colour in zip(lines.items(), style.CYCLE, strict=False):
+    for (label, rows), colour, marker in zip(lines.items(), style.CYCLE, style.MARKERS, strict=False):
         by_backend: dict[str, list[lab.Row]] = {}
         for row in sorted(rows, key=lambda row: float(row.where[chart.x])):
             by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
@@ -151,8 +151,8 @@ def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> li
         else:
             axes.plot(x, y, color=colour, linewidth=1.0, linestyle=":")
         for row in rows:
-            _mark(axes, row.where[chart.x], _shown(row, chart), row, colour)
-        drawn.append((x.tolist(), y.tolist(), label, colour))
+            _mark(axes, row.where[chart.x], _shown(row, chart), row, colour, marker)
+        drawn.append((x.tolist(), y.tolist(), f"{style.SIGNS[len(drawn)]} {label}", colour))
     if chart.log_x:
         style.powers_of_two(
             axes, sorted({float(row.where[chart.x]) for rows in lines.values() for row in rows})
@@ -198,11 +198,11 @@ def _shown(row: lab.Row, chart: lab.Chart) -> float:
     return high if math.isnan(row.measured) else min(max(low, row.measured), high)
 
 
-def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str, marker: str = "o") -> None:
-    """What was measured: an open mark, or a red cross with a name."""
+def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str, marker: str) -> None:
+    """What was measured: an open mark, or a red cross with a name; whole at the edge of the figure too."""
     if row.passed:
-        axes.plot([x], [y], marker, color=colour, markerfacecolor="none", markersize=5, zorder=3)
+        axes.plot([x], [y], marker, color=colour, mfc="none", ms=5, zorder=3, clip_on=False)
         return
-    axes.plot([x], [y], "X", color=style.RED, markersize=7, zorder=5)
+    axes.plot([x], [y], "X", color=style.RED, ms=7, zorder=5, clip_on=False)
     name = str(row.where.get("backend", ""))
     axes.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=style.SIZE - 3, color=style.RED)
