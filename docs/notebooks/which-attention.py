@@ -41,12 +41,14 @@ latency = table[table.quantity == "latency"].pivot(
 )
 print((1e3 * latency).round(3).to_string(header=True), "\nmilliseconds a call, median")
 
-# %% Time of a call against the length, one line for each backend, both axes logarithmic
+# %% torch_sdpa takes the least time of a call at 64, 256 and 1024 keys, numpy_vectorized the most
 figure, axes = plt.subplots(figsize=(6, 3.8), layout="constrained")
-for name, colour, mark in zip(
-    latency.columns, ("#D55E00", "#222222", "#1F5FBF"), "os^", strict=True
-):
-    axes.plot(latency.index, 1e3 * latency[name], f"{mark}-", color=colour, label=name)
+colours = ("#D55E00", "#222222", "#1F5FBF")
+beside = ("center", "bottom", "top")
+for name, colour, mark, va in zip(latency, colours, "os^", beside, strict=True):
+    ms = 1e3 * latency[name]
+    axes.plot(ms.index, ms, f"{mark}-", color=colour)
+    axes.text(1250, ms[1024], name, color=colour, va=va)
 axes.set(
     xscale="log",
     yscale="log",
@@ -54,7 +56,8 @@ axes.set(
     ylabel="ms a call, 4 heads of 64, float32",
     title=f"{latency.iloc[-1].idxmin()} has the lowest median at n = 1024",
 )
-axes.legend()
+axes.set_xticks(latency.index, latency.index)
+axes.minorticks_off()
 
 # %% [markdown]
 # How sure is that? Each visit gives one ratio of times, and the interval is taken over the visits. So a speedup may

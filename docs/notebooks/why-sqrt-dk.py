@@ -67,11 +67,11 @@ print(f"that is an unscaled head dimension of {beta_c**2:.1f}")
 # `attnlab.observe` reads entropy and largest weight of every row out of them. The curves join exact integrals of
 # the theory.
 
-# %% Largest weight and entropy of a row against d_k, unscaled and scaled: measured points lie on the predicted curves
+# %% Unscaled, the largest weight grows with d_k to 0.8, entropy falls to 0.6 nats; scaled, both stay. Theory agrees
 law = attnlab.theory.attention_under_random_inputs
 curve = (2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 dims = curve[::2]
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
 for name, scale, mark, colour in (
     ("unscaled", lambda d: 1.0, "o", "#D55E00"),
     ("times 1/√d_k", lambda d: d**-0.5, "s", "#1F5FBF"),
@@ -81,18 +81,20 @@ for name, scale, mark, colour in (
     for axes, what in ((left, "largest_weight"), (right, "entropy")):
         measured = [getattr(one, what).mean() for one in rows]
         axes.plot(curve, [getattr(one, what) for one in theory], color=colour)
-        axes.plot(dims, measured, mark, color=colour, label=name)
+        axes.plot(dims, measured, mark, color=colour)
+        axes.text(165, measured[-1], name, color=colour, va="center")
 for axes, title, y in (
     (left, "Unscaled, few keys take the weight", "largest weight of a row"),
     (right, "Scaled, entropy stays at ln n − ½", "entropy of a row, in nats"),
 ):
     axes.axvline(beta_c**2, color="grey", linestyle=":")
-    axes.set(xscale="log", xlabel="d_k", ylabel=y, title=title)
-left.legend()
+    top = axes.get_xaxis_transform()
+    axes.text(beta_c**2, 1.03, "d_k = 2 ln n", ha="center", transform=top)
+    axes.set(xscale="log", xlabel="d_k", ylabel=y, title=f"{title}\n")
+    axes.set_xticks(dims, dims)
+    axes.minorticks_off()
 
 # %% [markdown]
-# The dotted line is d_k = 2 ln n.
-#
 # ## 4. What it does to gradients
 #
 # The gradient that reaches the logits passes through the softmax's Jacobian J = diag p − p pᵀ. If one key had all the
