@@ -95,7 +95,7 @@ def picture(trials: pd.DataFrame, file: Path) -> str:
     """Draw on how many questions each tool was right twice, and return that in words."""
     right = twice(trials).right.groupby("tool").agg(["sum", "size"]).sort_values("sum")
     figure, (axes,) = style.new_figure(7.0, 2.4)
-    names = [name.replace("each alone", "without its memory") for name in right.index]
+    names = [name.replace("each alone", "--afresh") for name in right.index]
     bars = axes.barh(
         names, right["sum"], color=[style.BLUE if "attnlab" in one else style.GREY for one in names]
     )

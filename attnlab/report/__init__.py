@@ -149,8 +149,6 @@ def answer(frames: Frames) -> dict[str, Any]:
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
     beside = [name, *chosen["runners_up"], *chosen["tied_with"]] if chosen else []
     memory, changes = list(peaks(results, beside).itertuples()), frames.crossovers
-    alone = dict(zip(winners.workload, winners.not_compared, strict=True))
-    unsure = timed[[name in alone[at] for at, name in zip(timed.workload, timed.contender, strict=True)]]
     return {
         "chosen": chosen,
         "measured": len(frames.contenders),
@@ -163,7 +161,6 @@ def answer(frames: Frames) -> dict[str, Any]:
         "memory": memory,
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),
-        "unsure": unsure,
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
         "usual": next(iter(winners.runner_up.value_counts().index), None),

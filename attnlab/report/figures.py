@@ -33,29 +33,27 @@ class Drawn(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What one figure of curves shows: columns of the results, what is best in it, and how a value is written.
+    """What one figure of curves shows against length: a column, what is best in it, and how a value is written.
 
     guides : columns that are known by arithmetic, drawn as grey lines under their names.
     """
 
-    x: str
     y: str
     best: str
-    x_label: str
-    y_label: str
+    label: str
     written: Callable[[float], str]
     better: Callable[..., Any]
     guides: Mapping[str, str] = {}
 
 
-LATENCY = Curves("n", "seconds", "Lowest median time", "n, length", "time of one call", seconds_text, min)
+LATENCY = Curves("seconds", "Lowest median time", "time of one call", seconds_text, min)
 MEMORY = Curves(
-    *("n", "peak_bytes", "Lowest peak memory", "n, length", "peak memory of one call", bytes_text, min),
+    *("peak_bytes", "Lowest peak memory", "peak memory of one call", bytes_text, min),
     {"n × n scores": "score_bytes", "output": "output_bytes"},
 )
 ROOFLINE = Curves(
-    *("flop_per_byte", "flops", "Kernel nearest to the limit", "operations per byte of inputs and output"),
-    *("arithmetic per second", flops_text, max),
+    *("flops", "Kernel nearest to the limit", "arithmetic per second", flops_text, max),
+    {"limit of this machine": "limit_flops"},
 )
 
 
@@ -90,11 +88,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
     for one, rows in zip(axes, panels, strict=True):
-        if kind is ROOFLINE:
-            _roofs(one, frames, rows)
         _panel(one, rows, kind, styles)
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
-        style.entitle(one, place, kind.x_label, kind.y_label if one is axes[0] else "")
+        style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
@@ -111,7 +107,11 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         if abs(most - value) > frames.analysis.margin * value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
-    below = [f"{alias} is not drawn where it runs the kernel of {name}." for alias, name in same.items()]
+    drawn = set(known.contender)
+    below = [
+        f"{alias} runs the kernel of {name}{' at some lengths: not drawn there' if alias in drawn else ': not drawn'}."
+        for alias, name in same.items()
+    ]
     if len(far):
         below.append(
             f"Not shown: {', '.join(far.index)} (the fastest is at least {number_text(far.min())}× faster)."
@@ -129,31 +129,17 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
 
     drawn = list[style.Curve]()
     for name, mine in rows.sort_values("n").groupby("contender", sort=False):
-        (colour, marker, dashes), x, y = styles[str(name)], list(mine[kind.x]), list(mine[kind.y])
+        (colour, marker, dashes), x, y = styles[str(name)], list(mine.n), list(mine[kind.y])
         axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, linewidth=1.8)
-        drawn.append((x, y, str(name), colour))
+        ends = f" (to {x[-1]})" if x[-1] < rows.n.max() else ""
+        drawn.append((x, y, f"{name}{ends}", colour))
     for text, column in kind.guides.items():
         lengths = rows.drop_duplicates("n").sort_values("n")
-        x, y = list(lengths[kind.x]), list(lengths[column])
+        x, y = list(lengths.n), list(lengths[column])
         axes.plot(x, y, color=style.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
         drawn.append((x, y, text, style.GREY))
-    values = sorted(set(rows[kind.x]))
-    even = [2.0**at for at in range(0, 13, 2) if values[0] <= 4 * 2.0**at and 2.0**at <= 4 * values[-1]]
-    style.powers_of_two(axes, values if kind.x == "n" else even, most=7)
+    style.powers_of_two(axes, sorted(set(rows.n)), most=7)
     style.unit_axis(axes, kind.written, base=16 if kind.written is bytes_text else 10)
     if kind.written is not bytes_text and rows[kind.y].max() < 100 * rows[kind.y].min():
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     style.label_ends(axes, drawn)
-
-
-def _roofs(axes: Axes, frames: Frames, rows: pd.DataFrame) -> None:
-    """The two ceilings of the machine: the best copy, and the best matrix product."""
-    ceiling = next((one for one in frames.run.ceilings if one.dtype == rows.dtype.iloc[0]), None)
-    if ceiling is None:
-        return
-    ridge, last = ceiling.matmul_flops / ceiling.copy_bytes, float(rows.flop_per_byte.max())
-    x = sorted({min(ridge / 4, float(rows.flop_per_byte.min())), ridge, max(last, ridge)})
-    roof = [min(ceiling.matmul_flops, one * ceiling.copy_bytes) for one in x]
-    axes.plot(x, roof, color=style.BLACK, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-    axes.annotate("measured limit of this machine", (x[1], roof[1]), xytext=(0, 4), textcoords="offset points",
-                  fontsize=style.SIZE - 3, color=style.BLACK)  # fmt: skip

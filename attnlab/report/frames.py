@@ -271,12 +271,11 @@ _RESULT = (
     "group", "heads", "n", "workload", "contender", "dtype", "computes_in", "outcome", "reason", "left",
     "kernel", "asked_kernel", "seconds", "rounds", "visits", "speedup", "speedup_low", "speedup_high", "verdict",
     "behind", "behind_low", "behind_high", "first", "near", "peak_bytes", "setup_seconds", "error", "budget", "flops",
-    "flop_per_byte", "share_of_matmul", "share_of_copy", "score_bytes", "output_bytes",
+    "limit_flops", "share_of_matmul", "share_of_copy", "score_bytes", "output_bytes",
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
-    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared",
-    "peak_bytes",
+    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
     "contender", "measured", "asked", "setup_seconds", "threads", "kernels", "versions",
@@ -331,7 +330,6 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
         "asked_kernel": one.asked_kernel if fell_back else None,
         "error": one.accuracy.relative_error if one.accuracy else None,
         "budget": one.accuracy.budget if one.accuracy else None,
-        "flop_per_byte": workload.flops / workload.least_bytes,
         "score_bytes": workload.score_bytes,
         "output_bytes": workload.output_bytes,
     }
@@ -353,6 +351,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
     if rate is not None:
         row |= {
             "flops": rate.flops,
+            "limit_flops": rate.flops / max(rate.compute, rate.bandwidth),
             "share_of_matmul": rate.compute,
             "share_of_copy": rate.bandwidth,
         }
@@ -371,7 +370,6 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "runner_up": won.ahead.over if won.ahead else None,
         **(_span("speedup", won.ahead.ratio, won.ahead.low, won.ahead.high) if won.ahead else {}),
         **(_span("over_baseline", over.ratio, over.low, over.high) if over else {}),
-        "not_compared": list(won.not_compared),
         "peak_bytes": cell.measured[won.name].peak_bytes,
     }
 

@@ -13,8 +13,8 @@ plain = attnlab.Workload(heads=8, queries=1024, keys=1024)
 decode = attnlab.Workload(heads=8, queries=1, keys=4096)
 asked = (plain, plain.with_(dtype="bfloat16"), plain.with_(causal="top_left"), decode)
 
-plan = attnlab.Plan(asked, contenders=("all",), experiments=())
+plan = attnlab.Plan(workloads=asked, contenders=("all",), experiments=())
 plan = replace(plan, limits=replace(plan.limits, workload_seconds=150))
 if __name__ == "__main__":  # processes of contenders import this file
-    run = attnlab.run(plan, sys.argv[1], command=" ".join(["python", *sys.argv]))
+    run = attnlab.run(plan, sys.argv[1], command="python docs/plans/all-backends.py FOLDER")
     write(run, explore=False)

@@ -10,11 +10,11 @@ reaches 0: at d_k = 3.05 ln n. (Given q, E e^{bs} = cosh^{d_k} b, so while many 
 (ln cosh b − b tanh b), here with b = 1.) At finite n the transition is gradual: curves join exact integrals.
 
 For independent normal logits of a fixed β, and for bounded ones, H/ln n nears 1 as n grows: the softmax disperses
-(Veličković et al. 2024). At β = 8 it rises only from about 75,000 keys on, and is near 1 only if ln n is far above β²/2
-= 32. With normal ones a few keys keep a share of the weight as n grows only if β/√(2 ln n) stays above a constant
-greater than 1 (E Σp² → 1 − β_c/β). β = a ln n (Nakanishi 2025) passes β_c once ln n > 2/a². Whatever the logits are, no
-weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is the gap between the largest and the smallest logit. And ln Z lies between the
-largest logit and ln n above it.
+(Veličković et al. 2024). At β = 8 it rises only from about 70,000 keys on (attnlab.theory.random_energy), and is near 1
+only if ln n is far above β²/2 = 32. With normal ones a few keys keep a share of the weight as n grows only if β/√(2 ln
+n) stays above a constant greater than 1 (E Σp² → 1 − β_c/β). β = a ln n (Nakanishi 2025) passes β_c once ln n > 2/a².
+Whatever the logits are, no weight exceeds 1/(1 + (n − 1)e^{−Δ}). Δ is the gap between the largest and the smallest
+logit. And ln Z lies between the largest logit and ln n above it.
 """
 
 from __future__ import annotations

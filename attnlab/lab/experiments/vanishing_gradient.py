@@ -3,7 +3,7 @@
 Let g be ∂L/∂p of a row, and J = diag p − ppᵀ the Jacobian of the softmax. The gradient that reaches the logits is Jg.
 For a g of independent components of mean 0 and unit variance that does not depend on p, E|Jg|² = ‖J‖² = S₂ − 2S₃ + S₂²
 with S_k = Σp^k. In long rows it is small at both ends: (n − 1)/n² for equal weights, and 0 if one key has all the
-weight. Over rows of 1024 keys its mean is largest, .093, at β = 5.6, 1.5 times the freezing β
+weight. Over rows of 1024 keys its mean is largest, .093, at β = 5.5, 1.5 times the freezing β
 (attnlab.theory.random_energy).
 
 So at d_k = 64 the unscaled rows have the larger mean square at n = 1024, and the smaller one below n = 27 (in theory:
