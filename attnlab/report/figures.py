@@ -114,7 +114,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     ]
     if len(far):
         below.append(
-            f"Not shown: {', '.join(far.index)} (the fastest is at least {number_text(far.min())}× faster)."
+            f"Not drawn: {', '.join(far.index)}. The fastest kernel is at least {number_text(far.min())}× faster."
         )
     if below:
         told += below
