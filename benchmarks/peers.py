@@ -164,7 +164,9 @@ def main() -> None:
     versions = trials.groupby("tool", sort=False).version.last()
     drawn = asked.out.with_suffix(".png")
     parts = [
-        f"![{picture(trials, drawn)}]({drawn.name})",
+        f"![{picture(trials, drawn)}]({drawn.name})"
+        if len(twice(trials))
+        else "No question was asked twice yet.",
         f"`{asked.out.name}` holds every trial. Each tool was given about {seconds:g} s of wall-clock time for one, "
         f"start-up included, and took what the table says. Versions: {', '.join(map(' '.join, versions.items()))}.",
         f"torch_eager, {HEADS} heads, {LENGTH} tokens, head_dim 64, float32, is compared with itself. The second side "

@@ -149,6 +149,15 @@ def answer(frames: Frames) -> dict[str, Any]:
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
     beside = [name, *chosen["runners_up"], *chosen["tied_with"]] if chosen else []
     memory, changes = list(peaks(results, beside).itertuples()), frames.crossovers
+    # those without an interval that may matter: a call takes less than twice as long as the fastest
+    alone, fastest = (
+        dict(zip(winners.workload, winners[one], strict=True)) for one in ("not_compared", "seconds")
+    )
+    unsure = [
+        one
+        for one in timed.itertuples()
+        if one.contender in alone[one.workload] and one.seconds < 2 * fastest[one.workload]
+    ]
     return {
         "chosen": chosen,
         "measured": len(frames.contenders),
@@ -161,6 +170,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "memory": memory,
         "crossovers": changes[(changes.below == name) | (changes.above == name)],
         "lower": lower.drop_duplicates("contender", keep="last"),
+        "unsure": unsure,
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
         "usual": next(iter(winners.runner_up.value_counts().index), None),

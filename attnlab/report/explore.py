@@ -61,7 +61,7 @@ def page(frames: Frames, verdict: str) -> str:
     joined = frames.winners["first"].map(", ".join)
     data = {
         "results": frames.results[frames.results.seconds.notna()],
-        "winners": frames.winners.assign(first=joined).drop(columns="same_kernel"),
+        "winners": frames.winners.assign(first=joined).drop(columns=["not_compared", "same_kernel"]),
         "rounds": frames.rounds.iloc[::every],
     }
     spec = charts(frames).to_dict() | {"datasets": {name: records(one) for name, one in data.items()}}

@@ -109,12 +109,12 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         told.append(f"{place}, n = {n}: {values}.")
     drawn = set(known.contender)
     below = [
-        f"{alias} runs the kernel of {name}{' at some lengths: not drawn there' if alias in drawn else ': not drawn'}."
+        f"{alias} runs the kernel of {name}{' at some sizes: not drawn there' if alias in drawn else ': not drawn'}."
         for alias, name in same.items()
     ]
     if len(far):
         below.append(
-            f"Not drawn: {', '.join(far.index)}. The fastest kernel is at least {number_text(far.min())}× faster."
+            f"Not drawn: {', '.join(far.index)}. The fastest kernel is about {number_text(far.min())}× faster, or more."
         )
     if below:
         told += below
@@ -134,7 +134,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
         ends = f" (to {x[-1]})" if x[-1] < rows.n.max() else ""
         drawn.append((x, y, f"{name}{ends}", colour))
     for text, column in kind.guides.items():
-        lengths = rows.drop_duplicates("n").sort_values("n")
+        lengths = rows.sort_values(column).drop_duplicates("n").sort_values("n")
         x, y = list(lengths.n), list(lengths[column])
         axes.plot(x, y, color=style.GREY, linestyle=(0, (4, 3)), linewidth=1.2, zorder=1)
         drawn.append((x, y, text, style.GREY))

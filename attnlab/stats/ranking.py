@@ -194,8 +194,8 @@ class Winner:
     `first` holds the winner and those tied with it, one name an implementation, the winner in front; empty where
     nothing was measured. `seconds` is the winner's median call. `ahead` is over the fastest other implementation (one
     that is tied, where there is one: the second of `first`), and `over_baseline` over the contender that the run
-    compares with; None where that is the winner itself or has no time. `aliases` : by further name of an implementation
-    the one that stands for it.
+    compares with; None where that is the winner itself or has no time. `not_compared` were measured, in too few
+    undisturbed visits for an interval. `aliases` : by further name of an implementation the one that stands for it.
     """
 
     sure: Sure
@@ -203,6 +203,7 @@ class Winner:
     seconds: float = math.nan
     ahead: Lead | None = None
     over_baseline: Lead | None = None
+    not_compared: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -224,6 +225,7 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     places = {name: at for at, name in enumerate(every)}
     others = [one for one in ranking.standings if one.implementation != best.implementation]
     compared = [one for one in others if one.against_best is not None]
+    known = {one.implementation for one in compared}
     first = dict.fromkeys(one.implementation for one in ranking.first)
     named: dict[str, str] = {}
     for one in sorted(ranking.standings, key=lambda one: places[one.contender]):
@@ -258,6 +260,7 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
         best.seconds,
         _lead(ahead, best),
         _lead(baseline, best),
+        tuple({named[one.implementation]: None for one in others if one.implementation not in known}),
         {
             one.contender: named[one.implementation]
             for one in ranking.standings

@@ -142,7 +142,7 @@ def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make
     def early(one: Result) -> Result:
         assert one.latency is not None
         columns = {name: column[:2] for name, column in one.latency.columns.items()}
-        first = replace(one.latency, samples=(1e-3, 1e-3), columns=columns)
+        first = replace(one.latency, samples=(1e-5, 1e-5), columns=columns)
         return replace(one, left="a call takes 9 s", measurements=(first, *one.measurements[1:]))
 
     run.results = [
@@ -150,6 +150,7 @@ def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make
         for one in run.results
     ]
     text = reported(run)
+    assert "which has no interval: it left after 1 visit (a call takes 9 s)" in text
     assert "| left some visits | 1 of 2 sizes: n = 256, 1 head | a call takes 9 s |" in text
     assert "a note" not in text, "which is no exit"
     assert re.search(r"^\| `torch_sdpa_flash` \| [\d.]+ · [^|]*\| \? \d", text, re.M)
