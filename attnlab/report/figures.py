@@ -114,7 +114,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     ]
     if len(far):
         below.append(
-            f"Not drawn: {', '.join(far.index)}. The fastest kernel is about {number_text(far.min())}× faster, or more."
+            f"Too slow to draw: {', '.join(far.index)} (the fastest kernel is about {number_text(far.min())}× faster)."
         )
     if below:
         told += below

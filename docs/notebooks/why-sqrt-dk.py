@@ -120,10 +120,10 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 #
 # ## 5. What the root does not do
 #
-# For independent components of mean 0 it removes d_k, and nothing else.
+# For independent components of mean 0 it removes d_k from the variance, and nothing else.
 # Components with a standard deviation σ leave a variance of σ⁴. A mean of the
-# queries spreads rows on average. A mean of the keys shifts a row, which the softmax does not see. Training may move
-# all of this. For independent normal logits only β and n count:
+# queries raises the variance within a row, on average. A mean of the keys shifts a row, which the softmax does not
+# see. Training may move all of this. For independent normal logits only β and n count:
 
 # %%
 for sigma in (1.0, 2.0, 3.0):

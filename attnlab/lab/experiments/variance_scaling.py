@@ -208,9 +208,10 @@ EXPERIMENT = Experiment(
         "first": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=1),
         "row": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=LAYERS),
     },
-    lesson="Divide by √d_k if the components are independent, with mean 0 and variance 1. The factor removes d_k and "
-    "nothing else. Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries spreads rows "
-    "on average. The initialisation decides with what variance logits start. Here q·k grows only without a norm.",
+    lesson="Divide by √d_k if the components are independent, with mean 0 and variance 1. It removes d_k from the "
+    "variance and nothing else. Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries "
+    "raises the variance within a row, on average. The initialisation decides with what variance logits start. Here "
+    "q·k grows only without a norm.",
     charts=(
         Chart(
             title="1/√d_k keeps the variance at 1 for standard normal components",
