@@ -84,7 +84,7 @@ class _Drawn(Progress):
 
     def __init__(self, bar: Bar) -> None:
         self._bar, self._drawn, self._left, self._text = bar, -_BETWEEN, TimeLeft(), ""
-        self._task = bar.add_task("starting", total=None, lap="", ends=None, now="")
+        self._task = bar.add_task("measuring", total=None, lap="", count="", ends=None, now="")
 
     def begins(self, run: Run) -> None:
         self._left.workloads = len(run.plan.workloads)
@@ -93,7 +93,8 @@ class _Drawn(Progress):
         now, self._text = time.monotonic(), text
         left = self._left.begins(text, done=done, total=total, now=now)
         lap = f"lap {len(self._left.took.get(text, ())) + 1}" if self._left.workloads and done < total else ""
-        told: dict[str, Any] = {"description": text, "lap": lap, "ends": left and now + left, "now": ""}
+        told: dict[str, Any] = {"description": text, "lap": lap, "count": f"{done}/{total}"}
+        told |= {"ends": left and now + left, "now": ""}
         self._bar.update(self._task, completed=done, total=total, refresh=True, **told)
 
     def detail(self, text: str) -> None:
@@ -112,7 +113,7 @@ def progress(*, quiet: bool = False) -> Iterator[Progress]:
         yield Progress() if quiet else _Lines()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
     from rich.progress import Progress as Bar
     from rich.table import Column
     from rich.text import Text
@@ -123,10 +124,11 @@ def progress(*, quiet: bool = False) -> Iterator[Progress]:
             seconds = max(0, round(ends - time.monotonic())) if ends else 0
             return Text(f"{seconds // 60}:{seconds % 60:02} left" if ends else "")
 
-    text, lap = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[lap]"))
+    shown = ("description", "fields[lap]", "fields[count]")
+    text, lap, count = (TextColumn(f"{{task.{name}}}", markup=False) for name in shown)
     one_row = Column(no_wrap=True, ratio=1)
     now = TextColumn("{task.fields[now]}", style="dim", markup=False, table_column=one_row)
-    columns = (text, lap, BarColumn(12), MofNCompleteColumn(), Left(), now)
+    columns = (text, lap, BarColumn(12), count, Left(), now)
     how: dict[str, Any] = {"refresh_per_second": 1 / _SILENT, "transient": True, "expand": True}
     with Bar(*columns, console=Console(stderr=True), **how) as bar:
         yield _Drawn(bar)
