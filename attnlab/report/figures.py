@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnlab import figure_style as style
 from attnlab.report.frames import Frames, evenly
 from attnlab.report.render import plural
+from attnlab.stats.ranking import Sure
 from attnlab.text import bytes_text, flops_text, number_text, seconds_text
 
 if TYPE_CHECKING:
@@ -87,12 +88,15 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     width = _PANEL[0] * len(panels) + 2.2 * (len(panels) < 2)
     figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
+    undecided = set(frames.winners[frames.winners.sure.isin((Sure.TIE, Sure.NO_INTERVAL))].workload)
     for one, rows in zip(axes, panels, strict=True):
         _panel(one, rows, kind, styles)
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
-        style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
+        if kind is LATENCY and last.workload.iloc[0] in undecided:
+            place += " (undecided)"
+        style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
@@ -108,17 +112,14 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
     drawn = set(known.contender)
-    below = [
-        f"{alias} runs the kernel of {name}{' at some sizes: not drawn there' if alias in drawn else ': not drawn'}."
+    absent = [
+        f"{alias}{', at some sizes' * (alias in drawn)} (runs the kernel of {name})"
         for alias, name in same.items()
     ]
-    if len(far):
-        below.append(
-            f"Too slow to draw: {', '.join(far.index)} (the fastest kernel is about {number_text(far.min())}× faster)."
-        )
-    if below:
-        told += below
-        figure.supxlabel("\n".join(below), fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
+    absent += [f"{name} (the fastest kernel is about {number_text(far[name])}× faster)" for name in far.index]
+    if absent:
+        told.append(f"Not drawn: {'; '.join(absent)}.")
+        figure.supxlabel(told[-1], fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if len(panels) < len(every):
         told.append(f"Panels: {len(panels)} of {len(every)}.")
     return Drawn(figure, " ".join(told))
