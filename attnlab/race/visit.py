@@ -151,9 +151,9 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                timed = [] if self._instruments else [self._check, self._attest, self._warm, self._stay]
-                for step in [self._admit, self._prepare, *timed]:
-                    for seat in self._remaining():
+                timed = [self._check, self._attest, self._warm, self._stay]
+                for step in [self._admit, *([self._prepare] if self._instruments else timed)]:
+                    for seat in sorted(self._remaining(), key=lambda one: one.predicted.at_most):
                         self._attempt(seat, step)
                 if not self._instruments:
                     self._plan_rounds()
@@ -297,7 +297,7 @@ class Visit:
                 seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
 
     def _prepare(self, seat: Seat) -> None:
-        """Everything up to the first answer."""
+        """What comes before the first answer, where a call takes not too long and fits into memory."""
         with self._activity("preparing"):
             fastest = min(one.predicted.at_most for one in self._remaining())
             free = self._ask(seat, "free_bytes", device=self.workload.device)
@@ -308,7 +308,8 @@ class Visit:
             self._bind(seat)
 
     def _check(self, seat: Seat) -> None:
-        """The first answer, held against the truth."""
+        """Up to the first answer, held against the truth: that of the fastest first, as a wrong one limits nobody."""
+        self._prepare(seat)
         with self._activity("checking"):
             seat.setup |= self._ask(seat, "answer")
             if not self.drawn.restore():
@@ -324,8 +325,7 @@ class Visit:
         if seat.name in self._newcomers:
             with self._activity("attesting"):
                 seat.kernel = self._ask(seat, "attest", answer=str)
-            asked = seat.known.get("kernel")
-            if asked and asked not in seat.kernel:
+            if (asked := seat.known.get("kernel")) and asked not in seat.kernel:
                 seat.notes.append(f"it asked for {asked}, but {seat.kernel} ran")
 
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:

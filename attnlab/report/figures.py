@@ -95,7 +95,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
         if kind is LATENCY and last.workload.iloc[0] in undecided:
-            place += " (undecided)"
+            place += " (order uncertain)"
         style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
@@ -116,7 +116,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         f"{alias}{', at some sizes' * (alias in drawn)} (runs the kernel of {name})"
         for alias, name in same.items()
     ]
-    absent += [f"{name} (the fastest kernel is about {number_text(far[name])}× faster)" for name in far.index]
+    absent += [
+        f"{name} (takes about {number_text(far[name])} times as long as the fastest)" for name in far.index
+    ]
     if absent:
         told.append(f"Not drawn: {'; '.join(absent)}.")
         figure.supxlabel(told[-1], fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)

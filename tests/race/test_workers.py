@@ -159,6 +159,20 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     assert found.setup_seconds is not None and found.setup_seconds > 0.3, found.reason
 
 
+def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path) -> None:
+    """How long a call may take follows from the fastest that is right, not from one that returns its values at once."""
+    slow = "until = now() + 0.05\n    while now() < until: pass"
+    (tmp_path / "slow.py").write_text(
+        f"from time import process_time as now\n{RIGHT}{HONEST.format(what=slow)}"
+    )
+    wrong = f"{RIGHT}def attend(query, key, value, *, causal, scale):\n    return value.copy()"
+    (tmp_path / "wrong.py").write_text(wrong)
+    limits = replace(REAL, call_seconds=0.02)
+    with Conductor(parse_all(["wrong", "slow"]), folders=[tmp_path], limits=limits) as one:
+        raced = one.race(Workload(heads=1, queries=512, keys=512))
+    assert [found.outcome for found in raced] == [Outcome.WRONG, Outcome.MEASURED], raced[1].reason
+
+
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:
     """Three parts each, which add up; a cache that is copied shows in the peak of memory."""
     names = ["numpy_vectorized", "numpy_vectorized[projection=loop]"]
