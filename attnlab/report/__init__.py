@@ -173,7 +173,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "unsure": unsure,
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
-        "usual": next(iter(winners.runner_up.value_counts().index), None),
+        "runners_up": list(winners.runner_up.value_counts().index),
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),
