@@ -225,8 +225,8 @@ EXPERIMENT = Experiment(
         "Without subtracting the largest logit, 1024 equal logits get weights of 0 above {half:.2f} in float16 "
         "and {single:.2f} in float32. Above {nan:.2f} and {single_nan:.2f} they get NaN.",
         "Let the logits in bfloat16 grow from a standard deviation of 0.25 to 16. The relative error of "
-        "PyTorch's eager attention then goes from {small:.1e} to {large:.1e}, that of its fused one from "
-        "{fused:.1e} to {fused_large:.1e}.",
+        "the formula in PyTorch operations then goes from {small:.1e} to {large:.1e}, that of PyTorch's fused "
+        "kernel for the CPU from {fused:.1e} to {fused_large:.1e}.",
     ),
     numbers={
         "half": measured(LIMIT, keys=1024, dtype="float16"),
