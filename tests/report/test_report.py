@@ -61,7 +61,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
     text, details = (checked((page.parent / one).read_text("utf-8")) for one in ("report.md", "details.md"))
     assert "**Use `torch_sdpa`**" in text[:80] and "attnlab run --lengths 64,2048" in text
     assert "torch_eager#2" not in text + details, "entered twice, reported once"
-    assert "[best matrix product]" in text and "[best matrix" not in reported(replace(run, ceilings=[]))
+    assert "[fastest matrix" in text and "[fastest matrix" not in reported(replace(run, ceilings=[]))
     assert len(text.splitlines()) < 60, "two screens"
     assert re.search(r"^\| the fastest \| [\d.]+ µs \| [\d.]+ ms \|$", details, re.M)
     assert re.search(r"^\| `torch_sdpa` \| 1\.00 · [\d.]+ KiB \| 1\.00 · [\d.]+ MiB \|$", details, re.M)
