@@ -134,7 +134,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
     for name, mine in rows.sort_values("n").groupby("contender", sort=False):
         (colour, marker, dashes), x, y = styles[str(name)], list(mine.n), list(mine[kind.y])
         axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, linewidth=1.8)
-        ends = f" (to {x[-1]})" if x[-1] < rows.n.max() else ""
+        ends = f" (n ≤ {x[-1]})" if x[-1] < rows.n.max() else ""
         drawn.append((x, y, f"{name}{ends}", colour))
     for text, column in kind.guides.items():
         lengths = rows.sort_values(column).drop_duplicates("n").sort_values("n")
