@@ -84,7 +84,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     """A name right of the panel for each curve, the highest curve first. Set the scales before.
 
     Two curves of which one ends earlier are compared there. Names are moved apart until none covers another, from the
-    lowest up. A thin line joins each name to the end of its curve.
+    lowest up. A thin line joins each name to the end of its curve, a dotted one where the curve ends early.
     """
     import numpy as np
 
@@ -108,10 +108,12 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
         heights[at] = ceiling = min(heights[at], ceiling)
         ceiling -= gap
     look: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+    last = max(line[-1, 0] for line in places.values())
     for (_, _, name, colour), height in zip(order, heights, strict=True):
         x, y = places[name][-1]
         # an arrow of Matplotlib's would take longer than all else in a figure
-        axes.plot([x, 1.05], [y, height], color=colour, linewidth=0.7, **look)
+        dashes = "-" if x == last else (0, (1, 3))
+        axes.plot([x, 1.05], [y, height], color=colour, linewidth=0.7, linestyle=dashes, **look)
         axes.text(1.06, height, name, va="center", color=colour, fontsize=SIZE - 2, parse_math=False, **look)
 
 
