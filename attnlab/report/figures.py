@@ -6,6 +6,7 @@ beside curves, so that no figure needs colours to be read. None where there is n
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,8 +54,8 @@ MEMORY = Curves(
     {"n × n scores": "score_bytes", "output": "output_bytes"},
 )
 ROOFLINE = Curves(
-    *("flops", "Kernel nearest to the limit", "arithmetic per second", flops_text, max),
-    {"limit of this machine": "limit_flops"},
+    *("flops", "Most arithmetic per second", "arithmetic per second", flops_text, max),
+    {"best matrix product or copy": "limit_flops"},
 )
 
 
@@ -121,7 +122,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     ]
     if absent:
         told.append(f"Not drawn: {'; '.join(absent)}.")
-        figure.supxlabel(told[-1], fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
+        lines = textwrap.fill(told[-1], int(13 * width))
+        figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if len(panels) < len(every):
         told.append(f"Panels: {len(panels)} of {len(every)}.")
     return Drawn(figure, " ".join(told))

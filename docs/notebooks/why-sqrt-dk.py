@@ -115,7 +115,7 @@ for name, scale in (("unscaled", 1.0), ("scaled", 64**-0.5)):
 # a few percent at d_k = 64, more at a larger d_k. The median row is below 0.001 only from a d_k between 1,024 and 4,096
 # on, where about 45 % and 67 % of sampled rows are. Freezing leaves a few keys.
 # J → 0 needs a single one: at fixed n most rows get there only at β ≫ β_c. The scaled rows have small Jacobians too,
-# because their weight is spread: 1/Σp² is some 375 keys.
+# because their weight is spread: one over the mean of Σp² is some 375 keys.
 # Whether a model *learns* without the root is another question, about training.
 #
 # ## 5. What the root does not do

@@ -191,7 +191,8 @@ EXPERIMENT = Experiment(
         "nn.MultiheadAttention draws them, and {xavier:.2f} with separate Xavier matrices.",
         "Over 6 layers of width 96 (4 heads, 48 tokens, weights of variance 1/96) without a norm Var(q·k)/d_k grows "
         "to {deep:.0f} ± {deep_off:.0f} unscaled and {deep_scaled:.1f} ± {scaled_off:.2f} with 1/√d_k. Under a "
-        "pre-norm, with 1/√d_k, it ends at {pre:.2f}, and within a row it falls from {first:.2f} to {row:.2f}.",
+        "pre-norm, with 1/√d_k, it ends at {pre:.2f}, and within a row it falls from {first:.2f} to {row:.2f} "
+        "(unscaled to {unscaled_row:.2f}).",
     ),
     numbers={
         "unscaled": measured(SLOPE, scaling="unscaled"),
@@ -207,6 +208,7 @@ EXPERIMENT = Experiment(
         "pre": measured(BY_LAYER, norm="pre-norm", scaling="scaled", layer=LAYERS),
         "first": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=1),
         "row": measured(WITHIN_ROW, norm="pre-norm", scaling="scaled", layer=LAYERS),
+        "unscaled_row": measured(WITHIN_ROW, norm="pre-norm", scaling="unscaled", layer=LAYERS),
     },
     lesson="Divide by √d_k if the components are independent, with mean 0 and variance 1. It removes d_k from the "
     "variance and nothing else. Components of standard deviation σ leave a variance of σ⁴, and a mean of the queries "
