@@ -51,7 +51,7 @@ class Curves(NamedTuple):
 LATENCY = Curves("seconds", "Lowest median time", "time of one call", seconds_text, min)
 MEMORY = Curves(
     *("peak_bytes", "Lowest peak memory", "peak memory of one call", bytes_text, min),
-    {"n × n scores": "score_bytes", "output": "output_bytes"},
+    {"size of n × n scores": "score_bytes", "size of the output": "output_bytes"},
 )
 ROOFLINE = Curves(
     *("flops", "Most arithmetic per second", "arithmetic per second", flops_text, max),
@@ -96,7 +96,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
         if kind is LATENCY and last.workload.iloc[0] in undecided:
-            place += " (lead not certain)"
+            place += " (not proven)"
         style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
