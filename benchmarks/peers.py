@@ -95,7 +95,7 @@ def picture(trials: pd.DataFrame, file: Path) -> str:
     """Draw on how many questions each tool was right twice, and return that in words."""
     right = twice(trials).right.groupby("tool").agg(["sum", "size"]).sort_values("sum")
     figure, (axes,) = style.new_figure(7.0, 2.4)
-    names = [name.replace("each alone", "--afresh") for name in right.index]
+    names = [name.replace("each alone", "without\nstored measurements") for name in right.index]
     bars = axes.barh(
         names, right["sum"], color=[style.BLUE if "attnlab" in one else style.GREY for one in names]
     )
@@ -107,7 +107,7 @@ def picture(trials: pd.DataFrame, file: Path) -> str:
     title = f"Right both times: {right.index[-1]} on {right['sum'].iloc[-1]} of {right['size'].iloc[-1]} questions"
     style.entitle(axes, title)
     style.save(figure, file)
-    return f"{title}. " + ", ".join(f"{name} {some}" for name, some in zip(names, right["sum"], strict=True))
+    return f"{title}. " + "; ".join(f"{name} {some}" for name, some in zip(right.index, right["sum"], strict=True))
 
 
 def row(every: pd.DataFrame) -> dict[str, object]:

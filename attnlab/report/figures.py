@@ -96,7 +96,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
         if kind is LATENCY and last.workload.iloc[0] in undecided:
-            place += " (not proven)"
+            place += " (winner not proven)"
         style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
