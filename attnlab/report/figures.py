@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attnlab import figure_style as style
 from attnlab.report.frames import Frames, evenly
 from attnlab.report.render import plural
-from attnlab.stats.ranking import Sure
 from attnlab.text import bytes_text, flops_text, number_text, seconds_text
 
 if TYPE_CHECKING:
@@ -89,14 +88,11 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     width = _PANEL[0] * len(panels) + 2.2 * (len(panels) < 2)
     figure, axes = style.new_figure(width, _PANEL[1], len(panels))
     styles, ends = style.styles(list(frames.contenders.contender)), []
-    undecided = set(frames.winners[frames.winners.sure.isin((Sure.TIE, Sure.NO_INTERVAL))].workload)
     for one, rows in zip(axes, panels, strict=True):
         _panel(one, rows, kind, styles)
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
-        if kind is LATENCY and last.workload.iloc[0] in undecided:
-            place += " (winner not proven)"
         style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
@@ -136,7 +132,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
     for name, mine in rows.sort_values("n").groupby("contender", sort=False):
         (colour, marker, dashes), x, y = styles[str(name)], list(mine.n), list(mine[kind.y])
         axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, linewidth=1.8)
-        ends = f" (ends at {x[-1]})" if x[-1] < rows.n.max() else ""
+        ends = f" (not at {rows.n.max()})" if x[-1] < rows.n.max() else ""
         drawn.append((x, y, f"{name}{ends}", colour))
     for text, column in kind.guides.items():
         lengths = rows.sort_values(column).drop_duplicates("n").sort_values("n")
