@@ -144,6 +144,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         for name, one in cell.measured.items()
         if one.latency and len(both := speeds(one.latency)) > 1
     ]
+    runners_up = list(winners.runner_up.value_counts().index)
     timed = results[results.seconds.notna()]
     # where it is the fastest, or has no interval, it is not behind
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
@@ -173,7 +174,8 @@ def answer(frames: Frames) -> dict[str, Any]:
         "unsure": unsure,
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
-        "runners_up": list(winners.runner_up.value_counts().index),
+        "runners_up": runners_up,
+        "example": next(winners[winners.runner_up.isin(runners_up[:1])].itertuples(), None),
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),
