@@ -112,8 +112,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     for (_, _, name, colour), height in zip(order, heights, strict=True):
         x, y = places[name][-1]
         # an arrow of Matplotlib's would take longer than all else in a figure
-        dashes = "-" if x == last else (0, (1, 3))
-        axes.plot([x, 1.05], [y, height], color=colour, linewidth=0.7, linestyle=dashes, **look)
+        axes.plot([x, 1.05], [y, height], color=colour, lw=0.7, ls="-" if x == last else (0, (1, 3)), **look)
         axes.text(1.06, height, name, va="center", color=colour, fontsize=SIZE - 2, parse_math=False, **look)
 
 

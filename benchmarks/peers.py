@@ -107,9 +107,8 @@ def picture(trials: pd.DataFrame, file: Path) -> str:
     title = f"Right both times: {right.index[-1]} on {right['sum'].iloc[-1]} of {right['size'].iloc[-1]} questions"
     style.entitle(axes, title)
     style.save(figure, file)
-    return f"{title}. " + "; ".join(
-        f"{name} {some}" for name, some in zip(right.index, right["sum"], strict=True)
-    )
+    said = "; ".join(f"{name} {some}" for name, some in zip(names, right["sum"], strict=True))
+    return f"{title}. {said}".replace("\n", " ")
 
 
 def row(every: pd.DataFrame) -> dict[str, object]:

@@ -151,8 +151,8 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                timed = [self._check, self._attest, self._warm, self._stay]
-                for step in [self._admit, *([self._prepare] if self._instruments else timed)]:
+                timed = [] if self._instruments else [self._check, self._attest, self._warm, self._stay]
+                for step in [self._admit, self._prepare, *timed]:
                     for seat in sorted(self._remaining(), key=lambda one: one.predicted.at_most):
                         self._attempt(seat, step)
                 if not self._instruments:
@@ -287,30 +287,32 @@ class Visit:
 
     def _admit(self, seat: Seat) -> None:
         """Whether it does the workload, and how long a call will take."""
-        workload = self.workload
-        self._on_event(f"{workload.label}: preparing {seat.name}")
+        self._on_event(f"{self.workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
-            self._ask(seat, "declines", workload=workload)
+            self._ask(seat, "declines", workload=self.workload)
             if seat.name not in self._facts:
-                self._facts[seat.name] = self._ask(seat, "facts", device=workload.device)
+                self._facts[seat.name] = self._ask(seat, "facts", device=self.workload.device)
             if seat.name in self._newcomers:
-                seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
+                seat.predicted = predict(
+                    self.workload, partial(self._tried, seat), self.limits.longest(math.inf)
+                )
 
     def _prepare(self, seat: Seat) -> None:
-        """What comes before the first answer, where a call takes not too long and fits into memory."""
+        """What comes before the first answer, where a call fits into memory."""
         with self._activity("preparing"):
-            fastest = min(one.predicted.at_most for one in self._remaining())
             free = self._ask(seat, "free_bytes", device=self.workload.device)
-            reason = seat.predicted.too_long(self.limits.longest(fastest))
-            if reason := reason or too_large(self.workload, seat.known.get("memory"), free):
+            if reason := too_large(self.workload, seat.known.get("memory"), free):
                 raise Ended(Outcome.OVER_BUDGET, reason)
             seat.pages = answers.answer_pages(self.workload)
             self._bind(seat)
 
     def _check(self, seat: Seat) -> None:
-        """Up to the first answer, held against the truth: that of the fastest first, as a wrong one limits nobody."""
-        self._prepare(seat)
+        """The first answer, held against the truth: that of the fastest first, as a wrong one limits nobody's time."""
+        fastest = min(one.predicted.at_most for one in self._remaining())
+        if reason := seat.predicted.too_long(self.limits.longest(fastest)):
+            raise Ended(Outcome.OVER_BUDGET, reason)
         with self._activity("checking"):
+            self.drawn.restore()  # one that failed may have written to them
             seat.setup |= self._ask(seat, "answer")
             if not self.drawn.restore():
                 raise Ended(Outcome.WRONG, "it writes to its inputs")

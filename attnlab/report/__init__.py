@@ -145,6 +145,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         if one.latency and len(both := speeds(one.latency)) > 1
     ]
     runners_up = list(winners.runner_up.value_counts().index)
+    examples = winners[(winners.speedup_low > 1) & winners.runner_up.isin(runners_up[:1])]
     timed = results[results.seconds.notna()]
     # where it is the fastest, or has no interval, it is not behind
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
@@ -175,7 +176,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "slow": least[least >= SLOW],
         "two_speeds": two_speeds,
         "runners_up": runners_up,
-        "example": next(winners[winners.runner_up.isin(runners_up[:1])].itertuples(), None),
+        "examples": {*examples.workload},
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),

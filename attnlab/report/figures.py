@@ -101,7 +101,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     lengths = list(dict.fromkeys(one[1] for one in ends))
     at = f"n = {lengths[0]}" if len(lengths) == 1 else "the longest lengths"
     title = f"{kind.best} at {at}: {' or '.join(names[:2])}{' or others' if len(names) > 2 else ''}"
-    figure.suptitle(title, fontsize=style.SIZE + 2, fontweight="bold")
+    figure.suptitle(title, fontsize=style.SIZE + 2, fontweight="bold", parse_math=False)
     told = [f"{title}."]
     for place, n, name, value, other, most in ends:
         values = f"{name} {kind.written(value)}"
@@ -114,7 +114,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for alias, name in same.items()
     ]
     absent += [
-        f"{name} (takes about {number_text(far[name])} times as long as the fastest)" for name in far.index
+        f"{name} (takes at least {number_text(far[name])} times as long as the fastest)" for name in far.index
     ]
     if absent:
         told.append(f"Not drawn: {'; '.join(absent)}.")

@@ -159,7 +159,8 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
     assert found.setup_seconds is not None and found.setup_seconds > 0.3, found.reason
 
 
-def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["wrong", "slow"], ["slow", "wrong"]])
+def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path, names: list[str]) -> None:
     """How long a call may take follows from the fastest that is right, not from one that returns its values at once."""
     slow = "until = now() + 0.05\n    while now() < until: pass"
     (tmp_path / "slow.py").write_text(
@@ -168,9 +169,19 @@ def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path) -> Non
     wrong = f"{RIGHT}def attend(query, key, value, *, causal, scale):\n    return value.copy()"
     (tmp_path / "wrong.py").write_text(wrong)
     limits = replace(REAL, call_seconds=0.02)
-    with Conductor(parse_all(["wrong", "slow"]), folders=[tmp_path], limits=limits) as one:
+    with Conductor(parse_all(names), folders=[tmp_path], limits=limits) as one:
+        raced = {found.contender: found for found in one.race(Workload(heads=1, queries=512, keys=512))}
+    assert raced["wrong"].outcome is Outcome.WRONG
+    assert raced["slow"].outcome is Outcome.MEASURED, raced["slow"].reason
+
+
+def test_one_that_writes_to_its_inputs_and_fails_blames_no_other(tmp_path: Path) -> None:
+    """The inputs that it overwrote are restored before the next one answers."""
+    bad = "    query[...] = 0\n    assert query.shape[2] <= 256, 'too long'\n    return value.copy()"
+    (tmp_path / "bad.py").write_text(f"{RIGHT}def attend(query, key, value, *, causal, scale):\n{bad}")
+    with Conductor(parse_all(["bad", "numpy_vectorized"]), folders=[tmp_path], limits=REAL) as one:
         raced = one.race(Workload(heads=1, queries=512, keys=512))
-    assert [found.outcome for found in raced] == [Outcome.WRONG, Outcome.MEASURED], raced[1].reason
+    assert [found.outcome for found in raced] == [Outcome.CRASHED, Outcome.MEASURED], raced[1].reason
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:

@@ -76,7 +76,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         # two names of one kernel need the same memory
         best = "several contenders." if name == "memory" else "torch_sdpa"
         assert best in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
-        assert "naive_loop" not in says or "naive_loop (takes about" in says
+        assert "naive_loop" not in says or "naive_loop (takes at least" in says
         assert "torch_sdpa_flash (runs the kernel of torch_sdpa)" in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
@@ -273,3 +273,18 @@ def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
     assert told(r"\| `b` \| [\d.]+ µs \| ([\d.]+) \[", text) == pytest.approx(2, rel=0.02)
     brief = comparison_text(raced, quiet=True)
     assert "|" not in brief and "faster" in brief
+
+
+def test_the_numbers_of_the_table_are_explained_by_one_of_its_cells(made: Make) -> None:
+    """It has an interval and the usual rival; a cell with another rival names that."""
+    costs = {"a": lambda w: 1e-2, "b": lambda w: 2e-2 if w.keys == 64 else 4e-2}
+    costs["c"] = lambda w: 6e-2 - costs["b"](w)
+    text = reported(made(costs=costs, kernels={}, lengths=(64, 256, 1024), heads=(8,)))
+    told = re.search(
+        r"^(`a` [\d.]+ \[[\d.]+, [\d.]+\]) means that a call of `a` is .* than one of `c`", text, re.M
+    )
+    assert told and f"| 256 | ● {told[1]} |" in text
+    assert re.search(r"\| 64 \| ● `a` [\d.]+ \[[\d.]+, [\d.]+\] over `b` \|", text)
+    assert "All numbers compare with `c`, unless “over” and another name follow." in text
+    few = reported(made(costs=costs, kernels={}, lengths=(64, 256), heads=(8,), visits=1, rounds=2))
+    assert "A number is a speedup" in few and "from –" not in few
