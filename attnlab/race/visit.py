@@ -287,15 +287,14 @@ class Visit:
 
     def _admit(self, seat: Seat) -> None:
         """Whether it does the workload, and how long a call will take."""
-        self._on_event(f"{self.workload.label}: preparing {seat.name}")
+        workload = self.workload
+        self._on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
-            self._ask(seat, "declines", workload=self.workload)
+            self._ask(seat, "declines", workload=workload)
             if seat.name not in self._facts:
-                self._facts[seat.name] = self._ask(seat, "facts", device=self.workload.device)
+                self._facts[seat.name] = self._ask(seat, "facts", device=workload.device)
             if seat.name in self._newcomers:
-                seat.predicted = predict(
-                    self.workload, partial(self._tried, seat), self.limits.longest(math.inf)
-                )
+                seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
 
     def _prepare(self, seat: Seat) -> None:
         """What comes before the first answer, where a call fits into memory."""
