@@ -111,8 +111,7 @@ class Visit:
 
     newcomers : names of the contenders that have not answered this workload before: what takes long is asked of them
     alone. instruments : quantities that are measured instead of times. account : takes the seconds of each activity.
-    facts : takes what is told of each process, by contender. trials : keeps what calls took. clock : what a
-    worker's clock is held against.
+    facts : takes what each process tells, by contender. trials : keeps what calls took. clock : checks a worker's.
     """
 
     def __init__(
@@ -311,9 +310,11 @@ class Visit:
         if reason := seat.predicted.too_long(self.limits.longest(fastest)):
             raise Ended(Outcome.OVER_BUDGET, reason)
         with self._activity("checking"):
-            self.drawn.restore()  # one that failed may have written to them
-            seat.setup |= self._ask(seat, "answer")
-            if not self.drawn.restore():
+            try:
+                seat.setup |= self._ask(seat, "answer")
+            finally:  # also where it fails, or the next one would be blamed
+                unchanged = self.drawn.restore()
+            if not unchanged:
                 raise Ended(Outcome.WRONG, "it writes to its inputs")
             given, less = self._answers(seat), self._less(seat)
             found = weighing.judge(self.workload, self.drawn.first, self._rows, given, less, self._truth)
@@ -491,8 +492,7 @@ class Visit:
             for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)
         ]
         columns = {name: tuple(turn[name] for turn in turns) for name in turns[0]}
-        samples = columns.pop("seconds")
-        latency = Measurement("latency", "s", samples, columns, {"cache": seat.cache, **facts})
+        latency = Measurement("latency", "s", columns.pop("seconds"), columns, {"cache": seat.cache, **facts})
         if OUTPUT not in self.workload.results or seat.tried:
             return [latency]
         typical = statistics.median(latency.samples)

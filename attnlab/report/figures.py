@@ -91,9 +91,9 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     for one, rows in zip(axes, panels, strict=True):
         _panel(one, rows, kind, styles)
         place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
+        style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
-        style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         near = abs(last[kind.y] - best[kind.y]) <= frames.analysis.margin * best[kind.y]
         name = "several contenders" if near.sum() > 1 else best.contender
         ends.append((place, int(last.n.iloc[0]), name, best[kind.y], worst.contender, worst[kind.y]))
@@ -108,9 +108,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         if abs(most - value) > frames.analysis.margin * value:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
-    drawn = set(known.contender)
     absent = [
-        f"{alias}{', at some sizes' * (alias in drawn)} (runs the kernel of {name})"
+        f"{alias}{', at some sizes' * (alias in set(known.contender))} (runs the kernel of {name})"
         for alias, name in same.items()
     ]
     absent += [
