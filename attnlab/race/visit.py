@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import math
 import secrets
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -28,16 +26,14 @@ from attnlab.correctness.expected import expect
 from attnlab.errors import Declined
 from attnlab.processes import Failed, Process
 from attnlab.race import answers
-from attnlab.race.admission import USABLE, Limits, Predicted, predict, too_large, turns
-from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, disturbed, steal_seconds, waited
-from attnlab.race.pages import Pages
+from attnlab.race.admission import USABLE, Limits, predict, too_large, turns
+from attnlab.race.instruments import INSTRUMENTS, NOTABLE, Readings, Watch, steal_seconds, waited
+from attnlab.race.seat import Ended, Seat
 from attnlab.stats.ranking import is_second_entry
 from attnlab.text import bytes_text, seconds_text
 from attnlab.workload.input_generation import inputs_of
-from attnlab.workload.inputs import Inputs
-from attnlab.workload.number_formats import lower
-from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
-from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
+from attnlab.workload.result import Outcome, Result
+from attnlab.workload.workload import LOG_SUM, Workload
 
 #: a round of visit v has the number v · this + its place
 ROUNDS = 1000
@@ -47,63 +43,11 @@ _LONG_SECONDS, _LATER_ROWS = 0.01, 8
 _SHORT, _AGAIN = (0.02, 0.1), 3
 #: of a block's turns, one in so many is checked: its reference projects all tokens
 _BLOCK_TURNS = 4
-_OUTCOMES = {
-    "declined": Outcome.DECLINED,
-    "unavailable": Outcome.UNAVAILABLE,
-    "wrong": Outcome.WRONG,
-    "memory": Outcome.OVER_BUDGET,
-    "raised": Outcome.CRASHED,
-    "crashed": Outcome.CRASHED,
-    "timed_out": Outcome.TIMED_OUT,
-}
 Start = Callable[[Contender], tuple[Process, Sequence[str]]]
-
-
-class Ended(Exception):
-    """The visit has an outcome of its own for a contender; the message is the reason."""
-
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
 
 
 class Suspended(Exception):
     """The machine slept during a visit: it does not count."""
-
-
-@dataclass
-class Seat:
-    """One contender in a visit: its process, what is known of it, and its turns."""
-
-    contender: Contender
-    process: Process | None = None
-    known: dict[str, Any] = field(default_factory=dict)
-    pages: Pages | None = None
-    inputs: Inputs | None = None
-    refreshes: bool = True
-    cache: str = "warm"
-    #: whether it has computed a smaller call, which may have compiled what all calls need
-    tried: bool = False
-    setup: dict[str, float] = field(default_factory=dict)
-    accuracy: Accuracy | None = None
-    kernel: str | None = None
-    #: what a call will take; seconds that it took, and those of processors where that is less; seconds between two
-    predicted: Predicted = field(default_factory=Predicted)
-    seconds: float = 0.0
-    own: float = 0.0
-    between: float = 0.0
-    #: calls of a turn; it has a turn in one of so many rounds
-    calls: int = 1
-    step: int = 1
-    turns: list[dict[str, float]] = field(default_factory=list)
-    measurements: list[Measurement] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    ended: tuple[Outcome, str, str] | None = None
-
-    @property
-    def name(self) -> str:
-        """The contender's name in this run."""
-        return self.contender.name
 
 
 class Visit:
@@ -143,7 +87,7 @@ class Visit:
         from threadpoolctl import threadpool_limits
 
         watch, started = Watch(), time.monotonic()
-        self.seats = [Seat(one) for one in contenders]
+        self.seats = [Seat(one, workload=self.workload) for one in contenders]
         try:
             with threadpool_limits(1):  # no idle thread of ours may spin while a contender is on the clock
                 with self._activity("drawing"):
@@ -153,7 +97,7 @@ class Visit:
                 timed = [] if self._instruments else [self._check, self._attest, self._warm, self._stay]
                 for step in [self._admit, self._prepare, *timed]:
                     for seat in sorted(self._remaining(), key=lambda one: one.predicted.at_most):
-                        self._attempt(seat, step)
+                        seat.attempt(step)
                 if not self._instruments:
                     self._plan_rounds()
                     self._take_turns()
@@ -173,7 +117,8 @@ class Visit:
         if watch.slept():
             raise Suspended("the machine was suspended during the visit, which does not count")
         facts = {"others": f"{taken:.1f} cores"} if (taken := watch.others()) > NOTABLE else {}
-        return [self._result(seat, facts, time.monotonic() - started) for seat in self.seats]
+        of_all = self.number, self._instruments, time.monotonic() - started, facts
+        return [seat.result(*of_all, run_delay=self.limits.run_delay) for seat in self.seats]
 
     @property
     def drawn(self) -> answers.Drawn:
@@ -191,21 +136,6 @@ class Visit:
             yield
         finally:
             self._account[name] = self._account.get(name, 0.0) + time.monotonic() - started
-
-    def _attempt(self, seat: Seat, step: Callable[[Seat], None]) -> None:
-        """Take a step with one contender; what goes wrong ends its visit."""
-        try:
-            step(seat)
-        except Failed as fault:
-            seat.ended = _OUTCOMES[fault.kind], str(fault), fault.tail
-        except Ended as end:
-            seat.ended = end.outcome, str(end), ""
-        except Declined as refused:
-            seat.ended = Outcome.DECLINED, str(refused), ""
-        except OSError as fault:
-            seat.ended = Outcome.CRASHED, f"the system refused it a process or memory: {fault}", ""
-        if seat.ended is not None and seat.process is not None:
-            seat.process.end()  # the others may want the memory
 
     def _ask(self, seat: Seat, op: str, *, answer: Any = Any, seconds: float = 0.0, **arguments: Any) -> Any:
         """Let its process run until it has answered. Raises Failed."""
@@ -277,12 +207,12 @@ class Visit:
             seat.process.stop()
 
         for seat in self._remaining():
-            self._attempt(seat, begin)
+            seat.attempt(begin)
         if begun and not self._instruments:  # while they load
             log_sum = LOG_SUM in self.workload.results
             self._truth[None] = expect(self.drawn.first, self._rows, log_sum=log_sum)
         for seat, load in begun:
-            self._attempt(seat, partial(finish, load))
+            seat.attempt(partial(finish, load))
 
     def _admit(self, seat: Seat) -> None:
         """Whether it does the workload, and how long a call will take."""
@@ -316,8 +246,8 @@ class Visit:
                 unchanged = self.drawn.restore()
             if not unchanged:
                 raise Ended(Outcome.WRONG, "it writes to its inputs")
-            given, less = self._answers(seat), self._less(seat)
-            found = weighing.judge(self.workload, self.drawn.first, self._rows, given, less, self._truth)
+            given = seat.answers, seat.computes_in
+            found = weighing.judge(self.workload, self.drawn.first, self._rows, *given, self._truth)
             seat.accuracy = found
             if not found.passed:
                 raise Ended(Outcome.WRONG, found.reason or "its answer is wrong")
@@ -400,7 +330,7 @@ class Visit:
             begin = number // least % max(1, len(order))
             for seat in order[begin:] + order[:begin]:
                 if seat.ended is None and number % seat.step == 0:
-                    self._attempt(seat, partial(self._turn, number))
+                    seat.attempt(partial(self._turn, number))
 
     def _turn(self, number: int, seat: Seat) -> None:
         """One turn: fresh inputs, the calls on the clock, and a look at the last answer."""
@@ -428,18 +358,10 @@ class Visit:
             process.stop()
             if self.workload.d_model is None or self._random.integers(_BLOCK_TURNS) == 0:
                 asked = self.workload, seat.inputs or self.drawn.inputs
-                if reason := answers.astray(*asked, self._answers(seat), self._less(seat), self._random):
+                if reason := answers.astray(*asked, seat.answers, seat.computes_in, self._random):
                     raise Ended(Outcome.WRONG, reason)
         noted = {"round": float(ROUNDS * self.number + number), "visit": float(self.number), "moment": moment}
         seat.turns.append({**turn, **noted, "clock_s": bracket, "waited": waited(turn, bracket, stolen)})
-
-    def _answers(self, seat: Seat) -> weighing.Answers:
-        assert seat.pages is not None
-        return dict(zip(self.workload.results, seat.pages.arrays, strict=True))
-
-    def _less(self, seat: Seat) -> str | None:
-        """The number format that it computes in, where that is lower than the workload's."""
-        return lower(self.workload.dtype, seat.known.get("computes_in"))
 
     # -- after the rounds, or instead of them -----------------------------------------------------------
 
@@ -462,40 +384,3 @@ class Visit:
                     seat.notes.append(f"its {instrument.quantity} could not be measured: {fault}")
                     if fault.kind == "timed_out" and seat.process is not None:
                         seat.process.end()  # it would go on beside the others
-
-    def _result(self, seat: Seat, facts: dict[str, str], seconds: float) -> Result:
-        common: dict[str, Any] = {
-            "contender": seat.name,
-            "workload": self.workload,
-            "accuracy": seat.accuracy,
-            "kernel": seat.kernel,
-            "library": seat.known.get("library"),
-            "asked_kernel": seat.known.get("kernel"),
-            "computes_in": self._less(seat) if seat.known else None,
-            "race_seconds": None if self._instruments else seconds,
-        }
-        if seat.ended is None and not (seat.turns or self._instruments):
-            seat.ended = Outcome.CRASHED, "no turn of it was timed", ""
-        if seat.ended is not None and self._instruments:  # its times stand
-            seat.notes.append(f"its {', '.join(self._instruments)} could not be measured: {seat.ended[1]}")
-        elif seat.ended is not None:
-            outcome, reason, tail = seat.ended
-            return Result(outcome=outcome, reason=reason, tail=tail or None, **common)
-        found = [*([] if self._instruments else self._timed(seat, facts)), *seat.measurements]
-        noted = "; ".join(seat.notes) or None
-        return Result(outcome=Outcome.MEASURED, reason=noted, measurements=tuple(found), **common)
-
-    def _timed(self, seat: Seat, facts: dict[str, str]) -> list[Measurement]:
-        """The latency; and the set-up, unless the process was warm before, or binding computes the forward pass."""
-        turns = [
-            {**turn, "disturbed": float(flag)}
-            for turn, flag in zip(seat.turns, disturbed(seat.turns, self.limits.run_delay), strict=True)
-        ]
-        columns = {name: tuple(turn[name] for turn in turns) for name in turns[0]}
-        latency = Measurement("latency", "s", columns.pop("seconds"), columns, {"cache": seat.cache, **facts})
-        if OUTPUT not in self.workload.results or seat.tried:
-            return [latency]
-        typical = statistics.median(latency.samples)
-        seconds = seat.setup["bind_s"] + max(0.0, seat.setup["first_call_s"] - typical)
-        columns = {"bind_s": (seat.setup["bind_s"],), "visit": (float(self.number),)}
-        return [latency, Measurement("setup", "s", (seconds,), columns)]

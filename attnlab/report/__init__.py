@@ -177,6 +177,7 @@ def answer(frames: Frames) -> dict[str, Any]:
         "two_speeds": two_speeds,
         "runners_up": runners_up,
         "examples": {*examples.workload},
+        "margin": frames.analysis.margin,
         "sures": {*winners.sure},
         "same_kernel": {alias: name for one in winners.same_kernel for alias, name in one.items()},
         "warned": warnings(frames),

@@ -116,7 +116,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         f"{name} (takes at least {number_text(far[name])} times as long as the fastest)" for name in far.index
     ]
     if absent:
-        told.append(f"Not drawn: {'; '.join(absent)}.")
+        told.append(f"Measured, but not drawn: {'; '.join(absent)}.")
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if len(panels) < len(every):
@@ -131,7 +131,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any])
     for name, mine in rows.sort_values("n").groupby("contender", sort=False):
         (colour, marker, dashes), x, y = styles[str(name)], list(mine.n), list(mine[kind.y])
         axes.plot(x, y, color=colour, marker=marker, linestyle=dashes, linewidth=1.8)
-        ends = f" (not at {rows.n.max()})" if x[-1] < rows.n.max() else ""
+        ends = f" (only up to {x[-1]})" if x[-1] < rows.n.max() else ""
         drawn.append((x, y, f"{name}{ends}", colour))
     for text, column in kind.guides.items():
         lengths = rows.sort_values(column).drop_duplicates("n").sort_values("n")
