@@ -117,27 +117,27 @@ class Seat:
 
         instruments : what was measured instead of times. facts : columns of the latency. run_delay : see `Limits`.
         """
-        common: dict[str, Any] = {
-            "contender": self.name,
-            "workload": self.workload,
-            "accuracy": self.accuracy,
-            "kernel": self.kernel,
-            "library": self.known.get("library"),
-            "asked_kernel": self.known.get("kernel"),
-            "computes_in": self.computes_in,
-            "race_seconds": None if instruments else seconds,
-        }
         if self.ended is None and not (self.turns or instruments):
             self.ended = Outcome.CRASHED, "no turn of it was timed", ""
         if self.ended is not None and instruments:  # its times from other visits remain valid
             self.notes.append(f"its {', '.join(instruments)} could not be measured: {self.ended[1]}")
-        elif self.ended is not None:
-            outcome, reason, tail = self.ended
-            return Result(outcome=outcome, reason=reason, tail=tail or None, **common)
-        timed = [] if instruments else self._timed(visit, facts, run_delay)
-        noted = "; ".join(self.notes) or None
-        measured = (*timed, *self.measurements)
-        return Result(outcome=Outcome.MEASURED, reason=noted, measurements=measured, **common)
+            self.ended = None
+        timed = [] if self.ended or instruments else self._timed(visit, facts, run_delay)
+        outcome, reason, tail = self.ended or (Outcome.MEASURED, "; ".join(self.notes), "")
+        return Result(
+            contender=self.name,
+            workload=self.workload,
+            outcome=outcome,
+            reason=reason or None,
+            tail=tail or None,
+            measurements=() if self.ended else (*timed, *self.measurements),
+            accuracy=self.accuracy,
+            kernel=self.kernel,
+            library=self.known.get("library"),
+            asked_kernel=self.known.get("kernel"),
+            computes_in=self.computes_in,
+            race_seconds=None if instruments else seconds,
+        )
 
     def _timed(self, visit: int, facts: dict[str, str], run_delay: float) -> list[Measurement]:
         """The latency, and the set-up.

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -50,33 +50,29 @@ class Suspended(Exception):
     """The machine slept during a visit: it does not count."""
 
 
+@dataclass
 class Visit:
     """A visit to `workload`, the one of that `number`.
 
-    newcomers : names of the contenders that have not answered this workload before: what takes long is asked of them
-    alone. instruments : quantities that are measured instead of times. account : takes the seconds of each activity.
-    facts : takes what each process tells, by contender. trials : keeps what calls took. clock : checks a worker's.
+    newcomers : names of the contenders that have not answered this workload before; some steps are for them alone.
+    instruments : quantities that are measured instead of times. account : seconds by activity, added to. facts : what
+    each contender's process reports, added to. trials : seconds of a call by contender and workload, added to.
+    clock : a clock to compare a worker's with.
     """
 
-    def __init__(
-        self,
-        workload: Workload,
-        number: int,
-        limits: Limits,
-        *,
-        newcomers: Collection[str] = (),
-        instruments: Collection[str] = (),
-        account: dict[str, float] | None = None,
-        facts: dict[str, dict[str, Any]] | None = None,
-        trials: dict[tuple[str, Workload], float | None] | None = None,
-        on_event: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self.workload, self.number, self.limits, self._clock = workload, number, limits, clock
-        self._newcomers, self._instruments, self._on_event = newcomers, instruments, on_event
-        self._rounds = max(1, limits.rounds // 2) if newcomers else limits.rounds
-        self._account = defaultdict[str, float](float) if account is None else account
-        self._facts, self._trials = {} if facts is None else facts, {} if trials is None else trials
+    workload: Workload
+    number: int
+    limits: Limits
+    newcomers: Collection[str]
+    instruments: Collection[str]
+    account: dict[str, float]
+    facts: dict[str, dict[str, Any]]
+    trials: dict[tuple[str, Workload], float | None]
+    on_event: Callable[[str], None]
+    clock: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self.rounds = max(1, self.limits.rounds // 2) if self.newcomers else self.limits.rounds
         self._random = np.random.default_rng()
         self.seats: list[Seat] = []
         self._drawn: answers.Drawn | None = None
@@ -94,11 +90,11 @@ class Visit:
                     self._draw()
                 with self._activity("starting"):
                     self._start(start)
-                timed = [] if self._instruments else [self._check, self._attest, self._warm, self._stay]
+                timed = [] if self.instruments else [self._check, self._attest, self._warm, self._stay]
                 for step in [self._admit, self._prepare, *timed]:
                     for seat in sorted(self._remaining(), key=lambda one: one.predicted.at_most):
                         seat.attempt(step)
-                if not self._instruments:
+                if not self.instruments:
                     self._plan_rounds()
                     self._take_turns()
                 with self._activity("instruments"):
@@ -117,7 +113,7 @@ class Visit:
         if watch.slept():
             raise Suspended("the machine was suspended during the visit, which does not count")
         facts = {"others": f"{taken:.1f} cores"} if (taken := watch.others()) > NOTABLE else {}
-        of_all = self.number, self._instruments, time.monotonic() - started, facts
+        of_all = self.number, self.instruments, time.monotonic() - started, facts
         return [seat.result(*of_all, run_delay=self.limits.run_delay) for seat in self.seats]
 
     @property
@@ -135,7 +131,7 @@ class Visit:
         try:
             yield
         finally:
-            self._account[name] = self._account.get(name, 0.0) + time.monotonic() - started
+            self.account[name] = self.account.get(name, 0.0) + time.monotonic() - started
 
     def _ask(self, seat: Seat, op: str, *, answer: Any = Any, seconds: float = 0.0, **arguments: Any) -> Any:
         """Let its process run until it has answered. Raises Failed."""
@@ -188,7 +184,7 @@ class Visit:
                 seat.ended = outcome, str(refused), ""
             return
         self._drawn = answers.Drawn(self.workload, drawn, self._random)
-        most = None if self._newcomers else _LATER_ROWS
+        most = None if self.newcomers else _LATER_ROWS
         self._rows = weighing.sampled_rows(self.workload, self._random, most)
         self.drawn.without_gradient(self._rows)
 
@@ -208,7 +204,7 @@ class Visit:
 
         for seat in self._remaining():
             seat.attempt(begin)
-        if begun and not self._instruments:  # while they load
+        if begun and not self.instruments:  # while they load
             log_sum = LOG_SUM in self.workload.results
             self._truth[None] = expect(self.drawn.first, self._rows, log_sum=log_sum)
         for seat, load in begun:
@@ -217,12 +213,12 @@ class Visit:
     def _admit(self, seat: Seat) -> None:
         """Whether it does the workload, and how long a call will take."""
         workload = self.workload
-        self._on_event(f"{workload.label}: preparing {seat.name}")
+        self.on_event(f"{workload.label}: preparing {seat.name}")
         with self._activity("preparing"):
             self._ask(seat, "declines", workload=workload)
-            if seat.name not in self._facts:
-                self._facts[seat.name] = self._ask(seat, "facts", device=workload.device)
-            if seat.name in self._newcomers:
+            if seat.name not in self.facts:
+                self.facts[seat.name] = self._ask(seat, "facts", device=workload.device)
+            if seat.name in self.newcomers:
                 seat.predicted = predict(workload, partial(self._tried, seat), self.limits.longest(math.inf))
 
     def _prepare(self, seat: Seat) -> None:
@@ -254,7 +250,7 @@ class Visit:
 
     def _attest(self, seat: Seat) -> None:
         """Which kernels run, and whether those that it asked for. With most libraries a call, which warms it too."""
-        if seat.name in self._newcomers:
+        if seat.name in self.newcomers:
             with self._activity("attesting"):
                 seat.kernel = self._ask(seat, "attest", answer=str)
             if (asked := seat.known.get("kernel")) and asked not in seat.kernel:
@@ -262,7 +258,7 @@ class Visit:
 
     def _tried(self, seat: Seat, smaller: Workload) -> float | None:
         """Seconds of a smaller call; None where it is declined."""
-        if (seat.name, smaller) not in self._trials:
+        if (seat.name, smaller) not in self.trials:
             seconds = None
             try:
                 ask = partial(self._ask, seat, "trial", workload=smaller, answer=float)
@@ -272,8 +268,8 @@ class Visit:
             except Failed as fault:
                 if fault.kind != "declined":
                     raise
-            self._trials[seat.name, smaller] = seconds
-        return self._trials[seat.name, smaller]
+            self.trials[seat.name, smaller] = seconds
+        return self.trials[seat.name, smaller]
 
     def _bind(self, seat: Seat) -> None:
         assert seat.pages is not None
@@ -299,12 +295,12 @@ class Visit:
 
     def _stay(self, seat: Seat) -> None:
         """One whose calls take too long leaves; not one that was timed before, on a machine that is slower today."""
-        is_new, fastest = seat.name in self._newcomers, min(one.own for one in self._remaining())
+        is_new, fastest = seat.name in self.newcomers, min(one.own for one in self._remaining())
         limit = self.limits.longest(fastest)
         for _ in range(_AGAIN):  # a new process takes memory in its first calls
             if is_new and seat.own > limit:
                 self._warm(seat)
-        self._trials.setdefault((seat.name, self.workload), seat.own)
+        self.trials.setdefault((seat.name, self.workload), seat.own)
         if is_new and seat.own > limit:
             took = f"a call takes {seconds_text(seat.own)}; limit: {seconds_text(limit)}"
             raise Ended(Outcome.OVER_BUDGET, took)
@@ -316,17 +312,17 @@ class Visit:
         racing, limits = self._remaining(), self.limits
         part = limits.workload_seconds / limits.visits if limits.visits < limits.most_visits else math.inf
         # the first report is not to wait
-        seconds = min(limits.visit_seconds, part) / (4 if self._newcomers else 1)
+        seconds = min(limits.visit_seconds, part) / (4 if self.newcomers else 1)
         for seat in racing:
             each, opening = seat.seconds + seat.between, seat.seconds if seat.seconds < _LONG_SECONDS else 0.0
-            seat.calls, seat.step = turns(limits, self._rounds, seconds / len(racing), each, opening)
+            seat.calls, seat.step = turns(limits, self.rounds, seconds / len(racing), each, opening)
 
     def _take_turns(self) -> None:
         order = list(self._remaining())
         self._random.shuffle(order)
         least = min((seat.step for seat in order), default=1)
-        for number in range(self._rounds):
-            self._on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
+        for number in range(self.rounds):
+            self.on_event(f"{self.workload.label}: visit {self.number + 1}, round {number + 1}")
             begin = number // least % max(1, len(order))
             for seat in order[begin:] + order[:begin]:
                 if seat.ended is None and number % seat.step == 0:
@@ -343,12 +339,12 @@ class Visit:
             if seat.refreshes:
                 process.ask("refresh", seconds=seconds)
         with self._activity("timed"):
-            stolen, moment, began = steal_seconds(), time.time(), self._clock()
+            stolen, moment, began = steal_seconds(), time.time(), self.clock()
             opening = seat.seconds < _LONG_SECONDS
             # one more or not: else a backend that skips every second call could skip only those that are never checked
             calls = seat.calls + int(self._random.integers(2)) * (opening or seat.calls > 1)
             turn = process.ask("turn", seconds=seconds, calls=calls, opening=opening, answer=dict[str, float])
-            bracket = self._clock() - began
+            bracket = self.clock() - began
             if not turn["seconds"] > 0:
                 raise Ended(Outcome.WRONG, f"its clock told {turn['seconds']:g} s for a call")
             stolen = steal_seconds() - stolen
@@ -368,14 +364,14 @@ class Visit:
     def _measure(self) -> None:
         """By the other instruments: where one fails that is noted, and the time stands."""
         for name, instrument in INSTRUMENTS.items():
-            wanted = name in self._instruments or (instrument.every_visit and not self._instruments)
+            wanted = name in self.instruments or (instrument.every_visit and not self.instruments)
             if not (wanted and instrument.applies(self.workload)):
                 continue
             # the instrument before may have ended a process
             seats = [one for one in self._remaining() if one.process and one.process.alive]
             seats = [one for one in seats if not is_second_entry(one.name)]
             how: dict[str, Any] = {"quantity": instrument.quantity, "answer": Readings}
-            self._on_event(f"{self.workload.label}: {instrument.quantity}")
+            self.on_event(f"{self.workload.label}: {instrument.quantity}")
             for seat, wait in self._side_by_side(seats, "measure", alone=instrument.every_visit, **how):
                 try:
                     found = wait()

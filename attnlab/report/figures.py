@@ -113,7 +113,8 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for alias, name in same.items()
     ]
     absent += [
-        f"{name} (takes at least {number_text(far[name])} times as long as the fastest)" for name in far.index
+        f"{name} (too slow: at least {number_text(far[name])} times the time of the fastest)"
+        for name in far.index
     ]
     if absent:
         told.append(f"Measured, but not drawn: {'; '.join(absent)}.")
