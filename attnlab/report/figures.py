@@ -109,7 +109,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
             values = f"from {values} to {other} {kind.written(most)}"
         told.append(f"{place}, n = {n}: {values}.")
     absent = [
-        f"{alias}{', at some sizes' * (alias in set(known.contender))} (runs the kernel of {name})"
+        f"{alias}{', at some sizes' * (alias in set(known.contender))} (runs the same kernel as {name})"
         for alias, name in same.items()
     ]
     absent += [
@@ -117,11 +117,11 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for name in far.index
     ]
     if absent:
-        told.append(f"Measured, but not drawn: {'; '.join(absent)}.")
+        told.append(f"Measured, but left out of all figures: {'; '.join(absent)}.")
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if len(panels) < len(every):
-        told.append(f"{len(every) - len(panels)} of {len(every)} panels are left out.")
+        told.append(f"{plural(len(every) - len(panels), 'panel')} for other sizes left out.")
     return Drawn(figure, " ".join(told))
 
 

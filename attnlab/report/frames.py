@@ -275,7 +275,7 @@ _RESULT = (
 )  # fmt: skip
 _WINNER = (
     "group", "heads", "n", "workload", "sure", "contender", "first", "same_kernel", "seconds", "runner_up", "speedup",
-    "speedup_low", "speedup_high", "over_baseline", "over_baseline_low", "over_baseline_high", "not_compared",
+    "speedup_low", "speedup_high", "not_compared",
     "peak_bytes",
 )  # fmt: skip
 _CONTENDER = (
@@ -360,7 +360,7 @@ def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
 
 
 def _winner(cell: Cell) -> dict[str, Any]:
-    won, over = cell.won, cell.won.over_baseline
+    won = cell.won
     return {
         **_place(cell),
         "sure": str(won.sure),
@@ -370,7 +370,6 @@ def _winner(cell: Cell) -> dict[str, Any]:
         "seconds": won.seconds,
         "runner_up": won.ahead.over if won.ahead else None,
         **(_span("speedup", won.ahead.ratio, won.ahead.low, won.ahead.high) if won.ahead else {}),
-        **(_span("over_baseline", over.ratio, over.low, over.high) if over else {}),
         "not_compared": list(won.not_compared),
         "peak_bytes": cell.measured[won.name].peak_bytes,
     }

@@ -73,7 +73,6 @@ class Ranking:
     """Every contender that was measured on one workload: the best, then by median."""
 
     standings: tuple[Standing, ...]
-    baseline: str | None
 
     @property
     def best(self) -> Standing:
@@ -137,7 +136,7 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
         )
         for name in sorted(order, key=lambda name: name != best)
     )
-    return Ranking(standings, baseline if baseline in times else None)
+    return Ranking(standings)
 
 
 def _against(reference: str, results: Mapping[str, Result], margin: float) -> dict[str, Verdict]:
@@ -193,16 +192,14 @@ class Winner:
 
     `first` holds the winner and those tied with it, one name an implementation, the winner in front; empty where
     nothing was measured. `seconds` is the winner's median call. `ahead` is over the fastest other implementation (one
-    that is tied, where there is one: the second of `first`), and `over_baseline` over the contender that the run
-    compares with; None where that is the winner itself or has no time. `not_compared` were measured, in too few
-    undisturbed visits for an interval. `aliases` : by further name of an implementation the one that stands for it.
+    that is tied, where there is one: the second of `first`). `not_compared` were measured, in too few undisturbed
+    visits for an interval. `aliases` : by further name of an implementation the one that stands for it.
     """
 
     sure: Sure
     first: tuple[str, ...] = ()
     seconds: float = math.nan
     ahead: Lead | None = None
-    over_baseline: Lead | None = None
     not_compared: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
 
@@ -251,15 +248,11 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
         stands = next(one for one in others if one.contender == named[ahead.implementation])
         ahead = replace(stands if stands.against_best else ahead, contender=stands.contender)
         names = sorted(names, key=lambda name: (name != names[0], name != stands.contender))
-    baseline = ranking.of(ranking.baseline) if ranking.baseline else None
-    if baseline and baseline.implementation == best.implementation:
-        baseline = None
     return Winner(
         sure,
         tuple(names),
         best.seconds,
         _lead(ahead, best),
-        _lead(baseline, best),
         tuple({named[one.implementation]: None for one in others if one.implementation not in known}),
         {
             one.contender: named[one.implementation]
