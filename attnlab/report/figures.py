@@ -90,7 +90,7 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
     styles, ends = style.styles(list(frames.contenders.contender)), []
     for one, rows in zip(axes, panels, strict=True):
         _panel(one, rows, kind, styles)
-        place = ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
+        place = _place(rows)
         style.entitle(one, place, "n, length", kind.label if one is axes[0] else "")
         last = rows[rows.n == rows.n.max()].sort_values(kind.y, ascending=kind.better is min)
         best, worst = last.iloc[0], last.iloc[-1]
@@ -113,16 +113,20 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for alias, name in same.items()
     ]
     absent += [
-        f"{name} (too slow: at least {number_text(far[name])} times the time of the fastest)"
+        f"{name} (too slow: {number_text(far[name])} times the time of the fastest, or more)"
         for name in far.index
     ]
     if absent:
         told.append(f"Measured, but left out of all figures: {'; '.join(absent)}.")
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
-    if len(panels) < len(every):
-        told.append(f"{plural(len(every) - len(panels), 'panel')} for other sizes left out.")
+    if absent := [_place(one) for one in every if not any(one is shown for shown in panels)]:
+        told.append(f"Left out: {'; '.join(absent)}.")
     return Drawn(figure, " ".join(told))
+
+
+def _place(rows: pd.DataFrame) -> str:
+    return ", ".join(filter(None, (plural(int(rows.heads.iloc[0]), "head"), rows.group.iloc[0])))
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, kind: Curves, styles: dict[str, Any]) -> None:
