@@ -113,11 +113,11 @@ def curves(frames: Frames, kind: Curves) -> Drawn | None:
         for alias, name in same.items()
     ]
     absent += [
-        f"{name} (too slow: {number_text(far[name])} times the time of the fastest, or more)"
+        f"{name} (too slow: at every size, at least {number_text(far[name])}× the time of the fastest)"
         for name in far.index
     ]
     if absent:
-        told.append(f"Measured, but left out of all figures: {'; '.join(absent)}.")
+        told.append(f"Timed, but not drawn in any figure: {'; '.join(absent)}.")
         lines = textwrap.fill(told[-1], int(13 * width))
         figure.supxlabel(lines, fontsize=style.SIZE - 1.5, color=style.GREY, parse_math=False)
     if absent := [_place(one) for one in every if not any(one is shown for shown in panels)]:

@@ -76,7 +76,7 @@ def test_a_whole_run_has_everything_and_the_same_when_made_again(made: Make) -> 
         # two names of one kernel need the same memory
         best = "several contenders." if name == "memory" else "torch_sdpa"
         assert best in says and len(says.partition(". ")[0].split()) <= 10, "the title has the answer"
-        assert "naive_loop" not in says or "naive_loop (" in says.partition("left out of all figures:")[2]
+        assert "naive_loop" not in says or "naive_loop (" in says.partition("not drawn in any figure:")[2]
         assert "torch_sdpa_flash (runs the same kernel as torch_sdpa)" in says
     assert report_texts(Frames(read_run(run.folder))) == report_texts(Frames(run))
 
