@@ -1,3 +1,3 @@
-"""One plugin serves `tests/` and `suites/`; naming it on the command line too (`-p`) loads it no second time."""
+"""Load the plugin for `tests/` and `suites/`. If it is also named on the command line (`-p`), it is loaded once."""
 
 pytest_plugins = ["attnlab.pytest_plugin", "pytester"]

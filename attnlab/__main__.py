@@ -1,4 +1,4 @@
-"""``attnlab`` and ``python -m attnlab``: run a command; a user's mistake is one line and exit status 2."""
+"""``attnlab`` and ``python -m attnlab``: run a command. A user's mistake gives one line and exit status 2."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from attnlab.text import one_line
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 0, 1 for a failed check, 2 for a user's mistake, 130 for Ctrl-C."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`
+        if getattr(sys, name) is None:  # closed, for example by `>&-`
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 (until the end)
-    # as standard error does: the name of a folder need not be UTF-8
+    # as for standard error: the name of a folder need not be UTF-8
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     status = 0
     try:
         status, mistake = _ended(list(sys.argv[1:] if arguments is None else arguments))
         if mistake:
-            print("attnlab: " + one_line(mistake, 2000), file=sys.stderr)  # some list all backends
+            print("attnlab: " + one_line(mistake, 2000), file=sys.stderr)  # some messages list all backends
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has ended, as after `| head`
+    except BrokenPipeError:  # the reader of the output has ended, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # while click is imported
+    except KeyboardInterrupt:  # Ctrl-C while click is imported
         status = 130
     sys.exit(status)
 
 
 def _ended(arguments: list[str]) -> tuple[int, str]:
-    """The exit status of a command, and the line to print about its end."""
+    """Run a command. Returns its exit status, and the line to print if it failed, else ""."""
     import click
 
     from attnlab.cli import REMOVED, app
@@ -46,7 +46,7 @@ def _ended(arguments: list[str]) -> tuple[int, str]:
             return int(app.invoke(context) or 0), ""
     except click.exceptions.Exit as end:
         return int(end.exit_code), ""
-    except SystemExit as end:  # rich exits where the reader of the pipe has ended
+    except SystemExit as end:  # rich exits if the reader of the pipe has ended
         raise (end.__context__ if isinstance(end.__context__, BrokenPipeError) else end) from None
     except (click.Abort, KeyboardInterrupt) as end:
         return 130, ": ".join(("interrupted", *map(str, end.args)))

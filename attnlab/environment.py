@@ -1,8 +1,8 @@
 """The machine and software of a run: `environment` reads them; resume, ``diff`` and the report compare them.
 
-`recalled` and `remember` keep what was measured of the machine itself (its ceilings) in the user's cache folder, so
-that a second run need not measure it again. An answer is used for a month, and only while nothing changes that could
-change it: boot, cores, settings, installed packages, attnlab's own source. `ATTNLAB_CACHE` names another folder.
+`remember` stores measurements of the machine itself (its ceilings) in the user's cache folder, and `recalled` reads
+them, so that a second run need not repeat them. A stored answer is used for a month, and only if all that could change
+it is the same: boot, cores, settings, installed packages, attnlab's source. `ATTNLAB_CACHE` names another folder.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import psutil
 from attnlab.system import hidden
 from attnlab.text import one_line, read_text
 
-#: environment variables that are recorded, because they change what the libraries do. All others may hold a secret or
-#: a person's name. Of a family, those whose names contain a word of `_NEVER` are left out
+#: recorded environment variables, by the beginning of the name: they change what the libraries do. All others may hold
+#: a secret or a person's name. Names that contain a word of `_NEVER` are left out
 _FAMILIES = (
     "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "NUMBA_", "MALLOC_", "TORCH_", "PYTORCH_",
     "CUDA_", "CUBLAS_", "CUDNN_", "XLA_", "JAX_", "ATEN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "THP_",
@@ -41,25 +41,25 @@ CONDITIONS = (
     "cpu", "cpu_features", "cores", "affinity", "memory_bytes", "gpus", "system", "libc", "python", "attnlab",
     "variables", "governor", "turbo", "huge_pages",
 )  # fmt: skip
-#: what of a contender must be unchanged too
+#: entries of a contender that must be unchanged too
 _DECIDING = {"versions", "file"}
 #: entries of `environment` that tell machines apart: they do not change when software is installed
 _MACHINE = ("cpu", "cpu_features", "cores", "gpus", "system", "governor", "turbo", "huge_pages")
-#: those of `CONDITIONS` that are software: two versions of it may be compared
+#: entries of `CONDITIONS` that are software: runs with different versions may be compared
 SOFTWARE = ("libc", "python", "attnlab")
-#: the processor features that decide how fast a product of matrices can be
+#: processor features, by the beginning of the name, that limit the speed of a matrix product
 _FEATURES = ("avx", "amx", "fma", "asimd", "sve")
 _SYS_CPU = Path("/sys/devices/system/cpu")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def environment() -> dict[str, Any]:
-    """Plain data: processor, cores, memory, system, interpreter, variables, clock settings, load.
+    """Processor, cores, memory, system, interpreter, variables, clock settings and load, as plain data.
 
-    What cannot be read here is None, never a guess.
+    An entry that cannot be read here is None, never a guess.
     """
     processor = _processor()
-    # of each GPU that NVIDIA's driver lists
+    # the lines about each GPU that NVIDIA's driver lists
     gpus = (line for file in _GPUS.glob("*/information") for line in file.read_text().splitlines())
     no_turbo, boost = (read(_SYS_CPU / one) or "" for one in ("intel_pstate/no_turbo", "cpufreq/boost"))
     return {
@@ -97,8 +97,9 @@ def _processor() -> dict[str, Any]:
 def fingerprint(environment: Mapping[str, Any]) -> str:
     """A name for the machine: its processor, and eight digits of a digest.
 
-    The digest covers processor, cores and how many of them may be used, memory in GiB, GPUs, system, clock settings and
-    huge pages: machines alike in all of it share a name. What an earlier version did not record counts as none.
+    The digest covers processor, cores, the number of usable cores, memory in GiB, GPUs, system, clock settings and huge
+    pages. Machines that agree in all these have the same name. An entry that an earlier version did not record counts
+    as empty.
     """
     facts = {name: environment.get(name) or None for name in _MACHINE}
     facts["usable"] = len(environment.get("affinity") or ())
@@ -126,7 +127,7 @@ def unchanged(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
 def differing(
     before: Mapping[str, Any], now: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, str]]:
-    """The entries among `names` that differ between two environments: each as it was and as it is, in text.
+    """The entries among `names` that differ between two environments, with their old and new values as text.
 
     Entries that `before` lacks are not compared.
     """
@@ -135,7 +136,7 @@ def differing(
 
 
 def versions(environment: Mapping[str, Any]) -> dict[str, str]:
-    """The software that may change figures: interpreter, attnlab, libraries of the contenders, variables."""
+    """The software that may change results: interpreter, attnlab, libraries of the contenders, variables."""
     told = {name: _shown(environment[name]) for name in SOFTWARE if environment.get(name)}
     for facts in environment.get("contenders", {}).values():
         told |= {name: _shown(one) for name, one in (facts.get("versions") or {}).items()}
@@ -164,9 +165,9 @@ _BOOT, _DRIVER = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/driver/nvi
 
 
 def recalled(question: Mapping[str, Any], kind: type[T]) -> T | None:
-    """The answer that was kept for this question, a `kind` whose field `remembered` says when; None if there is none.
+    """The stored answer to this question, as a `kind`; its field `remembered` gives the time. None if there is none.
 
-    Also None if it is over a month old, cannot be read, or the machine has changed since.
+    Also None if the answer is more than a month old or cannot be read, or if the machine or its software has changed.
     """
     file = _kept(question)
     with contextlib.suppress(OSError, ValueError, RecursionError):
@@ -178,7 +179,7 @@ def recalled(question: Mapping[str, Any], kind: type[T]) -> T | None:
 
 
 def remember(question: Mapping[str, Any], found: Any) -> None:
-    """Keep an answer, a dataclass, for `recalled`. Nothing happens if the cache folder cannot be written."""
+    """Store an answer, a dataclass, for `recalled`. Nothing happens if the cache folder cannot be written."""
     file = _kept(question)
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -194,13 +195,13 @@ def _kept(question: Mapping[str, Any]) -> Path:
 
 
 def cache_folder() -> Path:
-    """The folder for what attnlab would otherwise measure or make again. It may not exist yet."""
+    """The folder for results and files that attnlab would otherwise make again. It may not exist yet."""
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("ATTNLAB_CACHE") or user / "attnlab")
 
 
 def circumstances() -> dict[str, Any]:
-    """The machine and its software, as far as they may change an answer."""
+    """The properties of the machine and its software that may change an answer."""
     here, own = environment(), sorted(Path(__file__).parent.rglob("*.py"))
     return {name: here[name] for name in CONDITIONS} | {
         "booted": read(_BOOT) or f"{platform.node()} {psutil.boot_time():.0f}",

@@ -1,4 +1,4 @@
-"""The exceptions: no answer, a wrong one, or one that cannot be stored. A caller's mistake is a ValueError."""
+"""The exceptions: no answer, a wrong answer, or results not stored. A caller's mistake is a ValueError."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a backend does not answer a workload.
+    """Why a backend does not compute a workload.
 
     field : what is not supported: a field of the workload, a keyword of `attend`, "library", or "" if it is unknown.
     reason : a short sentence for a person, without the name of the backend.
@@ -18,7 +18,7 @@ class Refusal:
 
 
 class Declined(Exception):
-    """A backend does not do this workload; `refusal` says why. `asked` precedes the reason in the message."""
+    """A backend does not compute this workload; `refusal` says why. `asked` precedes the reason in the message."""
 
     def __init__(self, refusal: Refusal | str, asked: str = "") -> None:
         self.refusal = Refusal("", refusal) if isinstance(refusal, str) else refusal

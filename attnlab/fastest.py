@@ -1,8 +1,8 @@
-"""`fastest`: PyTorch's ``scaled_dot_product_attention``, each call answered by the backend that a run found fastest.
+"""`fastest`: PyTorch's ``scaled_dot_product_attention``, but each call uses the backend that a run found fastest.
 
-A call goes to another backend only if the run shows that it is right and clearly faster than PyTorch's own function at
-the nearest measured workload of the same kind, and if this process is in the state in which it was measured. All other
-calls go to PyTorch's own function, and `Fastest.explain` says why.
+A call goes to another backend only under two conditions. The run shows that this backend is right and clearly faster
+than PyTorch's own function at the nearest measured workload of the same kind. And this process is in the same state as
+during the measurement. All other calls go to PyTorch's own function, and `Fastest.explain` says why.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from attnlab.workload.workload import Workload
 
 #: the backend that is PyTorch's own function
 OWN = "torch_sdpa"
-#: calls whose choice is kept; decoding has a new length at every step
+#: most calls whose choice is kept; decoding has a new length at every step
 _REMEMBERED = 8192
 #: entries of a run's environment that must be the same here
 _MACHINE = ("cpu", "cpu_features", "cores")
@@ -48,14 +48,14 @@ _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which backend answers a call, and why.
+    """Which backend computes a call, and why.
 
     backend : its name; "torch_sdpa" is PyTorch's own function.
     why : the reason in one sentence.
     workload : the nearest measured workload; None if none is of the call's kind or near enough.
-    distance : the factor, 1 or more, by which the most different size differs from that workload.
-    verdict : the backend against PyTorch's own function there; None if PyTorch's own answers.
-    left_out : backends that were faster there and may not answer, with the reason.
+    distance : the largest factor, 1 or more, by which a size of the call differs from that workload.
+    verdict : the backend against PyTorch's own function there; None if the backend is that function.
+    left_out : backends that were faster there but may not compute the call, with the reasons.
     """
 
     backend: str
@@ -83,7 +83,7 @@ class Fastest:
             raise ValueError(f"{holds}; measure forward or training, with torch_sdpa among the backends")
         pools = run.environment.get("contenders", {}).get(OWN, {}).get("pools", ())
         counts = (pool.get("num_threads") for pool in pools if pool.get("user_api") == "openmp")
-        #: with which PyTorch's own function was measured, None if the run does not tell
+        #: number of threads with which PyTorch's own function was measured; None if unknown
         self._threads = max((count for count in counts if isinstance(count, int)), default=None)
         self._elsewhere = None if elsewhere else _measured_elsewhere(run)
         if self._elsewhere:
@@ -105,10 +105,10 @@ class Fastest:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """softmax(scale · Q Kᵀ + attn_mask) V, (batch, heads, n_q, d_v), by the backend that `explain` names.
+        """softmax(scale · Q Kᵀ + attn_mask) V, (batch, heads, n_q, d_v), computed by the backend that `explain` names.
 
-        query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), attn_mask
-        broadcastable to (batch, heads, n_q, n_k): booleans, True keeps, or numbers that are added to the scores.
+        query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), attn_mask:
+        broadcastable to (batch, heads, n_q, n_k), booleans (True keeps a score) or numbers to add to the scores.
         """
         if not torch.compiler.is_compiling():
             attend = self._find(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[1]
@@ -119,13 +119,13 @@ class Fastest:
         )
 
     def explain(self, *call: Any, **named: Any) -> Choice:
-        """Which backend would answer a call with these arguments, and why. Nothing is computed."""
+        """Which backend would compute a call with these arguments, and why. Nothing is computed."""
         given = inspect.signature(self).bind(*call, **named)
         given.apply_defaults()
         return self._find(*given.arguments.values())[0]
 
     def _find(self, *asked: Any) -> tuple[Choice, _Attend | None]:
-        """The choice for a call, and the function that answers it. Kept for equal calls."""
+        """The choice for a call, and the function to call; None for PyTorch's own. Both are kept for equal calls."""
         reason = self._elsewhere or _unmeasured(asked[:4], self._threads)
         if reason:
             return Choice(OWN, reason), None
@@ -165,7 +165,7 @@ class Fastest:
     def _nearest(self, call: Workload) -> tuple[Cell, float]:
         """The nearest workload that was measured, and its distance. Raises ValueError if it is too far.
 
-        Of several workloads of the nearest sizes it is the one with the most fields as in the call.
+        If several workloads have the nearest sizes, it is the one that has the most fields in common with the call.
         """
 
         def apart(other: _Sizes) -> list[float]:
@@ -185,7 +185,7 @@ class Fastest:
         return cell, distance
 
     def _able(self, result: Result, call: Workload) -> Backend | str:
-        """The backend of a contender that may answer the call, or why it may not."""
+        """The backend of the contender in `result`, or why it may not compute the call."""
         folders, told = self._run.plan.folders, self._run.environment.get("contenders", {})
         backend = _loaded(result.contender, result.backend, result.library, folders, self._compiled)
         if isinstance(backend, str):
@@ -208,7 +208,7 @@ class Fastest:
 def _loaded(
     name: str, backend: str, library: str | None, folders: tuple[str, ...], compiled: bool
 ) -> Backend | str:
-    """The `backend` of the contender `name` in this process, or why it may answer no call at all."""
+    """The `backend` of the contender `name`, loaded in this process, or why it may compute no call at all."""
     if library not in (None, "torch"):
         return f"it computes on arrays of {library}, not on tensors"
     try:
@@ -228,39 +228,39 @@ def fastest(
 ) -> Fastest:
     """A function like ``scaled_dot_product_attention`` that sends each call to the fastest measured backend.
 
-    run : a run, or its folder. A call goes to the backend that is right and clearly faster than PyTorch's own at the
-    nearest measured workload of the same device, dtype, mask (none or causal), head dimensions, grouping of heads and
-    direction (training if gradients may be asked for, else forward).
+    run : a run, or its folder. A call goes to the fastest backend that is right and clearly faster than PyTorch's own
+    at the nearest measured workload of the same device, dtype, mask (none or causal), head dimensions, grouping of
+    heads and direction (training if gradients may be needed, else forward).
 
-    PyTorch's own function answers all other calls: attn_mask, dropout, a size beyond `factor` times the nearest
+    PyTorch's own function computes all other calls: attn_mask, dropout, a size beyond `factor` times the nearest
     measured one, autocast, torch.compile, torch.func, deterministic algorithms, another number of threads, and
-    everything that the run did not race against ``torch_sdpa``. `explain`, with the same arguments, says which it is.
+    everything that the run did not race against ``torch_sdpa``. `explain`, with the same arguments, gives the reason.
 
-    factor : how far, 1 or more, queries, keys, and batch × heads may each be from the nearest measured workload.
-    compiled : also use backends that compile for seconds at every new shape.
-    elsewhere : use the run although it was measured on another processor or PyTorch. Without it there is a warning, and
-    every call goes to PyTorch's own function.
+    factor : queries, keys, and batch × heads may each differ by this factor, 1 or more, from the measured workload.
+    compiled : also use backends that race only if they are named; most of them compile for seconds at every new shape.
+    elsewhere : use the run even if it was measured on another processor or with another PyTorch. Otherwise such a run
+    gives a warning, and every call goes to PyTorch's own function.
 
     A backend that forces one of PyTorch's kernels changes a state of the whole process during its call, as
     ``sdpa_kernel`` does: do not call from several threads at once.
 
-    Raises ValueError for a folder without a run, for a run without such a call, and for a factor below 1.
+    Raises ValueError for a folder without a run, for a run that measured no such call, and for a factor below 1.
     """
     found = run if isinstance(run, Run) else read_run(run)
     return Fastest(found, factor=factor, compiled=compiled, elsewhere=elsewhere)
 
 
 def _kind_of(one: Workload) -> Workload:
-    """What must be the same as measured: everything except sizes, scale, and how inputs lie and are drawn.
+    """The kind of a workload, which must be as measured: all but sizes, scale, and layout and values of the inputs.
 
-    A single query is a kind of its own. With as many queries as keys both alignments of a causal mask are the same.
+    A single query is a separate kind. With as many queries as keys, both alignments of a causal mask are the same.
     """
     aligned = {"causal": "top_left"} if one.causal and one.queries == one.keys else {}
     drawn = {"scale": 1.0, "distribution": "normal", "seed": 0, "layout": "bhsd"}
     sizes = {"batch": 1, "heads": one.heads // one.kv_heads, "kv_heads": 1, "queries": min(2, one.queries)}
     try:
         return one.with_(**sizes, keys=2, **drawn, **aligned)
-    except ValueError:  # its mask does not fit these sizes: no call asks for it
+    except ValueError:  # its mask does not fit these sizes: no call has such a mask
         return one
 
 
@@ -271,7 +271,7 @@ def _sizes_of(one: Workload) -> _Sizes:
 def _asked(
     arrays: Sequence[Tensor], dropout: float, causal: bool, scale: float | None, gqa: bool
 ) -> Workload:
-    """The workload of a call. Raises ValueError if no workload is like it."""
+    """The workload of a call. Raises ValueError if no measured workload can be like it."""
     if any(one.ndim != _AXES or 0 in one.shape or one.stride(-1) != 1 for one in arrays):
         raise ValueError("only arrays of four axes were measured, none of them empty, the last contiguous")
     (batch, heads, queries, dim), of_key, of_value = (tuple(one.shape) for one in arrays)
@@ -302,7 +302,7 @@ def _asked(
 
 
 def _function(backend: Backend, workload: Workload) -> _Attend:
-    """The function of (query, key, value) by which `backend` answers."""
+    """The function of (query, key, value) with which `backend` computes calls of `workload`."""
     grouped = workload.heads != workload.kv_heads
     asked = {"scale": workload.scale, "causal": bool(workload.causal), "enable_gqa": grouped}
     taken = {name: value for name, value in asked.items() if name in backend.options}
@@ -310,9 +310,9 @@ def _function(backend: Backend, workload: Workload) -> _Attend:
 
 
 def _unmeasured(tensors: Sequence[Tensor | None], threads: int | None) -> str | None:
-    """Why the run says nothing about such tensors or about this process in its state, or None.
+    """Why the run says nothing about these tensors or about this process in its present state; else None.
 
-    threads : with which it was measured. This takes about two microseconds.
+    threads : the number of threads with which it was measured. A call takes about two microseconds.
     """
     if tensors[3] is not None:
         return "attn_mask was not measured"
@@ -330,7 +330,7 @@ def _unmeasured(tensors: Sequence[Tensor | None], threads: int | None) -> str | 
 
 
 def _measured_elsewhere(run: Run) -> str | None:
-    """Why the figures of `run` may not hold on this machine, or None. What the run does not tell is not compared."""
+    """Why the figures of `run` may not hold on this machine, or None. Entries that it lacks are not compared."""
     now = environment()
     different = [name for name in _MACHINE if run.environment.get(name) not in (None, now[name])]
     if different:

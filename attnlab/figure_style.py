@@ -1,7 +1,7 @@
-"""The look of every figure: colours, panels, axes, titles, labels, styles of contenders, and how it is saved.
+"""The style of every figure: colours, panels, axes, titles, labels, styles of contenders, and the saved file.
 
-Object-oriented Matplotlib without global state. The ground is white, so that a figure can be read in light and in dark
-pages. Matplotlib loads when a figure is asked for, not with this module.
+It uses Matplotlib's objects, without global state. The background is white, so that a figure can be read on light and
+dark pages. Matplotlib is imported when a figure is made, not with this module.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
 
-#: after Okabe and Ito 2008, who chose them for impaired colour vision; darkened so that words in them read on white
+#: colours after Okabe and Ito 2008, for impaired colour vision; darkened so that coloured words can be read on white
 BLUE, ORANGE, GREEN, PURPLE, SKY, RED = "#1F5FBF", "#D55E00", "#00855A", "#B0408E", "#0093A8", "#C1121F"
 BROWN, BLACK, GREY, GRID = "#7A4A1E", "#222222", "#6E6E6E", "#E2E2E2"
-#: in the order in which curves take them
+#: the colours in the order in which curves take them
 CYCLE = (BLUE, ORANGE, GREEN, PURPLE, SKY, RED, BROWN, BLACK)
 #: size of letters in points; ticks and notes are a little smaller
 SIZE = 11.0
 _DPI = 130
 
 
-#: x and y in data coordinates, the curve's name and colour
+#: x and y in data coordinates, name, colour
 Curve = tuple[Sequence[float], Sequence[float], str, str]
 
 
@@ -48,15 +48,15 @@ def new_figure(width: float, height: float, panels: int = 1) -> tuple[Figure, li
 
 
 def entitle(axes: Axes, title: str, x: str = "", y: str = "", pad: float = 6.0) -> None:
-    """The message of a panel as its title, `pad` points above it, and the names of its axes."""
+    """Set the title of a panel, `pad` points above it, and the names of its axes."""
     axes.set_title(title, loc="left", pad=pad, fontsize=SIZE, fontweight="bold", color=BLACK)
     axes.set_xlabel(x, fontsize=SIZE)
     axes.set_ylabel(y, fontsize=SIZE)
 
 
 def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
-    """A logarithmic x axis with a tick at each of `values`, thinned to about `most`, written as plain numbers."""
-    values = values if len(values) > 1 else (1.0, 2.0)  # an empty panel is drawn too
+    """Set a logarithmic x axis with ticks at `values`, thinned to about `most`, written as plain numbers."""
+    values = values if len(values) > 1 else (1.0, 2.0)  # a panel with less than two values is drawn too
     axes.set_xscale("log", base=2)
     apart, shown = (values[-1] / values[0]) ** (1 / (most + 1)), list[float]()
     for value in reversed(values):
@@ -67,7 +67,7 @@ def powers_of_two(axes: Axes, values: Sequence[float], most: int = 8) -> None:
 
 
 def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) -> None:
-    """A logarithmic y axis whose ticks are `written` with their units, such as ``1 ms``."""
+    """Set a logarithmic y axis; `written` gives the text of a tick with its unit, such as ``1 ms``."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     def tick(value: float, _: object) -> str:
@@ -81,14 +81,14 @@ def unit_axis(axes: Axes, written: Callable[[float], str], *, base: int = 10) ->
 
 
 def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
-    """A name right of the panel for each curve, the highest curve first. Set the scales before.
+    """Write the name of each curve right of the panel, that of the highest curve on top. Set the scales before.
 
-    Two curves of which one ends earlier are compared there. Names are moved apart until none covers another, from the
-    lowest up. A thin line joins each name to the end of its curve, a dotted one where the curve ends early.
+    If one of two curves ends earlier, their heights are compared there. Names are moved apart, from the lowest up,
+    until none covers another. A thin line joins each name to the end of its curve, a dotted one if it ends early.
     """
     import numpy as np
 
-    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the names move no scale, nor do the lines to them
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # names and lines to them keep the scales
     to_panel = axes.transData + axes.transAxes.inverted()
     places = {name: to_panel.transform([*zip(x, y, strict=True)]) for x, y, name, _ in curves}
 
@@ -98,7 +98,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
         return int(np.sign(np.subtract(*(np.interp(at, *line.T) for line in both))))
 
     order = sorted(curves, key=cmp_to_key(above))
-    # the height of a line of letters, as a fraction of the panel
+    # the height of a line of text, as a fraction of the panel
     gap = 1.25 * (SIZE - 2) / (0.78 * 72 * axes.figure.bbox.height / _DPI)
     heights = [float(places[name][-1, 1]) for _, _, name, _ in order]
     for at in range(1, len(heights)):
@@ -111,7 +111,7 @@ def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
     last = max(line[-1, 0] for line in places.values())
     for (_, _, name, colour), height in zip(order, heights, strict=True):
         x, y = places[name][-1]
-        # an arrow of Matplotlib's would take longer than all else in a figure
+        # an arrow by Matplotlib would take longer than all the rest of a figure
         axes.plot([x, 1.05], [y, height], color=colour, lw=0.7, ls="-" if x == last else (0, (1, 3)), **look)
         axes.text(1.06, height, name, va="center", color=colour, fontsize=SIZE - 2, parse_math=False, **look)
 
@@ -131,7 +131,7 @@ def save(figure: Figure, file: Path) -> Path:
     from PIL import Image
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    canvas: Any = figure.canvas  # of Agg, see `new_figure`
+    canvas: Any = figure.canvas  # an Agg canvas, see `new_figure`
     canvas.draw()
     # with 64 colours a file is a third as large
     drawn = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
@@ -141,11 +141,11 @@ def save(figure: Figure, file: Path) -> Path:
 
 # -- a colour, marker and dash for each contender ----------------------------------------------------
 
-#: signs: the markers, open, as letters that stand before a name where curves meet
+#: markers; characters that look like the open markers, written before the names of curves; dashes
 MARKERS, SIGNS, DASHES = "osD^vPX<>h", "○□◇△▽✚✖◁▷⬡", ("-", "--", "-.", ":")
 
 
 def styles(names: Sequence[str]) -> dict[str, tuple[str, str, str]]:
-    """By name a colour (``#RRGGBB``), a marker and dashes, as Matplotlib writes them; the first forty all differ."""
+    """By name: a colour (``#RRGGBB``), a marker and dashes, as Matplotlib writes them. The first forty all differ."""
     looks = zip(cycle(CYCLE), cycle(MARKERS), cycle(one for one in DASHES for _ in CYCLE), strict=False)
     return dict(zip(dict.fromkeys(names), looks, strict=False))

@@ -1,4 +1,4 @@
-"""Other Python interpreters (``python=``, ``with=``): look at one, or make an environment from requirements.
+"""Other Python interpreters (``python=``, ``with=``): check one, or make an environment from requirements.
 
 A worker in another interpreter has the libraries of that environment and the measuring code of *this* attnlab, so that
 both sides of a race are measured in the same way.
@@ -26,15 +26,15 @@ from attnlab.text import one_line
 
 #: the first Python version that attnlab's workers run in, and the one after the last
 VERSIONS = ((3, 11), (3, 15))
-#: the packages that a worker imports beside the library that it measures
+#: the packages that a worker imports in addition to the library that it measures
 NEEDED = ("numpy", "ml_dtypes", "msgspec", "psutil", "packaging", "threadpoolctl", "typing_extensions")
-#: seconds in which an interpreter must say what it is
+#: seconds that an interpreter has to report its version
 _PATIENCE = 60.0
 _LOOK = (
     "import importlib.util, json, sys; print(json.dumps([sys.version_info[:3], "
     "[one for one in sys.argv[1:] if importlib.util.find_spec(one) is None]]))"
 )
-#: prints where an interpreter finds what is installed
+#: code that prints the folders of an interpreter's installed packages
 _PACKAGES = "import sys; print(*(one for one in sys.path if one.endswith('-packages')), sep='\\n')"
 
 
@@ -44,7 +44,7 @@ def interpreter(path: str) -> Interpreter:
     Raises Unavailable for a file that is no interpreter or cannot run here, for a Python version that attnlab does not
     support, and for an interpreter that lacks a package that a worker needs.
     """
-    executable = Path.cwd() / Path(path).expanduser()  # a link stays one: it names the environment
+    executable = Path.cwd() / Path(path).expanduser()  # not resolved: a link names the environment
     if (executable / "bin" / "python").exists():
         executable = executable / "bin" / "python"
     _require(str(executable))
@@ -74,8 +74,8 @@ def _require(executable: str) -> None:
 def environment_of(requirements: Sequence[str], base: str = sys.executable) -> Interpreter:
     """An environment in which these `requirements` are installed over the packages of `base`.
 
-    It is made by venv and pip when it is first asked for, and kept in the cache folder. pip's own settings say where
-    packages come from. Raises Unavailable, with pip's last line, if that fails.
+    venv and pip make it at the first call, and it is kept in the cache folder. pip's own settings decide where packages
+    come from. Raises Unavailable, with pip's last line, if that fails.
     """
     home = cache_folder() / "environments"
     said = json.dumps([sorted(requirements), base, sys.version, NEEDED])
@@ -97,7 +97,7 @@ def _install(requirements: Sequence[str], base: str, folder: Path) -> None:
 
 
 def _ran(command: Sequence[str], seconds: float | None = None) -> subprocess.CompletedProcess[str]:
-    """A command that has ended. Raises Unavailable if it cannot run, or does not end within `seconds`."""
+    """Run a command to its end. Raises Unavailable if it cannot run, or does not end within `seconds`."""
     how: dict[str, Any] = {"env": without_own(os.environ), "stdin": subprocess.DEVNULL, "errors": "replace"}
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, **how)
@@ -107,7 +107,7 @@ def _ran(command: Sequence[str], seconds: float | None = None) -> subprocess.Com
 
 
 def _run(command: Sequence[str]) -> str:
-    """What the command prints. Raises Unavailable with the last line of its errors if it fails."""
+    """Run a command and return its output. Raises Unavailable, with the last line of its errors, if it fails."""
     done = _ran(command)
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -118,9 +118,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    """Let `make` fill a new folder, which then becomes `folder`. Nothing is left of it if that fails.
+    """Let `make` fill a new folder, then rename that to `folder`. If this fails, nothing is left of it.
 
-    Raises Unavailable if the disk does not take it.
+    Raises Unavailable if the folder cannot be written.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def made_whole(folder: Path, make: Callable[[Path], None]) -> None:
             make(fresh)
             fresh.rename(folder)
     except OSError as fault:
-        if not folder.exists():  # or another process has made it in the meantime
+        if not folder.exists():  # else another process has made it in the meantime
             raise Unavailable(
                 f"{folder} cannot be made: {fault.strerror or fault}; make room, or set ATTNLAB_CACHE"
             ) from None

@@ -1,7 +1,7 @@
-"""Child processes: `Process` starts one and asks it; `serve` answers in the child; `Channel` carries the messages.
+"""Child processes: `Process` starts one and sends requests; `serve` answers in the child; `Channel` carries messages.
 
-Requests and answers are msgspec's MessagePack with NumPy arrays in it: nothing is unpickled. A crash, a hang or a
-malformed answer is one exception, `Failed`, whose message is a reason in one line.
+Messages are MessagePack (by msgspec) with NumPy arrays in it: nothing is unpickled. A crash, a hang and a malformed
+answer all raise `Failed`. Its message is the reason, in one line.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from attnlab.system import die_with_parent, send, started_by, wait_until_stopped
 
 #: environment variables that would bring this interpreter's packages into another interpreter
 _OWN = ("PYTHONPATH", "PYTHONHOME", "PIP_CONSTRAINT", "PIP_REQUIRE_VIRTUALENV", "VIRTUAL_ENV")
-#: before each message: its length in bytes, big-endian
+#: the header of each message: its length in bytes, big-endian
 _LENGTH = struct.Struct(">Q")
-#: a longer message is refused; the code of an array within a message
+#: most bytes of a message; the code of an array in a message
 _MOST_BYTES, _ARRAY = 2**36, 1
-#: seconds in which a process that has closed its channel may end by itself
+#: seconds that a process has to end by itself after its channel was closed
 _ENDING_SECONDS = 2.0
 #: what a signal that ended a process usually means
 _CAUSES = {
@@ -49,10 +49,11 @@ _KINDS: dict[type[Exception], str] = {
 
 
 class Failed(Exception):
-    """There is no answer; the message says why, in one line.
+    """There is no answer. The message gives the reason, in one line.
 
-    kind : what the child said ("declined", "unavailable", "wrong", "memory", "raised"), or what happened to it
-    ("crashed", "timed_out"). tail : the last lines that it printed, if it crashed.
+    kind : as the child reports it ("declined", "unavailable", "wrong", "memory", "raised"), or what happened to the
+    child ("crashed", "timed_out"; a judge's sandbox also has "processes" and "caught"). tail : the last lines that the
+    child printed, if it crashed.
     """
 
     def __init__(self, kind: str, message: str, tail: str = "") -> None:
@@ -60,13 +61,13 @@ class Failed(Exception):
         self.kind, self.tail = kind, tail
 
     def told(self) -> Exception:
-        """As what a question ends with (Declined, Misbehaved), if it goes on; else itself."""
+        """Declined or Misbehaved if only this question failed and the child goes on, else this exception."""
         ends = {"declined": Declined} | dict.fromkeys(("wrong", "raised", "memory"), Misbehaved)
         return ends[self.kind](str(self)) if self.kind in ends else self
 
 
 class Closed(Failed):
-    """The other side of a channel has ended, or sent bytes that are no message."""
+    """The other side of a channel has ended, or has sent an invalid message."""
 
     def __init__(self, message: str = "the other process is gone") -> None:
         super().__init__("crashed", message)
@@ -103,7 +104,7 @@ def _packed(value: Any) -> Any:
 
 
 def _array(code: int, data: memoryview) -> Any:
-    """A copy, so that the receiver may write into it."""
+    """The array in a message, as a copy, so that the receiver may write into it."""
     head, _, rest = bytes(data).partition(b"\n")
     dtype, shape = json.loads(head)
     return np.frombuffer(bytearray(rest), dtype).reshape(shape)
@@ -116,7 +117,7 @@ class Channel:
         self.socket = end
 
     def send(self, message: Any, deadline: float | None = None) -> None:
-        """Raises Closed or Late."""
+        """Send a message. Raises Closed or Late."""
         data = encode(message)
         try:
             self.socket.settimeout(_left(deadline))
@@ -127,7 +128,7 @@ class Channel:
             raise Closed from None
 
     def receive(self, deadline: float | None = None, kind: Any = Any) -> Any:
-        """The next message, a `kind`. Raises Closed or Late."""
+        """The next message, as the type `kind`. Raises Closed or Late."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline))
         if length > _MOST_BYTES:
             raise Closed(f"it sent a message of {length} bytes, at most {_MOST_BYTES} are expected")
@@ -153,7 +154,7 @@ class Channel:
 
 
 def _left(deadline: float | None) -> float | None:
-    """Seconds until the deadline, never 0: a timeout of 0 would not even read what has arrived."""
+    """Seconds until the deadline, never 0: a socket with a timeout of 0 does not raise TimeoutError."""
     return None if deadline is None else max(1e-4, deadline - time.monotonic())
 
 
@@ -178,15 +179,15 @@ def without_own(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in _OWN}
 
 
-# -- a process that is asked again and again -----------------------------------------------------------
+# -- a process that answers many requests --------------------------------------------------------------
 
 
 class Process:
-    """A fresh interpreter, which serves `target`, "module:name", on its end of the `channel`.
+    """A child process: a new interpreter that serves `target`, "module:name", on its end of the `channel`.
 
-    target : a class, whose methods answer the requests, or a function of the channel. The process has its own process
-    group: Ctrl-C in a terminal does not reach it, and what it starts is stopped and ended with it. What it prints goes
-    to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
+    target : a class whose methods answer the requests, or a function that takes the channel. The process has its own
+    process group: Ctrl-C in a terminal does not reach it, and processes that it starts are stopped and ended with it.
+    Its output goes to a log, and a failure quotes the last lines. Raises OSError if no process can be started.
     """
 
     alive = True
@@ -229,9 +230,9 @@ class Process:
         return one
 
     def ask(self, op: str, *, seconds: float | None = None, answer: Any = Any, **arguments: Any) -> Any:
-        """What the method `op` of the child's object returns, of the type `answer`. Raises Failed.
+        """Call the method `op` of the child's object. Returns its result, of the type `answer`. Raises Failed.
 
-        A child that crashes, or gives no answer within `seconds`, is ended.
+        A child that crashes, or does not answer within `seconds`, is ended.
         """
         return self.begin(op, seconds=seconds, answer=answer, **arguments)()
 
@@ -242,16 +243,16 @@ class Process:
         if not self.alive:
             raise Failed("crashed", "its process has ended before")
         deadline = None if seconds is None else time.monotonic() + seconds
-        with contextlib.suppress(Closed):  # the wait for the answer says how it ended
+        with contextlib.suppress(Closed):  # `wait` reports how the child ended
             try:
                 self.channel.send([op, arguments], deadline)
-            except Late:  # half a request is in the channel
+            except Late:  # the channel may hold half a request
                 self.end()
                 raise
         return functools.partial(self.wait, op, deadline, answer)
 
     def wait(self, op: str, deadline: float | None, answer: Any) -> Any:
-        """The answer to the request `op` that was begun, of the type `answer`. Raises Failed."""
+        """Wait for the answer to the request `op` that was begun. Returns it as the type `answer`. Raises Failed."""
         try:
             kind, told = self.channel.receive(deadline, tuple[str, msgspec.Raw])
             if kind != "answer":
@@ -278,7 +279,7 @@ class Process:
         return Failed("crashed", f"its process {how} when it was asked to {op}{last}", tail)
 
     def tail(self) -> str:
-        """The last ten lines that it printed."""
+        """The last ten lines that the process printed."""
         if self._log.closed:
             return ""
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 4096))
@@ -286,21 +287,21 @@ class Process:
         return "\n".join([line[:200] for line in lines if line][-10:])
 
     def signal(self, number: int) -> None:
-        """To its whole group."""
+        """Send a signal to the process and its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.number, number)
 
     def stop(self) -> None:
-        """Stop it and its group. Returns when all its threads have stopped; sending a signal does not wait for that."""
+        """Stop the process and its group. Returns when their threads have stopped: a signal does not wait for that."""
         self.signal(signal.SIGSTOP)
         wait_until_stopped(self.number)
 
     def go_on(self) -> None:
-        """Let it run again."""
+        """Let the process and its group run again."""
         self.signal(signal.SIGCONT)
 
     def ended(self, seconds: float = 0.0) -> int | None:
-        """Its exit status, negative for a signal; None if it has not ended within `seconds`."""
+        """The exit status, negative for a signal; None if the process has not ended within `seconds`."""
         until = time.monotonic() + seconds
         while self._status is None:
             if self._popen is not None:
@@ -318,13 +319,13 @@ class Process:
         return self._status
 
     def kill(self) -> None:
-        """Kill it and all processes that it has started. `end` waits until it is gone."""
+        """Kill the process and all processes that it has started. `end` also waits until it has ended."""
         family = started_by(self.number)  # some may have left its group
         self.signal(signal.SIGKILL)
         send(signal.SIGKILL, family)
 
     def end(self) -> None:
-        """End it and all processes that it has started."""
+        """End the process and all processes that it has started, and close the channel and the log."""
         if not self.alive:
             return
         self.alive = False
@@ -339,10 +340,10 @@ def serve(
 ) -> None:
     """In the child: answer requests by calling the methods of `holder`, until the channel closes.
 
-    Arguments are converted to the methods' type hints. refused : gives the kind and the text of a failure, for
+    Arguments are converted to the methods' type hints. refused : turns an exception into the kind and the text of a
     `Failed`; by default `refusal`.
     """
-    hints_of = functools.cache(typing.get_type_hints)  # a tenth of what a short request takes
+    hints_of = functools.cache(typing.get_type_hints)  # uncached: a tenth of the time of a short request
     with contextlib.suppress(Closed):
         while True:
             op, arguments = channel.receive()
@@ -361,14 +362,14 @@ def serve(
 
 
 def refusal(fault: Exception) -> tuple[str, str]:
-    """The kind of failure that an exception is, and one line for a person."""
+    """The kind of failure of an exception, and its reason in one line."""
     text, name = " ".join(str(fault).split())[:400], type(fault).__name__
     kind = next((kind for known, kind in _KINDS.items() if isinstance(fault, known)), "raised")
     return kind, text if kind != "raised" and text else f"raised {name}: {text}"
 
 
 def main() -> None:
-    """In the child of a `Process`: call its target. What the child starts does not keep its channel open."""
+    """In the child of a `Process`: call the target. Its own children do not keep the channel open."""
     die_with_parent()
     end = socket.socket(fileno=int(sys.argv[1]))
     end.set_inheritable(False)

@@ -1,25 +1,25 @@
-"""A pytest plugin: attention backends as contenders in your own tests, raced fairly and filed by pytest-benchmark.
+"""A pytest plugin: races attention backends in your own tests, and gives the times to pytest-benchmark.
 
 Load it with ``pytest -p attnlab.pytest_plugin``. A test that takes
 
 ``contender`` and ``workload``
-    runs once for every contender × length × heads × dtype that the options ask for (``--backends``, ``--lengths``,
-    ``--heads``, ``--dtypes``); every other field of a workload has an option too (``pytest --help``);
+    runs once for every contender × length × heads × dtype of the options (``--backends``, ``--lengths``, ``--heads``,
+    ``--dtypes``); every other field of a workload has an option too (``pytest --help``);
 ``interleaved``
-    calls ``interleaved(contender, workload)``: the selected contenders (by ``-k``, node id or marker) and the baseline
-    are raced once for each workload, in processes of their own. This contender's samples go into pytest-benchmark's
-    table and files. It returns the `Result`. A contender without a speed skips or fails the test, with the reason.
-    Under ``--benchmark-disable``, and beside other test processes, nothing is timed: it checks the answer and returns
-    None;
+    calls ``interleaved(contender, workload)``. The contenders that are selected (by ``-k``, node id or marker) and the
+    baseline race once per workload, in separate processes. The samples of this contender go into the table and files of
+    pytest-benchmark. The call returns the `Result`. If the contender has no speed, the test is skipped or fails, with
+    the reason. Under ``--benchmark-disable``, and beside other test processes, nothing is timed: the call checks the
+    answer and returns None;
 ``answered``
-    calls ``answered(contender, workload)``: the same without a clock; it returns the `Accuracy`;
+    calls ``answered(contender, workload)``, which checks the answer without timing it and returns the `Accuracy`;
 ``peak``
-    calls ``peak(contender, workload)``: the same for memory; it returns the `Result`, whose `peak_bytes` is measured;
+    calls ``peak(contender, workload)``, which measures peak memory and returns the `Result` with its `peak_bytes`;
 ``checked``
-    calls ``checked(contender)``: every question of ``attnlab check``, in a process of its own; it returns the
-    `Checked`, or fails with the question that was answered wrong.
+    calls ``checked(contender)``, which asks every question of ``attnlab check`` in a separate process. It returns the
+    `Checked`; after a wrong answer, the test fails with that question.
 
-A contender whose call takes longer than ``--benchmark-max-time``, or 1 s where that is less, is skipped.
+A contender is skipped if its call takes longer than ``--benchmark-max-time``, or than 1 s if that time is shorter.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ Measured = Callable[[str, Workload], Result]
 Examined = Callable[[str], Checked]
 T = TypeVar("T")
 
-#: small enough for all suites to end within about a minute on two cores
+#: default sizes: small enough that all suites end within about a minute on two cores
 _DEFAULTS = {"lengths": "64,256", "heads": "4", "dtypes": "float32"}
-#: visits, and rounds of each but the first: pytest-benchmark gets 25 samples of each contender
+#: visits; rounds of a visit (the first has half as many): pytest-benchmark gets 25 samples of each contender
 _VISITS, _ROUNDS = 3, 10
 _SKIPPED = (Outcome.DECLINED, Outcome.UNAVAILABLE, Outcome.OVER_BUDGET)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options, checked. `said` is what they say of workloads, by `Choice.name`.
+    """The options, after they were checked.
 
-    contenders : by name, in the order given. formats : the number formats in which accuracy is judged, all unless the
-    user chose.
+    contenders : by name, in the order given. said : the values of workload options, by `Choice.name`. formats : the
+    number formats in which ``checked`` judges answers: all, unless the user chose some.
     """
 
     contenders: Mapping[str, Contender]
@@ -79,7 +79,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: pytest.Config) -> Settings:
-        """The settings of this session. Raises ValueError for a user's mistake."""
+        """The settings of this session. Raises ValueError for wrong options."""
         typed = config.getoption
         within("--benchmark-max-time", float(typed("--benchmark-max-time")))
         said = read_options({one.name: typed(option(one.name)) for one in choices(grid=True)}, grid=True)
@@ -98,12 +98,12 @@ class Settings:
 
 
 class Races:
-    """The races of one session, each made once. No process is started before the first race."""
+    """The races of one session, each run once. No process is started before the first race."""
 
     def __init__(self, settings: Settings, selected: set[str], seconds: float) -> None:
         self.settings = settings
         self.raced: dict[Workload, Comparison] = {}
-        #: what is to be told beside the results
+        #: notices to print after the results
         self.notices: list[str] = []
         self._once: dict[tuple[Workload, bool], Mapping[str, Result]] = {}
         names = [name for name in settings.contenders if name in {*selected, settings.baseline}]
@@ -113,13 +113,13 @@ class Races:
             visits=_VISITS,
             most_visits=_VISITS,
             rounds=_ROUNDS,
-            visit_seconds=600.0,  # slow contenders have as many
+            visit_seconds=600.0,  # enough for all rounds of slow contenders
             call_seconds=max(1.0, seconds),
             most_call_seconds=max(1.0, seconds),
         )
 
     def race(self, workload: Workload) -> Comparison:
-        """The race on `workload`, with verdicts against the baseline over this sitting and earlier ones."""
+        """The race on `workload`, with verdicts against the baseline over this sitting and earlier sittings."""
         if workload not in self.raced:
             results, baseline = self._run(workload, self.limits, memory=True), self.settings.baseline
             verdicts = verdicts_against(tuple(results.values()), baseline)
@@ -156,13 +156,13 @@ _RACES = pytest.StashKey[Races]()
 
 
 class ReplayClock:
-    """Gives pytest-benchmark samples that were taken elsewhere, through its own interface, bit for bit.
+    """Gives samples that were measured elsewhere to pytest-benchmark, unchanged, through its own interface.
 
     pytest-benchmark reads its timer, calls the function, reads the timer again, and keeps the difference. This timer
-    shows 0. Its `replay` is the function: it sets the timer to the next sample until it is read once.
+    shows 0. `replay` is the function that is called: after it, the timer shows the next sample for one reading.
     """
 
-    #: how pytest-benchmark names this timer in its reports
+    #: the name of this timer in the reports of pytest-benchmark
     __name__ = "attnlab.interleaved"
 
     def __init__(self) -> None:
@@ -175,12 +175,12 @@ class ReplayClock:
         return shown
 
     def replay(self) -> None:
-        """Let the next sample pass; without one left (a profiler calls once more), no time passes."""
+        """Show the next sample at the next reading, or 0 if none is left (a profiler calls once more)."""
         self._shown = next(self.samples, 0.0)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Register the options. All values are text: `Settings.of` reads them, so that its messages are used."""
+    """Register the options. All values are text: `Settings.of` reads them, so that its error messages are used."""
     # argparse reads a word that begins with a dash as an option
     group = parser.getgroup("attnlab", "attention; write a value that begins with a dash as in --window=-1,0")
     text = "contenders, as in torch_sdpa,numpy_vectorized[threads=1] (default: all)"
@@ -195,7 +195,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options now, so that a mistake is one line and not an error in every test."""
+    """Read the options now, so that a mistake is reported in one line, not as an error in every test."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError("pytest-benchmark is not loaded; pip install 'attnlab[pytest]' installs it")
     try:
@@ -205,7 +205,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Spread tests over the options' workloads and contenders, except for axes that a test parametrizes itself."""
+    """Parametrize tests with the options' workloads and contenders, except for axes that a test parametrizes itself."""
     settings = metafunc.config.stash[SETTINGS]
     axes: dict[str, tuple[Sequence[int | str], str]] = {"contender": (list(settings.contenders), "{}")}
     if {"contender", "workload"} & set(metafunc.fixturenames):
@@ -226,7 +226,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test that replays samples its own clock, in addition to its own benchmark mark."""
+    """Give every test that replays samples a separate clock, and keep the options of its benchmark mark."""
     for item in items:
         if "interleaved" in getattr(item, "fixturenames", ()):
             mark = item.get_closest_marker("benchmark")
@@ -235,7 +235,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Note which contenders are left once pytest has selected."""
+    """Store which contenders are left after pytest has selected the tests."""
     chosen = (getattr(item, "callspec", None) for item in session.items)
     session.config.stash[_SELECTED] = {one.params.get("contender", "") for one in chosen if one is not None}
 
@@ -258,7 +258,7 @@ def workload(pytestconfig: pytest.Config, length: int, heads: int, dtype: str) -
 
 @pytest.fixture
 def answered(races: Races) -> Answered:
-    """Put a workload to a contender without a clock; see the module."""
+    """A function that checks the answer of a contender to a workload without timing; see the module."""
 
     def answer(contender: str, workload: Workload) -> Accuracy:
         result = _of(contender, races.once(workload))
@@ -270,7 +270,7 @@ def answered(races: Races) -> Answered:
 
 @pytest.fixture
 def peak(races: Races) -> Measured:
-    """Measure the peak memory of one call; see the module."""
+    """A function that measures the peak memory of one call; see the module."""
 
     def measure(contender: str, workload: Workload) -> Result:
         result = _of(contender, races.once(workload, memory=True))
@@ -281,7 +281,7 @@ def peak(races: Races) -> Measured:
 
 @pytest.fixture
 def checked(pytestconfig: pytest.Config) -> Examined:
-    """Put every question of ``attnlab check`` to a contender; see the module."""
+    """A function that asks a contender every question of ``attnlab check``; see the module."""
 
     def examine(contender: str) -> Checked:
         settings = pytestconfig.stash[SETTINGS]
@@ -306,7 +306,7 @@ def checked(pytestconfig: pytest.Config) -> Examined:
 def interleaved(
     request: pytest.FixtureRequest, benchmark: Any, races: Races, answered: Answered
 ) -> Interleaved:
-    """Race a workload and hand one contender's samples to pytest-benchmark; see the module."""
+    """A function that races contenders and gives the samples of one to pytest-benchmark; see the module."""
     options = request.node.get_closest_marker("benchmark").kwargs
     clock: ReplayClock = options["timer"]
 
@@ -330,8 +330,8 @@ def interleaved(
                 return measure(contender, workload)
             answered(contender, workload)
         except pytest.fail.Exception as failure:
-            # pytest-benchmark warns of a fixture that was not used; this one fails in use, and the mark of an error
-            # keeps it out of every report
+            # pytest-benchmark warns of a fixture that was not used: here it is used by a call that fails, and
+            # `has_error` keeps it out of every report
             benchmark.has_error = True
             benchmark.pedantic(pytest.fail, args=(failure.msg, failure.pytrace))
         benchmark.pedantic(clock.replay)
@@ -373,7 +373,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _of(contender: str, there: Mapping[str, T]) -> T:
-    """What is there of a contender; the test fails, in one line, where it is none of this session."""
+    """The entry of a contender in `there`; the test fails, in one line, if there is none."""
     if contender not in there:
         said = f"{contender!r} takes no part here, but {', '.join(there) or 'nothing'}"
         pytest.fail(f"{said}: name it in --backends and take the fixture `contender`", pytrace=False)

@@ -1,6 +1,6 @@
-"""The operating system: stop processes, count what disturbs this one, limit its memory, read what is free.
+"""The operating system: stop processes, count disturbances of this process, limit its memory, read the free memory.
 
-Linux first. What another system lacks is done differently or left out, here and nowhere else: macOS has no ``/proc``.
+Written for Linux. If another system lacks a feature (macOS has no ``/proc``), it is replaced or left out here.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import psutil
 
 #: the part of the free memory that a confined process may take
 _SHARE = 0.9
-#: the largest file that a confined process may write; memory traces take some 10 MB
+#: most bytes of a file that a confined process writes; memory traces take about 10 MB
 _FILE_BYTES = 2**31
-#: seconds that a process has to come to rest when it is stopped
+#: most seconds to wait until a process has stopped
 _STOPPING_SECONDS = 2.0
 _TASKS = Path("/proc/self/task")
 #: the control group of this process, and the folder of all groups
@@ -33,12 +33,12 @@ _AT_REST = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM and a closed terminal raise KeyboardInterrupt, as Ctrl-C does.
+    """In this context, SIGTERM and a closed terminal raise KeyboardInterrupt, as Ctrl-C does.
 
-    Only the main thread receives signals: in other threads nothing changes.
+    Only the main thread can handle signals: in other threads nothing changes.
     """
     handlers = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
-    # a process that was told to ignore a signal (nohup) goes on ignoring it
+    # a signal that the process ignores (nohup) stays ignored
     before = {one: handler for one, handler in handlers.items() if handler is not signal.SIG_IGN}
     if threading.current_thread() is not threading.main_thread():
         before = {}
@@ -55,12 +55,12 @@ def terminable() -> Iterator[None]:
 
 
 def wait_until_stopped(number: int) -> None:
-    """Return when a child and the processes of its group have stopped or ended. Their exit status can still be read.
+    """Wait until a child and the processes of its group have stopped or ended. Their exit status can still be read.
 
     A process has stopped when all of its threads have.
     """
     polled = started_by(number)
-    if hasattr(os, "waitid"):  # waits without polling (20 µs), but only for own children
+    if hasattr(os, "waitid"):  # waits without polling (20 µs), but only for children of this process
         os.waitid(os.P_PID, number, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     else:
         polled = [number, *polled]
@@ -73,26 +73,26 @@ def wait_until_stopped(number: int) -> None:
 
 
 def started_by(number: int) -> list[int]:
-    """The numbers of the processes that a process has started, and that those have started. Linux, else none.
+    """The numbers of all processes that a process has started, directly or indirectly. On Linux; elsewhere none.
 
-    From ``children`` of proc(5): to look at all processes of the machine would take a thousand times as long.
+    Read from ``children`` of proc(5): a search of all processes of the machine would take a thousand times as long.
     """
     found: list[int] = []
-    with contextlib.suppress(OSError):  # another system, or it has ended
+    with contextlib.suppress(OSError):  # another system, or the process has ended
         for task in Path(f"/proc/{number}/task").iterdir():
             found += map(int, (task / "children").read_text().split())
     return [one for child in found for one in (child, *started_by(child))]
 
 
 def send(what: signal.Signals, numbers: Iterable[int]) -> None:
-    """Send a signal to the processes of these numbers that are there and ours."""
+    """Send a signal to the processes with these numbers. Skip those that have ended or belong to another user."""
     for number in numbers:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(number, what)
 
 
 def cores() -> int:
-    """The number of cores on which this process may run; all cores if the system does not tell."""
+    """The number of cores on which this process may run; all cores if that is unknown."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -108,8 +108,8 @@ def processor_seconds() -> float:
 def run_delay_seconds() -> float:
     """Seconds that threads of this process and its children have waited for a core, summed; nan if unknown.
 
-    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel with
-    these figures switched off shows zeros, also for the time that a thread ran.
+    The second figure of ``/proc/self/task/*/schedstat`` (Linux, Documentation/scheduler/sched-stats). A kernel that
+    does not count these figures shows zeros, also for the time that a thread ran.
     """
     folders = (_TASKS, *(Path(f"/proc/{number}/task") for number in started_by(os.getpid())))
     total, seen = 0, False
@@ -117,7 +117,7 @@ def run_delay_seconds() -> float:
         for task in (task for folder in folders if folder.is_dir() for task in folder.iterdir()):
             try:
                 figures = (task / "schedstat").read_text().split()
-            except (FileNotFoundError, ProcessLookupError):  # a thread that has just ended, or no such figure
+            except (FileNotFoundError, ProcessLookupError):  # the thread has just ended, or no such file
                 continue
             total, seen = total + int(figures[1]), seen or int(figures[0]) > 0
     except (OSError, ValueError, IndexError):
@@ -126,7 +126,7 @@ def run_delay_seconds() -> float:
 
 
 def hidden() -> list[str]:
-    """What this system does not tell, in words: each is a disturbance that would go unnoticed."""
+    """The disturbances, in words, that this system does not report, so that they would go unnoticed."""
     return ["run delay of threads (no schedstat)"] if math.isnan(run_delay_seconds()) else []
 
 
@@ -147,16 +147,16 @@ def adopt_orphans(on: bool = True) -> bool:
 
 
 def confine(device: str = "cpu") -> None:
-    """Limit this process to the memory that is free now, beyond what it holds, where that is possible.
+    """Limit this process to the memory that it holds plus 90 % of the memory that is free now, if the system can.
 
-    If a prediction of memory is wrong, it ends a worker and not the machine: without the limit, a worker that took
-    40 GiB on a machine of 23 stalled everything for a minute. The system counts private writable memory (Linux:
-    RLIMIT_DATA, since 4.7) and refuses more: an array library raises then, and what cannot raise aborts. A process that
-    computes on a GPU maps far more memory than it takes, and is not confined. Files are limited too: a backend that
-    prints in an endless loop is ended (SIGXFSZ) before the disk is full.
+    A wrong prediction of memory then ends a worker and does not stall the machine: without the limit, a worker that
+    took 40 GiB on a machine with 23 GiB stalled everything for a minute. The system counts private writable memory
+    (Linux: RLIMIT_DATA, since 4.7) and refuses more. An array library then raises; code that cannot raise aborts. A
+    process that computes on a GPU maps far more memory than it uses, so its memory is not limited. Files are limited
+    too: a backend that prints in an endless loop is ended (SIGXFSZ) before the disk is full.
     """
     _limit(resource.RLIMIT_FSIZE, _FILE_BYTES)
-    # where it is not told (macOS), only the prediction protects the machine
+    # if this is unknown (macOS), only the prediction protects the machine
     held = getattr(psutil.Process().memory_info(), "data", None) if device == "cpu" else None
     _limit(resource.RLIMIT_DATA, None if held is None else held + int(_SHARE * free_bytes()))
 
@@ -173,15 +173,15 @@ def _limit(kind: int, most: int | None) -> None:
 
 
 def free_bytes() -> int:
-    """Bytes that can still be taken before the system would have to end a process."""
+    """Bytes of memory that can still be taken before the system would have to end a process."""
     return max(0, min([int(psutil.virtual_memory().available), *_rooms()]))
 
 
 def _rooms() -> Iterator[int]:
     """Bytes left below each limit of the control groups (version 2) that this process is in, from the inside out.
 
-    Files that were read and can be dropped count as free. In a container the group may be shown as the root, whatever
-    its name (https://docs.kernel.org/admin-guide/cgroup-v2.html).
+    File caches that the kernel can drop count as free. In a container the group may be shown as the root, whatever its
+    name (https://docs.kernel.org/admin-guide/cgroup-v2.html).
     """
     try:
         lines = _MEMBERSHIP.read_text(encoding="utf-8").splitlines()
@@ -189,7 +189,7 @@ def _rooms() -> Iterator[int]:
         return  # no control groups here
     own = _GROUPS / next((line[3:].strip("/") for line in lines if line.startswith("0::")), "")
     for folder in (own, *own.parents):
-        # a group without a limit says "max"; the root, and a group that is not shown, have no such files
+        # a group without a limit has "max" here; the root, and a group that is not shown, have no such files
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int((folder / f"memory.{one}").read_text()) for one in ("max", "current"))
             told = folder / "memory.stat"

@@ -1,8 +1,8 @@
-"""Text: numbers with their units, foreign text made safe to show, names that a person writes, and data read strictly.
+"""Text: numbers with units, foreign text made safe to show, names that a user writes, and data decoded strictly.
 
-What a backend raises, a library prints or a file holds may contain terminal escapes, characters that reverse the
-direction of writing, thousands of letters, or the path of a home folder. `one_line` shows it in one line, shortened,
-without control characters and without that path.
+Text from backends, libraries and files may contain terminal escapes, characters that reverse the direction of writing,
+thousands of characters, or the path of a home folder. `one_line` makes it one line, shortened, without control
+characters and without that path.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from typing import Any, TypeVar, get_type_hints
 
 from attnlab.errors import NotStored
 
-#: letters of a reason; the longest of our own have some 300
+#: most characters of a reason; attnlab's own longest reasons have about 300
 MOST = 400
 #: a terminal's escape sequences: CSI with its parameters, OSC up to its end, and any other with one letter
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?", re.DOTALL)
-#: categories of Unicode without a shape of their own: controls, formats (they reverse the direction), surrogates
+#: Unicode categories not shown: controls, formats (some reverse the direction), surrogates, private use, unassigned
 _HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn")
-#: units and what one of them is, largest first
+#: units with their sizes, the largest first
 _BINARY = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 _RATES = (("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
 def read_text(file: Path, most: int) -> str:
-    """The UTF-8 text of a file of at most `most` bytes; no more is read.
+    """The UTF-8 text of a file of at most `most` bytes; a longer file is not read to its end.
 
     Raises ValueError for a longer file and for text that is not UTF-8, OSError for a file that cannot be read.
     """
@@ -45,7 +45,7 @@ def read_text(file: Path, most: int) -> str:
 
 
 def write_whole(file: Path, data: bytes) -> None:
-    """Write a file anew, on the disk before this returns; a reader finds the old file or the new one, whole.
+    """Replace a file. It is on the disk before this returns; a reader finds the whole old file or the whole new one.
 
     Raises NotStored.
     """
@@ -63,9 +63,9 @@ def write_whole(file: Path, data: bytes) -> None:
 
 
 def one_line(text: str, most: int = MOST) -> str:
-    """`text` in one line of at most about `most` printable letters. If it is cut, the rest is counted."""
+    """`text` in one line of about `most` printable characters; if it is longer, the number of the rest is added."""
     shown = text[: 64 * most]
-    if not shown.isprintable():  # most are, and looking at every letter takes long
+    if not shown.isprintable():  # most texts are printable, and the loop below is slow
         shown = _ESCAPES.sub("", shown)
         spaced = (" " if one.isspace() else one for one in shown)
         shown = "".join(one for one in spaced if unicodedata.category(one) not in _HIDDEN)
@@ -84,7 +84,7 @@ def without_home(text: str) -> str:
 
 
 def number_text(value: float, digits: int = 3) -> str:
-    """`value` to so many significant digits, without an exponent between 0.001 and a million."""
+    """`value` with `digits` significant digits, without an exponent from 0.001 to below a million."""
     if not math.isfinite(value):
         return {math.inf: "∞", -math.inf: "-∞"}.get(value, "nan")
     if value == 0:
@@ -107,7 +107,7 @@ def bytes_text(count: float) -> str:
 
 
 def flops_text(rate: float) -> str:
-    """Floating-point operations in a second: ``123 GFLOP/s``."""
+    """A rate of floating-point operations: ``123 GFLOP/s``."""
     return _in_units(rate, _RATES)
 
 
@@ -117,7 +117,7 @@ def percent(fraction: float, digits: int = 2) -> str:
 
 
 def interval_text(low: float, high: float) -> str:
-    """``[1.023, 1.041]``; where there is no interval, `low` is 0."""
+    """``[1.023, 1.041]``; a `low` of 0 means that there is no interval."""
     return f"[{number_text(low, 4)}, {number_text(high, 4)}]" if low > 0 else "[no interval]"
 
 
@@ -127,21 +127,21 @@ def _in_units(value: float, units: tuple[tuple[str, float], ...]) -> str:
     return f"{number_text(value / unit)} {name}"
 
 
-# -- what a person writes
+# -- what a user writes
 
-#: the most seconds, hours or things: longer than anybody waits, and within what clocks can wait
+#: most seconds, hours or items: longer than anybody waits, and short enough for functions that wait
 LARGEST = 10**6
 
 
 def within(name: str, value: float, most: int = LARGEST) -> float:
     """`value` if it is above 0 and at most `most`. Raises ValueError otherwise."""
-    if not isinstance(value, Real) or not 0 < value <= most:  # nor nan
+    if not isinstance(value, Real) or not 0 < value <= most:  # nan fails too
         raise ValueError(f"{name} must be above 0 and at most {most:,}, got {value!r}")
     return value
 
 
 def split_names(text: str) -> list[str]:
-    """The names between commas; commas inside brackets do not count: ``a,b[threads=1,X=2]`` is two names.
+    """The names between commas; commas in brackets do not separate names: ``a,b[threads=1,X=2]`` is two names.
 
     Raises ValueError for an empty name.
     """
@@ -152,23 +152,23 @@ def split_names(text: str) -> list[str]:
 
 
 T = TypeVar("T")
-#: names must be this similar (`difflib.SequenceMatcher.ratio`) to be a typing mistake: as similar as a name of five
-#: letters with two of them exchanged. Names that only share ``torch_`` are less similar
+#: names that are at least this similar (`difflib.SequenceMatcher.ratio`) may be typing mistakes: a name of five letters
+#: with two neighbours exchanged is this similar. Names that only share ``torch_`` are less similar
 _ALIKE = 0.8
-#: letters of a part of a name that are enough to find it
+#: a part of a name finds the name if it has at least this number of letters
 _TELLING = 3
 
 
 def decode(data: Any, kind: type[T], where: str, *, strict: bool = True, known_only: bool = True) -> T:
     """`data` as a `kind`, a dataclass. Dataclasses within `data` stay as they are.
 
-    If not `strict`, numbers may be written as text, as "nan" and "inf" must be in JSON. If not `known_only`, unknown
-    keys are skipped.
+    If not `strict`, numbers may be written as text; in JSON, "nan" and "inf" must be. If not `known_only`, unknown keys
+    are skipped.
 
     Raises ValueError, beginning with `where`, for an unknown key (similar names are suggested), a missing key, a value
     of a wrong type, and whatever the dataclass itself refuses.
     """
-    import msgspec  # the list of commands does not need it
+    import msgspec  # imported here: the list of commands does not need it
 
     if known_only:
         _refuse_unknown(data, kind, where)
@@ -190,7 +190,7 @@ def _refuse_unknown(data: Any, kind: Any, where: str) -> None:
 
 
 def finite(value: Any, *, named: bool = True) -> Any:
-    """Plain data as JSON has it. NaN and infinity become "nan" and "inf" if `named`, else None."""
+    """Data that JSON can hold: NaN and infinity become "nan" and "inf" if `named`, else None."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value) if named else None
     if isinstance(value, Mapping):
@@ -199,9 +199,9 @@ def finite(value: Any, *, named: bool = True) -> Any:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
-    """``did you mean A or B?`` if `name` is similar to some of the `known`, or a part of them: at most three.
+    """``did you mean A or B?``, with at most three of the `known` names that are similar to `name` or contain it.
 
-    If there is none: `otherwise`, or the list of all.
+    If there are none: `otherwise`, or the list of all names.
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=3, cutoff=_ALIKE)

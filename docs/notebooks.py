@@ -1,10 +1,10 @@
 """Run the notebooks in docs/notebooks and write each as a page of the site.
 
 A notebook is a script in the percent format, which editors and Jupyter open as cells: ``# %%`` begins a cell of code,
-``# %% [markdown]`` one of text, and words after ``# %%`` describe the figure that the cell draws.
-``python docs/notebooks.py [NAME]...`` runs all of them, or those named, and writes beside each its page, NAME.md, with
-what a cell printed and the figures that it left open. The pages are kept in version control, so that the site is built
-without measuring anything.
+``# %% [markdown]`` a cell of text. Words after ``# %%`` describe the figure that the cell draws.
+``python docs/notebooks.py [NAME]...`` runs all notebooks, or those named. Beside each it writes a page, NAME.md, with
+the text that the cells printed and the figures that they left open. The pages are kept in version control, so that the
+site is built without measuring anything.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(code: str, names: dict[str, Any]) -> str:
 
 
 def page(name: str, script: str, figures: Path) -> str:
-    """The page of a notebook, run from its first cell to its last; its figures go into the folder `figures`."""
+    """Run all cells of a notebook in their order, and return its page; its figures go into the folder `figures`."""
     import matplotlib.pyplot as plt
 
     parts = []
@@ -79,7 +79,7 @@ def page(name: str, script: str, figures: Path) -> str:
 
 
 def main(chosen: list[str]) -> None:
-    """Write the pages of all notebooks, or of those that were chosen."""
+    """Write the pages of all notebooks, or of the `chosen` ones."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,4 +1,4 @@
-"""Is each contender right? Against float64 on the inputs as cast, through the gate that stands before every clock."""
+"""Is each contender right? Its answers are compared with float64 on the inputs as cast, as before every timing."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pytest
 from attnlab.pytest_plugin import SETTINGS, Answered
 from attnlab.workload.workload import Workload
 
-#: what implementations get wrong: masks, unequal sizes, and everything beside the plain formula
+#: what implementations often get wrong: masks, unequal sizes, and all that goes beyond the plain formula
 CONDITIONS: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "few_queries": {"queries": 24, "keys": 80},
@@ -31,7 +31,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """All number formats for the plain grid, unless the command line names some."""
+    """Use all number formats for the plain grid, unless the command line names some."""
     if "number_format" in metafunc.fixturenames:
         metafunc.parametrize("number_format", metafunc.config.stash[SETTINGS].formats)
 
@@ -44,7 +44,7 @@ def test_accuracy(
     number_format: str,
     pytestconfig: pytest.Config,
 ) -> None:
-    """The relative error is within the budget, which a failure names."""
+    """The relative error is within the budget; the message of a failure has both."""
     settings = pytestconfig.stash[SETTINGS]
     answered(contender, settings.workload(lengths=length, heads=heads, dtypes=number_format))
 
@@ -53,7 +53,7 @@ def test_accuracy(
 def test_conditions(
     answered: Answered, contender: str, condition: str, dtype: str, pytestconfig: pytest.Config
 ) -> None:
-    """So it is for whatever else may be asked; a contender may decline it, but not be wrong."""
+    """The same holds under each condition. A contender may decline a condition, but must not be wrong."""
     asked = pytestconfig.stash[SETTINGS].workload()
     plain = {"heads": 2, "queries": 48, "keys": 48, "device": asked.device, "direction": asked.direction}
     answered(contender, Workload(**{**plain, "dtype": dtype, **CONDITIONS[condition]}))

@@ -1,4 +1,4 @@
-"""The multi-head block: is it right however x is projected, and how long does it take? At BERT's width unless said.
+"""The multi-head block: is it right with every projection, and how long does a call take? The default width is BERT's.
 
 `pytest suites/test_block.py --backends 'torch_sdpa,torch_sdpa[projection=loop],torch_mha' --heads 12 --lengths 128,512`
 """
@@ -8,13 +8,13 @@ import pytest
 from attnlab.pytest_plugin import Answered, Interleaved
 from attnlab.workload.workload import Workload
 
-#: of BERT base, whose 12 heads have 64 components each
+#: width of BERT base, whose 12 heads have 64 components each
 D_MODEL = 768
 
 
 @pytest.fixture
 def block(workload: Workload) -> Workload:
-    """The options' workload as a block, of width 768 unless the options name a d_model."""
+    """The workload of the options as a block. Its width is 768 unless the options name a d_model."""
     if workload.d_model is not None:
         return workload
     try:
@@ -24,10 +24,10 @@ def block(workload: Workload) -> Workload:
 
 
 def test_block_is_right(answered: Answered, contender: str, block: Workload) -> None:
-    """Whatever its projection: the errors are those of rounding."""
+    """With any projection, the errors are those of rounding."""
     assert answered(contender, block).passed
 
 
 def test_block_speed(interleaved: Interleaved, contender: str, block: Workload) -> None:
-    """Time a call of the whole block. Fails where the contender is wrong, crashes or hangs."""
+    """Time a call of the whole block. Fails if the contender is wrong, crashes or hangs."""
     interleaved(contender, block)

@@ -1,4 +1,4 @@
-"""Does each backend obey theory? Every experiment of `attnlab numerics`, through every backend, in this process."""
+"""Does each backend agree with theory? Every experiment of `attnlab numerics`, with every backend, in this process."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiment(experiment: str, backend: str, pytestconfig: pytest.Config) -> None:
-    """Every row of what was measured through the backend agrees with its prediction."""
+    """Every row that was measured with the backend agrees with its prediction."""
     found = run_experiment(experiment, [backend], folders=pytestconfig.stash[SETTINGS].folders)
     if not any(row.where.get("backend") == backend for row in found.rows):
         pytest.skip(found.missing.get(backend, f"{backend} was not measured"))

@@ -1,6 +1,6 @@
-"""How big is each contender? Peak memory of one warm call, against what its backend's ``MEMORY`` says that it holds.
+"""How much memory does each contender need? Peak memory of one warm call, compared with its backend's ``MEMORY``.
 
-S is one score matrix (batch x heads x queries x keys), O the output; both in the workload's number format.
+``MEMORY`` counts score matrices (batch x heads x queries x keys) and outputs, both in the workload's number format.
 """
 
 import math
@@ -14,17 +14,17 @@ from attnlab.pytest_plugin import SETTINGS, Measured
 from attnlab.workload.result import Result
 from attnlab.workload.workload import Workload
 
-#: what a call may hold beside its arrays: workspaces, one tile a thread, Python objects
+#: bytes that a call may hold beside its arrays: workspaces, one tile per thread, Python objects
 WORKSPACE = 2 * 2**20
-#: a kernel of PyTorch's that holds the scores, whichever backend it was chosen for
+#: what a PyTorch kernel with a score matrix may hold, if PyTorch chose it for a backend that declares no scores
 SCORES_HELD: Mapping[str, float] = {"scores": 3.1, "outputs": 3.1}
-#: local exponent of peak memory in n; a score matrix makes it 2
+#: largest local exponent of peak memory in n; with a score matrix it would be 2
 LARGEST_EXPONENT = 1.15
 _LENGTHS = (1024, 2048)
 
 
 def test_peak(peak: Measured, contender: str, workload: Workload, pytestconfig: pytest.Config) -> None:
-    """A call holds at least its output, and in a forward pass no more than its backend declares."""
+    """A call holds at least its output and, in a plain forward pass, at most what its backend declares."""
     result = peak(contender, workload)
     scores, output = workload.score_bytes, workload.output_bytes
     found = result.peak_bytes
@@ -33,7 +33,7 @@ def test_peak(peak: Measured, contender: str, workload: Workload, pytestconfig: 
     declared = _declared(result, pytestconfig)
     if declared is None or not _plain(workload):
         return
-    # NumPy has no bfloat16 and slow float16: both may be computed in float32
+    # NumPy has no bfloat16, and its float16 is slow: both may be computed in float32
     widening = {"float16": 2, "bfloat16": 2}.get(workload.dtype, 1) if declared["scores"] else 1
     most = widening * (declared["scores"] * scores + declared["outputs"] * output) + WORKSPACE
     assert found <= most, (
@@ -45,9 +45,9 @@ def test_peak(peak: Measured, contender: str, workload: Workload, pytestconfig: 
 @pytest.mark.parametrize("length", [_LENGTHS[-1]])
 @pytest.mark.parametrize("heads", [1])
 def test_growth(peak: Measured, contender: str, workload: Workload, pytestconfig: pytest.Config) -> None:
-    """Peak memory of those that declare no score matrix grows no faster than the length."""
+    """The peak memory of contenders that declare no score matrix grows linearly with the length."""
     settings = pytestconfig.stash[SETTINGS]
-    peak(contender, workload)  # one that does not load is told here: its import may end a process
+    peak(contender, workload)  # ends the test if it does not load: its import could end this process
     memory = load(settings.contenders[contender].backend, settings.folders).memory
     if not memory or memory["scores"]:
         pytest.skip(f"{contender} does not promise linear memory")
@@ -65,7 +65,7 @@ def test_growth(peak: Measured, contender: str, workload: Workload, pytestconfig
 
 
 def _declared(result: Result, config: pytest.Config) -> Mapping[str, float] | None:
-    """What the backend says that it holds, in score matrices and outputs; None where it says nothing."""
+    """What a call holds by the backend's declaration, in score matrices and outputs; None if it declares nothing."""
     memory = load(result.backend, config.stash[SETTINGS].folders).memory
     return SCORES_HELD if memory and not memory["scores"] and _holds_scores(result) else memory
 
@@ -75,7 +75,7 @@ def _holds_scores(result: Result) -> bool:
 
 
 def _plain(workload: Workload) -> bool:
-    """Whether it asks for no more than ``MEMORY`` speaks of: a forward pass of the plain formula."""
+    """Whether ``MEMORY`` covers the workload: a forward pass of the plain formula."""
     w = workload
     further = (w.softcap is not None, w.sinks, w.bias != "none", bool(w.mask), w.kv_heads != w.heads)
     return w.direction == "forward" and not any(further)

@@ -1,9 +1,9 @@
-"""How fast is each contender, and against the baseline? Races in turns, replayed into pytest-benchmark."""
+"""How fast is each contender, also compared with the baseline? Races whose samples go to pytest-benchmark."""
 
 from attnlab.pytest_plugin import Interleaved
 from attnlab.workload.workload import Workload
 
 
 def test_speed(interleaved: Interleaved, contender: str, workload: Workload) -> None:
-    """Time a call. Fails where the contender is wrong, crashes or hangs; a slow one is slow, not a failure."""
+    """Time a call. Fails if the contender is wrong, crashes or hangs; being slow is no failure."""
     interleaved(contender, workload)

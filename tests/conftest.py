@@ -1,4 +1,4 @@
-"""How fast a machine is, and who else uses it, must not decide whether a test passes: no deadlines, one thread."""
+"""The speed and the load of the machine must not decide whether a test passes: no deadlines, one thread."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
-# Threads that wait for each other on shared cores wait for seconds. PyTorch and the processes that tests start
-# read the variable; NumPy's pool may be there already. A test that is about threads sets them itself
+# On shared cores, threads that wait for each other may wait for seconds. PyTorch and the processes that tests start
+# read the variable; NumPy's pool may exist already, so it is limited below. A test about threads sets them itself
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# nothing is remembered from test to test, nor from what the user has measured
+# no cache: nothing is kept between tests or read from the user's measurements
 os.environ["ATTNLAB_CACHE"] = os.devnull
 threadpool_limits(int(os.environ["OMP_NUM_THREADS"]))
 
@@ -27,21 +27,21 @@ settings.load_profile("attnlab")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take longest begin first, so that no process of several is left with one at the end."""
+    """Start the slowest files first, so that parallel test processes end at about the same time."""
     items.sort(key=lambda item: item.path.name not in ("test_judging.py", "test_types.py", "test_pages.py"))
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder of its own."""
+    """A cache folder for one test."""
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Callable[..., Any]:
-    """Makes a synthetic run in a folder of its own, a small one by default, by the arguments of `synthetic`."""
-    from synthetic import synthetic  # pandas and the laboratory come with it
+    """A function that makes a synthetic run in a new folder, small by default, from the arguments of `synthetic`."""
+    from synthetic import synthetic  # it imports pandas and attnlab.lab
 
     def make(**options: Any) -> Any:
         place = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -53,7 +53,7 @@ def made(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    """A test leaves PyTorch the threads that it found; a command that ends its process leaves garbage to the system."""
+    """A test must leave PyTorch's number of threads as it was. If it froze garbage collection, that is undone."""
     before = torch.get_num_threads()
     yield
     gc.unfreeze()

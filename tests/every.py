@@ -1,4 +1,4 @@
-"""The backends that tests of all backends go through."""
+"""The backends for tests that run with all backends."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.result import Accuracy
 from attnlab.workload.workload import Workload
 
-#: how a file asks for the modules that it needs, and says whose arrays it takes
+#: how a backend's file names the modules that it needs, and the library whose arrays it takes
 _NEEDS = re.compile(r'required\(((?:"[\w.]+"(?:, )?)+)')
 _LIBRARY = re.compile(r'^LIBRARY = "(\w+)"$', re.MULTILINE)
 
 
 def every() -> list[str]:
-    """All that come with attnlab and whose library is here; what compiles at every shape has tests of its own."""
+    """The backends of attnlab whose library is installed. Those that compile for every shape have their own tests."""
     return [name for name in installed(*backends()) if compiles_often(name) is None]
 
 
 def installed(*names: str) -> list[str]:
-    """Those of these backends whose library is here."""
+    """Those of the backends `names` whose library is installed."""
     return [name for name in names if lacking(name) is None]
 
 
 def here(name: str, **options: Any) -> Backend:
-    """The backend, loaded; a test that needs one that cannot be had is skipped, with the reason."""
+    """Load a backend. If it is unavailable, the test is skipped with the reason."""
     try:
         return load(name, **options)
     except Unavailable as missing:
@@ -44,7 +44,7 @@ def here(name: str, **options: Any) -> Backend:
 
 
 def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
-    """Its answer before the clock, as a race judges it."""
+    """The accuracy of a backend's answer, judged as a race does before timing."""
     rows = weighing.sampled_rows(workload, np.random.default_rng())
     inputs = inputs_of(workload, rows)
     answers = one.named(workload, one.bind(workload, inputs, **how)())
@@ -52,14 +52,14 @@ def judged(one: Backend, workload: Workload, **how: Any) -> Accuracy:
 
 
 def library_of(name: str) -> str:
-    """The library of a backend, by its text."""
+    """The library of a backend, read from its file."""
     found = _LIBRARY.search(_text(name))
     assert found is not None, name
     return found[1]
 
 
 def lacking(name: str) -> str | None:
-    """The module that a backend needs and that is not installed; nothing is imported to tell it."""
+    """A module that a backend needs and that is not installed, or None. Nothing is imported to find it."""
     asked = " ".join(_NEEDS.findall(_text(name)))
     needed = [one.partition(".")[0] for one in libraries()[library_of(name)].modules]
     needed += re.findall(r'"(\w+)', asked)

@@ -1,4 +1,4 @@
-"""What tests of several parts draw at random."""
+"""Random workloads for the tests of several parts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from attnlab.workload.mask_kinds import OPEN, Part, Shape
 from attnlab.workload.masks import Mask
 from attnlab.workload.workload import GIVEN, Workload, declaration
 
-#: what each field that has names may be called
+#: the possible values of each field whose values are names
 _NAMES = {
     one.name: st.sampled_from(declaration(one).names)
     for one in dataclasses.fields(Workload)
@@ -22,7 +22,7 @@ _NAMES = {
 
 @st.composite
 def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
-    """Any workload of a core that can be written down, of at most `longest` queries and keys: all fields, any value."""
+    """Any workload without a block that can be written down: all fields, at most `longest` queries and keys."""
     batch, kv_heads, queries, keys = (draw(st.integers(1, most)) for most in (3, 3, longest, longest))
     side = st.integers(OPEN, keys)
     rng, shape = np.random.default_rng(draw(st.integers(0, 2**16))), Shape(batch, kv_heads, queries, keys)
@@ -54,7 +54,7 @@ def workloads(draw: st.DrawFn, longest: int = 9) -> Workload:
 
 @st.composite
 def blocks(draw: st.DrawFn, longest: int = 9) -> Workload:
-    """Any multi-head block that can be written down: any core, with a width that its heads need not divide."""
+    """Any multi-head block that can be written down: any core, with a width that need not be divisible by its heads."""
     core = draw(workloads(longest))
     asked: dict[str, Any] = {"layout": "bhsd", "storage": "contiguous"}
     asked |= {"distribution": "normal", "direction": "forward"}

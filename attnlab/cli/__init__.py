@@ -1,4 +1,4 @@
-"""The commands in their groups, each imported when it is called; and what to type instead of those that are gone."""
+"""The commands in their groups, each imported when it is called, and what replaces commands that were removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.metadata
 
 import click
 
-#: by group and name: the module of a command, and what it does
+#: by group and command: the module of the command, and its summary
 GROUPS = {
     "Measure": {
         "compare": ("runs", "Race backends on one workload; the first is the baseline."),
@@ -29,7 +29,7 @@ GROUPS = {
     },
 }
 HOMES = {name: home for commands in GROUPS.values() for name, (home, _) in commands.items()}
-#: commands and options that are gone, kept for one release: what to do instead
+#: by removed command or option: what to do instead; an entry is kept for one release
 REMOVED = {
     "claims": "type: attnlab numerics --claims",
     "doctor": "attnlab show RUN and attnlab report RUN report damage",
@@ -57,18 +57,18 @@ REMOVED = {
     "report --format": "type: attnlab show RUN --json, or --format md",
     "report --summary": "type: attnlab show RUN --format md",
 }
-#: libraries of the backends that come with attnlab, as their packages are called
+#: package names of the libraries that attnlab's own backends use
 _LIBRARIES = ("torch", "numpy", "numba", "jax", "onnxruntime", "openvino", "keras", "mlx")
 
 
 class _Group(click.Group):
-    """Lists its commands without importing them."""
+    """A group that lists its commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(HOMES)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Raises ValueError for a command that is gone."""
+        """Import a command; None if it is unknown. Raises ValueError for a command that was removed."""
         if name in REMOVED:
             raise ValueError(f"attnlab {name} is gone; {REMOVED[name]}")
         if name not in HOMES:
@@ -92,7 +92,7 @@ class _Group(click.Group):
 def app(context: click.Context) -> None:
     """Which attention should I run here, how fast, how big, and is it right?
 
-    To complete names in bash, add this to ~/.bashrc (zsh, fish: zsh_source, fish_source):
+    To complete names in bash, add this to ~/.bashrc (in zsh or fish, with zsh_source or fish_source):
 
     \b
     eval "$(_ATTNLAB_COMPLETE=bash_source attnlab)"

@@ -1,4 +1,4 @@
-"""``attnlab backends``, ``check``, ``numerics`` and ``diagnose``: what is there, is it right, and what does it do?"""
+"""The commands ``backends`` and ``check``, ``numerics`` (experiments) and ``diagnose`` (a trained model)."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def backends(
 ) -> int:
     """List the backends: which can run here, which cannot, and why.
 
-    All of them, or those named. With --matrix each is asked for every feature in every direction and number format:
-    masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or the reason. Exits with 1 if a backend
-    gets a feature wrong that it does not decline.
+    Lists all backends, or those that are named. With --matrix, shows for each backend whether it supports each feature,
+    in every direction and number format: masks, bias, soft cap, sinks, grouped heads, decoding. The answer is yes, or
+    the reason why not. With --matrix, exits with 1 if a backend fails on a feature that it does not decline.
     """
     for name in names:
         require(name, folders)
@@ -77,8 +77,8 @@ def backends(
 def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
     """Check answers and gradients of backends against float64.
 
-    All backends, or those named, in each number format. Exits with 1 if a backend is wrong or fails to load, or a named
-    one cannot run. --quiet prints only failures.
+    Checks all backends, or those that are named, in each number format. Exits with 1 if a backend is wrong or fails to
+    load, or if a named backend cannot run. --quiet prints only failures.
     """
     asked, found = names or there(folders), list[Checked]()
     for name in asked:
@@ -114,8 +114,8 @@ def check(names: tuple[str, ...], folders: tuple[str, ...], as_json: bool, quiet
 def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: bool, **how: Any) -> int:
     """Run numerical experiments and write their page.
 
-    Runs the experiments NAME; by default all, and the claims. Exits with 1 if a measurement misses its prediction
-    or nothing was measured. A claim that is refuted is no failure.
+    Runs the named experiments; by default all of them, and the claims. Exits with 1 if a measurement misses its
+    prediction, or if nothing was measured. A refuted claim is not a failure.
     """
     listing, claims = how.pop("listing"), how.pop("claims")
     lab.check_request(**how)
@@ -140,7 +140,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
     try:
         with progress(quiet=as_json or quiet) as shown, terminable():
             lab.run_chapter(place, chosen, shown.stage, **how)
-    finally:  # after Ctrl-C too: what is measured is on disk, and the page covers it
+    finally:  # after Ctrl-C too: the page covers what was measured, which is on disk
         found = lab.read_chapter(place)
         if found:
             told: dict[str, Any] = {"environment": environment(), "command": options.typed()}
@@ -157,7 +157,7 @@ def numerics(names: tuple[str, ...], out: Path | None, as_json: bool, quiet: boo
 
 
 def _claims(ids: tuple[str, ...], as_json: bool, quiet: bool, **how: Any) -> int:
-    """Measure these claims, or all, and print the ledger."""
+    """Measure these claims, or all if none is named, and print the ledger."""
     findings = list[lab.Finding]()
     try:
         with progress(quiet=as_json or quiet) as shown, terminable():
@@ -184,8 +184,8 @@ def diagnose(
 ) -> None:
     """Say what attention does in a trained model, head by head.
 
-    MODEL is a folder with a model of transformers: config.json, *.safetensors, a tokenizer. Nothing is downloaded, and
-    no code of the model's is run. From Python, attnlab.diagnose(module, inputs) takes any torch module.
+    MODEL is a folder with a transformers model: config.json, *.safetensors and a tokenizer. Nothing is downloaded, and
+    code that comes with the model is not run. From Python, attnlab.diagnose(module, inputs) takes any torch module.
     """
     try:
         text = read_text(file, 2**26)

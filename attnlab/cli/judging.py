@@ -1,4 +1,4 @@
-"""``attnlab judge``: files that programs wrote, each in a sandbox, against one reference."""
+"""``attnlab judge``: judges files that programs wrote, each in a sandbox, against one reference."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from attnlab.judge.score import Record
 from attnlab.report.render import fill, print_markdown
 from attnlab.system import terminable
 
-#: a folder that is watched is looked at so often, in seconds
+#: seconds until a watched folder is read again after no new file was found
 _LOOK_SECONDS = 1.0
-#: opened before anything is judged, so that a mistake is told then
+#: opened before anything is judged, so that a wrong path is reported at once
 _APPENDED = click.File("ab", lazy=False)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
@@ -56,15 +56,15 @@ def judge(
 ) -> int:
     """Judge kernels that programs wrote: right, fast, and no cheat?
 
-    A candidate is a Python file: a backend, a function of q, k and v, or a class ModelNew. Each runs in a sandbox of
-    its own (bubblewrap). Exits with 1 if a file holds no candidate, otherwise with 0.
+    A candidate is a Python file: a backend, a function of q, k and v, or a class ModelNew. Each runs in a separate
+    sandbox (bubblewrap). Exits with 1 if a file holds no candidate, otherwise with 0.
     """
     if schema:
         click.echo(json.dumps(msgspec.json.schema(Record), indent=2))
         return 0
     if not paths and watch is None:
         raise ValueError("judge expects Python files with candidates, got none; name them, or --watch DIR")
-    # without options a reference in KernelBench's form says the shape
+    # None: the default workload, or the shapes that a reference in KernelBench's form sets
     workload = options.read_workload(given)[0] if any(given.values()) else None
     how: dict[str, Any] = {"among": among, "forbid": forbid, "trust": trust}
     records: list[Record] = []
@@ -75,7 +75,7 @@ def judge(
         with shown as bar, terminable(), Judge(reference, workload, **how) as one:
             bar.detail(f"judging against {reference}")
             for record in _watched(one, paths, watch, _known(named)):
-                records.append(record)  # it is printed though the disk is full
+                records.append(record)  # first: it is printed even if the disk is full
                 if jsonl:
                     jsonl.write(msgspec.json.encode(record) + b"\n")
                     jsonl.flush()
@@ -90,7 +90,7 @@ def judge(
 
 
 def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set[str]) -> Iterator[Record]:
-    """The records of the files, and then of those that appear in the folder, until an interrupt."""
+    """Yield records of the files, then of new or changed files in the folder, unless `known`, until an interrupt."""
     yield from one.judge(paths)
     tried = dict[Path, float]()
     with suppress(KeyboardInterrupt):
@@ -102,7 +102,7 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
                     if tried.get(file) == changed:
                         continue
                     tried[file] = changed
-                with suppress(ValueError):  # what is no candidate gets its record
+                with suppress(ValueError):  # `judge` yields a record for an invalid file too
                     digest = read_candidate(file).digest
                     if digest in known:
                         continue
@@ -113,7 +113,7 @@ def _watched(one: Judge, paths: tuple[str, ...], folder: Path | None, known: set
 
 
 def _known(jsonl: str) -> set[str]:
-    """The digests of the candidates that the file has records of."""
+    """The digests of the candidates that have a record in the file."""
     found = set[str]()
     with suppress(OSError), Path(jsonl).open(encoding="utf-8") as file:
         for line in file:

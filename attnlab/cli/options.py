@@ -1,6 +1,6 @@
-"""The options that several commands share, and the two pages of help that a command has.
+"""The options that several commands share, and the two help pages of a command.
 
-Those of a workload (``--causal``, ``--length``, ...) are declared with its fields, in `attnlab.workload.workload`.
+The options of a workload (``--causal``, ``--length``, ...) are declared with the fields of `Workload`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def names(option: str, *also: str, metavar: str, help: str) -> Decorator:
-    """An option with names between commas, which come as a tuple. An empty name is a ValueError."""
+    """An option for names separated by commas; its value is a tuple. An empty name raises ValueError."""
     return click.option(
         *(option, *also),
         metavar=metavar,
@@ -47,7 +47,7 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and 
 backend_names = click.argument("names", nargs=-1, metavar="[BACKEND]...")
 
 
-#: ``--backends A,B`` and ``--out DIR``, with a `help` of their own
+#: ``--backends A,B`` and ``--out DIR``; each command gives its own `help`
 chosen_backends = partial(names, "--backends", metavar="A,B")
 out = partial(click.option, "--out", type=PATH, metavar="DIR")
 seed = click.option("--seed", type=click.IntRange(0), default=0, help="Seed of every draw.")
@@ -66,14 +66,14 @@ def words_without(*names: str) -> list[str]:
 
 
 def typed() -> str:
-    """The command line, as a report tells its readers to repeat it: without the folder it was written into."""
+    """The command line that a report shows for repetition: without ``--out``, and with ``~`` for the home folder."""
     return without_home(shlex.join(["attnlab", *words_without("--out")]))
 
 
 def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -> Decorator:
-    """Options for every field of a workload, or of a `grid` of them; their texts come by `Choice.name`.
+    """Options for every field of a workload, or of a `grid` of workloads; a command gets their texts by `Choice.name`.
 
-    defaults : what the help says of a grid where an option is not given, by default those of a plan.
+    defaults : default values that the help of a grid shows, by `Choice.name`; if None, those of a plan.
     """
     if defaults is None:
         defaults = {name: ",".join(map(str, values)) for name, values in GRID.items()} if grid else {}
@@ -97,9 +97,9 @@ def workload_options(*, grid: bool, defaults: Mapping[str, str] | None = None) -
 def read_workload(
     texts: Mapping[str, str | None], preset: str | None = None
 ) -> tuple[Workload, str, tuple[str, ...]]:
-    """The workload of the options, and a preset where they say nothing; a sentence on which one was taken.
+    """The workload of the options and the `preset`, a remark if one of several was taken, and its command-line words.
 
-    And the words that say it on a command line. Raises ValueError, naming the option that is wrong.
+    Options override the preset. Raises ValueError, naming the option that is wrong.
     """
     from attnlab.runs.plan import only_workload
 
@@ -114,14 +114,15 @@ def read_workload(
     return found, "", tuple(found.options())
 
 
-#: where --help-all leaves that everything is to be shown
+#: key in `click.Context.meta`, set if --help-all was given
 _EVERYTHING = "attnlab.everything"
 
 
 class Command(click.Command):
-    """A command whose --help shows its `common` options, by their names, by default all; --help-all shows every one.
+    """A command whose --help shows its `common` options only; --help-all shows all options.
 
-    Its yes-or-no options may stand bare, also before an argument: ``--causal torch_sdpa``.
+    common : names of options; if there are none, --help shows all options too.
+    Yes-or-no options need no value, even before an argument: ``--causal torch_sdpa``.
     """
 
     def __init__(self, *args: Any, common: Sequence[str] = (), **rest: Any) -> None:
@@ -130,7 +131,7 @@ class Command(click.Command):
         self.params.append(click.Option(["--help-all"], is_flag=True, expose_value=False, help="Show all."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The common options, or all of them: first the command's own, then those of a workload by their headings."""
+        """Write the common options, or all: first the command's own, then those of a workload under their headings."""
         named = {one.name: one for one in self.params if isinstance(one, click.Option)}
         of_help = self.get_help_option(ctx)
         found: dict[str, list[click.Option]] = {"Options": []}
@@ -150,7 +151,7 @@ class Command(click.Command):
                     formatter.write_dl([one for one in records if one])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """With ``=true`` written behind those that stand bare; ``--help-all`` is ``--help`` that shows everything."""
+        """Add ``=true`` to yes-or-no options without a value, and treat ``--help-all`` as ``--help`` of all options."""
         if "--help-all" in args:
             ctx.meta[_EVERYTHING], args = True, ["--help"]
         bare = {option(one.name): one for grid in (False, True) for one in choices(grid=grid) if one.bare}

@@ -1,8 +1,8 @@
-"""How far a measurement has come: a bar in a terminal, plain lines elsewhere, both on standard error.
+"""Shows the progress of a measurement on standard error: a bar in a terminal, plain lines elsewhere.
 
-The bar is drawn when the conductor tells something, which it does while every timed process is stopped, and at most
-twice a second. Beside that it is drawn every 4 s, so that a terminal is never silent for long: this takes 2 ms, of
-which a turn that meets it may be counted as disturbed.
+The bar is drawn when the conductor reports a step, at most twice per second; every timed process is stopped then. The
+bar is also drawn every 4 s, so that a terminal is never silent for long. This takes 2 ms, and a turn at that moment may
+be counted as disturbed.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ if TYPE_CHECKING:
 
     from attnlab.runs.store import Run
 
-#: seconds between two drawings, at least and at most
+#: least and largest number of seconds between two drawings of the bar
 _BETWEEN, _SILENT = 0.5, 4.0
-#: what a later visit takes of the first one's time, as long as none was made
+#: first guess of the time of a later visit to a workload, as a fraction of the time of the first visit
 _GUESS = 0.6
 
 
 @dataclass
 class TimeLeft:
-    """Estimates the seconds that are left of a run, from the visits that are over.
+    """Estimates the remaining seconds of a run from the visits that are over.
 
-    The visits that are left are taken to go to the workloads that have had the fewest. The first visit to a workload
-    takes longer than the next ones, by a factor that is learnt from all workloads; a guess counts as two of them.
+    It assumes that the remaining visits go to the workloads with the fewest visits so far. The first visit to a
+    workload takes longer than later ones. This factor is estimated from all workloads; a first guess counts as two
+    visits.
     """
 
-    #: of the run; those that have had no visit yet take the mean of the others
+    #: number of workloads of the run; a first visit is assumed to take the mean of the first visits so far
     workloads: int = 0
     took: dict[str, list[float]] = field(default_factory=dict)
     _stage: tuple[str, int, float] = "", -1, 0.0
 
     def begins(self, text: str, *, done: int, total: int, now: float) -> float | None:
-        """Visit `done` of `total` begins, to the workload `text`. The seconds left, None while no visit is over."""
+        """Call when a visit to workload `text` begins after `done` of `total`. Returns the seconds left, or None."""
         before, number, since = self._stage
         if done == number + 1 and before:
             self.took.setdefault(before, []).append(now - since)
@@ -64,7 +65,7 @@ class TimeLeft:
 
 @dataclass
 class _Lines(Progress):
-    """A line for each stage, and each notice, for logs."""
+    """Prints a line for each stage and each notice, for logs."""
 
     _started: float = field(default_factory=time.monotonic)
     _told: set[str] = field(default_factory=set)
@@ -80,7 +81,7 @@ class _Lines(Progress):
 
 
 class _Drawn(Progress):
-    """A bar with the workload, its lap and the time left, and what is done now."""
+    """Draws a bar with the workload, its lap, the time left and the current step."""
 
     def __init__(self, bar: Bar) -> None:
         self._bar, self._drawn, self._left, self._text = bar, -_BETWEEN, TimeLeft(), ""
@@ -107,7 +108,7 @@ class _Drawn(Progress):
 
 @contextmanager
 def progress(*, quiet: bool = False) -> Iterator[Progress]:
-    """Progress of a measurement, as fits standard error; none at all where it is `quiet`."""
+    """A `Progress` in the form that suits standard error; it shows nothing if `quiet`."""
     terminal = sys.stderr.isatty() and not os.environ.get("CI") and os.environ.get("TERM") != "dumb"
     if quiet or not terminal:
         yield Progress() if quiet else _Lines()

@@ -1,4 +1,4 @@
-"""``attnlab run``, ``compare``, ``gate``: races. ``show``, ``report``, ``diff``, ``collect``: what runs stored."""
+"""The commands ``run``, ``compare``, ``gate`` race; ``show``, ``report``, ``diff``, ``collect`` read stored runs."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def run(
 ) -> int:
     """Measure a plan and write its report.
 
-    Options override the plan file; both override the preset. Ctrl-C keeps what is measured and writes the report;
-    --resume continues.
+    Options override the plan file; both override the preset. Ctrl-C keeps what was measured and writes the report;
+    --resume continues the run.
     """
-    if list_presets:  # all of them, or those asked for with the cost at each length
+    if list_presets:  # all presets, or those of --preset with their cost at each length
         parts = chosen_parts(given["preset"]) if given["preset"] else ()
         known = [presets()[one] for one in dict.fromkeys(part.preset for part in parts) or presets()]
         print_markdown(fill("presets.md.j2", known=known, parts=parts))
@@ -96,7 +96,7 @@ def run(
             return _run_shards(asked, shards, out, cluster, slurm)
         if shard is not None:
             asked = asked.shard(shard)
-    import pandas  # noqa: F401 (not between two laps: where Ctrl-C cuts its import off, no report can be written)
+    import pandas  # noqa: F401 (imported now: if Ctrl-C interrupted it between two laps, no report could be written)
 
     with progress(quiet=quiet) as shown:
         how: dict[str, Any] = {"progress": shown, "on_lap": partial(_report, shown)}
@@ -119,11 +119,11 @@ def run(
 
 
 def _report(shown: execute.Progress, found: Run, ended: bool) -> None:
-    """Write the report; at the end first run the plan's experiments, through every backend that answered right.
+    """Write the report. At the end, run the plan's experiments first, through every backend that was right.
 
-    An interrupt of the experiments leaves the run incomplete, and --resume goes on with those that are missing.
+    If the experiments are interrupted, the run counts as incomplete, and --resume runs those that are missing.
     """
-    # nothing is predicted for those that compute in a lower precision, and most that race only by name compile
+    # there are no predictions for lower precision, and most backends that race only if they are named compile for long
     right = [one for one in found.results if one.outcome is Outcome.MEASURED and one.computes_in is None]
     raced = dict.fromkeys(one.backend for one in right)
     names = [name for name in raced if not on_request(name, found.plan.folders)]
@@ -142,7 +142,7 @@ def _report(shown: execute.Progress, found: Run, ended: bool) -> None:
 
 
 def _run_shards(plan: Plan, shards: int, out: Path | None, cluster: str | None, slurm: Sequence[str]) -> int:
-    """Start what is missing of the shards, see it through, and print what failed."""
+    """Run the shards that are missing, wait for their end, and print which failed."""
     if out is None:
         raise ValueError("--shards needs --out FOLDER: each shard is a run in a folder of its own there")
     if bad := [one for one in slurm if "=" not in one]:
@@ -169,7 +169,7 @@ def plan_of(
     folders: tuple[str, ...] = (),
     **given: Any,
 ) -> Plan:
-    """The plan of a file, changed by what was typed. Raises ValueError, naming the file or the option."""
+    """The plan of a file, with the options that were typed. Raises ValueError, naming the file or the option."""
     typed = read_options(given, grid=True)
     chosen: dict[str, Any] = read_plan(file) if file else {}
     least = None if visits is None else min(visits, Limits().visits)
@@ -204,13 +204,13 @@ def plan_of(
 def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race backends on one workload; the first is the baseline.
 
-    A contender is a backend with settings, if any: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
-    where fewer than two contenders could be measured, with 2 where fewer than two can run here.
+    A contender is a backend, and may have settings: torch_sdpa[threads=1], torch_sdpa[with=torch==2.12.0]. Exits with 1
+    if fewer than two contenders could be measured, with 2 if fewer than two can run here.
     """
     if given.pop("sittings"):
         known = Record(tell=partial(click.echo, err=True)).lines()
         names = {one.name for one in parse_all(contenders)}
-        # of one contender all calls, of several those between them
+        # for one contender: all its calls; for several: the calls between them
         lines = [one for one in known if (both := {one.baseline, one.contender}) <= names or names <= both]
         if as_json:
             click.echo(msgspec.json.encode(lines))
@@ -229,18 +229,18 @@ def compare(contenders: tuple[str, ...], preset: str | None, as_json: bool, quie
     return 130 if found.interrupted else int(sum(bool(one.latency) for one in found.results) < 2)
 
 
-#: what is raced where nothing is said
+#: the workloads that a gate races by default
 _GATE_GRID = {"lengths": "128,512,1024", "heads": "8"}
 
 
 def _percent(context: click.Context, param: click.Parameter, text: str) -> float:
-    """``3%`` or ``3`` as 0.03."""
+    """Reads ``3%`` or ``3`` as 0.03."""
     if (found := percentage(text)) is None:
         raise ValueError(f"{param.opts[0]} must be a percentage, e.g. 3%, got {text!r}")
     return found / 100
 
 
-#: opened before the race, so that a mistake is told then
+#: opened before the race, so that a wrong path is reported at once
 _APPENDED = click.File("a", encoding="utf-8", lazy=False)
 _margin = partial(click.option, callback=_percent, metavar="%")
 
@@ -269,12 +269,12 @@ _margin = partial(click.option, callback=_percent, metavar="%")
 def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bool, **given: Any) -> int:
     """Race two versions: did it become slower, bigger or wrong?
 
-    A side is a commit, branch or tag of the git repository here; . is the working tree as it is. Or it is the path of
-    an interpreter or virtual environment. Or it is a requirement such as torch==2.11.0, which is installed over this
-    environment's packages. By default 8 heads and lengths 128, 512 and 1024 are raced.
+    BASE and HEAD may be commits, branches or tags of the git repository here, or . for the working tree as it is. They
+    may be paths of interpreters or virtual environments. Or they may be requirements such as torch==2.11.0, which are
+    installed over this environment's packages. The default workloads have 8 heads and lengths 128, 512 and 1024.
 
-    Exits with 0 where nothing regressed, and says how large a slowdown it could have missed. Exits with 1 for a
-    regression that two races agree on. Exits with 3 where there is no verdict, so that a pipeline can try again.
+    Exits with 0 if nothing regressed, and reports how large a slowdown it could have missed. Exits with 1 if two races
+    find the same regression. Exits with 3 if there is no verdict, so that a pipeline can try again.
     """
     sides, seconds, visits = (setting_of(base), setting_of(head)), given.pop("seconds"), given.pop("visits")
     require_two(*sides)
@@ -294,14 +294,14 @@ def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bo
         how |= {"on_event": shown.detail, "interruptible": True}
         found = regression.gate(*sides, raced, plan.workloads, **how)
     if as_json:
-        click.echo(msgspec.json.encode(found.to_json()))  # which writes null for nan
+        click.echo(msgspec.json.encode(found.to_json()))  # msgspec writes null for nan
     else:
         print_markdown(fill("gate.md.j2", found=found, quiet=quiet))
     if summary:
         try:
             summary.write(fill("gate.md.j2", found=found, quiet=False))
             summary.flush()
-        except OSError as fault:  # the exit status is the verdict's all the same
+        except OSError as fault:  # the exit status still shows the verdict
             click.echo(f"attnlab: {summary.name} cannot be written: {fault.strerror}", err=True)
     return regression.STATUS[found.found]
 
@@ -315,7 +315,7 @@ def gate(base: str, head: str, summary: IO[str] | None, as_json: bool, quiet: bo
 def report(folder: Path, out: Path | None) -> None:
     """Write the report of a stored run again.
 
-    From its results alone: report.md, figures/ and the page to explore, explore.html.
+    Writes report.md, details.md, figures/ and the page to explore, explore.html, from the stored results alone.
     """
     found = read_run(folder)
     page = write(found, out)
@@ -332,7 +332,7 @@ def report(folder: Path, out: Path | None) -> None:
 def show(folder: Path, form: str, as_json: bool) -> None:
     """Print the verdict and the table of a stored run.
 
-    Repeats the end of `attnlab run`; for an interrupted run, shows what exists. Writes nothing.
+    Prints what `attnlab run` prints at its end; for an interrupted run, what exists. Writes no files.
     """
     found = read_run(folder)
     if as_json:
@@ -349,9 +349,9 @@ def show(folder: Path, form: str, as_json: bool) -> None:
 def collect(folders: tuple[Path, ...], out: Path) -> int:
     """Write the results of many runs into one table.
 
-    Takes every run in and below the folders, and interrupted runs' finished part. A row holds one measurement with its
-    workload, contender, run and machine. A result without measurements has one row too. An existing file is replaced.
-    Exits with 1 if a run could not be read; the others are written all the same.
+    Takes every run in and below the folders; of an interrupted run, the finished part. A row holds one measurement with
+    its workload, contender, run and machine. A result without measurements has one row too. An existing file is
+    replaced. Exits with 1 if a run could not be read; the other runs are still written.
     """
     runs, rows, skipped = join(folders, out)
     for fault in skipped:
@@ -368,9 +368,9 @@ def collect(folders: tuple[Path, ...], out: Path) -> int:
 def diff(first: Path, second: Path, anyway: bool, as_json: bool) -> None:
     """Show two stored runs side by side.
 
-    They must be of one machine and plan, e.g. with two library versions. They did not race each other, so a ratio of
-    their times has no interval and no verdict. Within a run each contender raced the baseline. "changed": the two runs'
-    intervals of that speedup do not overlap.
+    The runs must be of one machine and one plan, e.g. with two library versions. They did not race each other, so a
+    ratio of their times has no interval and no verdict. Within a run, each contender raced the baseline. "changed"
+    means that the two runs' intervals of this speedup lie apart by more than the margin.
     """
     found = two.diff(read_run(first), read_run(second), anyway=anyway)
     if as_json:

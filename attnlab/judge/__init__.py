@@ -1,1 +1,1 @@
-"""Kernels that programs wrote: each in a sandbox, every call on inputs of its own, a score that chance cannot win."""
+"""Judges kernels that programs wrote: a sandbox for each, new inputs for every call, a score that allows for luck."""

@@ -1,13 +1,13 @@
-"""A candidate is a file in one of three forms, recognised by parsing it; nothing of it is run here.
+"""A candidate is a file in one of three forms. The file is parsed to find its form; none of its code runs here.
 
 ``backend``
-    a file of attnlab: it names its ``LIBRARY`` and defines ``attend`` (`attnlab.backends.discovery`).
+    a backend file of attnlab: it has ``LIBRARY`` and defines ``attend`` (`attnlab.backends.discovery`).
 ``function``
-    one public function of q, k and v, which may take the keywords of attnlab's contract.
+    one public function of q, k and v. It may take the keywords of attnlab's contract.
 ``ModelNew``
-    KernelBench's form: a class ``ModelNew``, whose ``forward`` takes q, k and v, or what the reference asks for.
+    an answer to KernelBench: a class ``ModelNew``. Its ``forward`` takes q, k and v, or the inputs of the reference.
 ``Model``
-    KernelBench's question: a class ``Model``, and functions ``get_inputs`` and ``get_init_inputs``. It is no candidate.
+    a problem of KernelBench: a class ``Model``, functions ``get_inputs`` and ``get_init_inputs``. Only a reference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from attnlab.backends.discovery import bound_in
 from attnlab.libraries.library import libraries
 from attnlab.text import read_text
 
-#: a form that asks, and bytes of a file, at most
+#: the form that only a reference may have; the most bytes of a file
 REFERENCE, MOST_BYTES = "Model", 100_000
 _QKV = ["q", "k", "v"], ["query", "key", "value"], ["Q", "K", "V"]
 _FORMS = "expected LIBRARY and attend, one public function of q, k and v, or ModelNew; see docs/judge.md"
@@ -30,10 +30,10 @@ _FORMS = "expected LIBRARY and attend, one public function of q, k and v, or Mod
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is judged, as plain data.
+    """A candidate or a reference, as plain data.
 
-    name : what records call it. form : see above. entry : the name of its function or class. library : whose arrays it
-    takes. device : "cuda" where it can run there only.
+    name : its name in records. form : see above. entry : the name of its function or class. library : the library whose
+    arrays it takes. source : the text of its file. device : "cuda" if it can run only there.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Candidate:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the text; files with one digest are one candidate."""
+        """SHA-256 of the text. Files with the same digest are one candidate."""
         return hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def read_candidate(path: Path | str) -> Candidate:
-    """The candidate in a file. Raises ValueError, in one line, for a file that holds none."""
+    """The candidate or the reference in a file. Raises ValueError, in one line, if the file holds none."""
     file = Path(path)
     try:
         if not file.is_file():
@@ -71,9 +71,9 @@ def read_candidate(path: Path | str) -> Candidate:
 
 
 def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
-    """The one form of the file, what is called, and the library whose arrays that takes. Raises ValueError."""
+    """The form of the file, the name of its function or class, and whose arrays that takes. Raises ValueError."""
     bound = bound_in(tree.body)
-    functions = []  # public ones, whose first parameters are query, key and value
+    functions = []  # public functions whose first parameters are query, key and value
     for one in tree.body:
         if isinstance(one, ast.FunctionDef) and not one.name.startswith("_"):
             first = [each.arg for each in (*one.args.posonlyargs, *one.args.args)][:3]
@@ -102,7 +102,7 @@ def _form(file: Path, tree: ast.Module) -> tuple[str, str, str]:
 
 
 def _imported(nodes: Iterable[ast.AST]) -> set[str]:
-    """The top packages that these import."""
+    """The top-level packages that these nodes import."""
     found = set[str]()
     for one in nodes:
         if isinstance(one, ast.ImportFrom):

@@ -1,10 +1,10 @@
-"""What runs in the sandbox: it loads a candidate and calls it on what lies in shared memory.
+"""The program in the sandbox: it loads a candidate and calls it on arrays in shared memory.
 
-All of this belongs to the candidate as soon as it is loaded: it may replace any of it. So nothing that this process
-says is believed. The judge reads answers from the shared memory, and has its own clock.
+Once it is loaded, the candidate controls this process and may replace any code in it. So the judge trusts nothing that
+this process says. It reads the answers from the shared memory, and it has its own clock.
 
-The first process imports the array library and then forks one for each visit, so that a visit starts afresh. The judge
-ends that one from outside.
+The first process imports the array library. It forks a process for each visit, so that a visit starts in a fresh state.
+The judge kills that process from outside.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.number_formats import FORMATS
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
-#: bytes of one message, at most: of a candidate's text to the sandbox, and of what comes back. Arrays go through memory
+#: most bytes of a message to the sandbox, which may hold a candidate's text; most bytes of a reply
 ORDER_BYTES, REPLY_BYTES = 2**17, 2**16
 #: the candidate's file in the sandbox
 _FILE = Path("candidate") / "candidate.py"
 
 
 class Limits(msgspec.Struct):
-    """Of each process in the sandbox, by the names of getrlimit(2): bytes of memory and of a file, processor seconds.
+    """Limits of each process in the sandbox, named as in getrlimit(2): `data` and `fsize` in bytes, `cpu` in seconds.
 
-    nproc and data hold also for all processes of a sandbox together, what the kernel keeps for them included.
-    sigpending : without queued signals there are no POSIX timers, which would wake a process that is stopped.
+    `nproc` and `data` also limit all processes of a sandbox together, including memory that the kernel holds for them.
+    sigpending : 0 forbids queued signals and so POSIX timers, which would wake a stopped process.
     """
 
     data: int = 2**32
@@ -59,11 +59,11 @@ Op = Literal["load", "call", "rest", "ask", "profile", "describe"]
 
 
 class Order(msgspec.Struct, omit_defaults=True):
-    """What a visit's process is told; `op` names a method of `Guest`.
+    """An order to the process of a visit; `op` names a method of `Guest`.
 
-    places : the inputs of some calls, stacked, and last their outputs. Of a question, its arrays and its output.
-    plain : what `unpack` takes. dtype : of a module's inputs. init : a module's constructor arguments. seed : of its
-    parameters. device : where it computes, and where the arrays of calls lie.
+    places : the inputs of the message's calls, stacked, then their outputs; for "ask" the question's arrays and output.
+    plain : what `unpack` takes. dtype : the number format of the calls. init : constructor arguments of a module.
+    seed : for the module's parameters. device : where the candidate computes, and where the arrays of calls lie.
     """
 
     op: Op
@@ -78,7 +78,7 @@ class Order(msgspec.Struct, omit_defaults=True):
 
 
 class Reply(msgspec.Struct):
-    """What the sandbox says; it is shown, never believed. ran : operators. plain : what `describe` found."""
+    """A reply of the sandbox, which may be false. ran : operators, from `profile`. plain : what `describe` found."""
 
     kind: Literal["done", "declined", "wrong", "raised", "memory", "unavailable", "crashed"]
     text: str = ""
@@ -90,9 +90,9 @@ DONE = msgspec.msgpack.encode(Reply("done"))
 
 
 class Guest:
-    """The candidate in a process of its own, for one visit. Orders name its methods.
+    """Loads and calls the candidate in the process of one visit. `Order.op` names one of its methods.
 
-    device : size and descriptor of the memory on the device.
+    device : size and file descriptor of the shared memory on the device; empty without one.
     """
 
     def __init__(self, host: HostMemory, device: Sequence[int]) -> None:
@@ -100,7 +100,7 @@ class Guest:
         self._device, self._views = device, dict[Place, Any]()
 
     def load(self, order: Order) -> None:
-        """Load the candidate and get its call ready."""
+        """Load the candidate and make the function that calls it."""
         one, workload, self._dtype = order.candidate, order.workload, order.dtype
         if order.device == "cuda":
             self._memory = DeviceMemory(*self._device)
@@ -131,10 +131,10 @@ class Guest:
                 self._call = lambda *arrays: self._backend.named(workload, attend(*arrays))[OUTPUT]
 
     def call(self, order: Order) -> None:
-        """Answer all calls of the message."""
+        """Compute all calls of the message."""
         *inputs, outputs = order.places
         for *arrays, output in zip(*map(self._taken, inputs), self._memory.array(outputs), strict=True):
-            if self._library.name not in ("torch", "numpy"):  # these compute where the numbers lie
+            if self._library.name not in ("torch", "numpy"):  # those two use the shared memory itself
                 arrays = [self._library.from_numpy(one, self._dtype) for one in arrays]
             self._put(output, self._call(*arrays))
         self._memory.finish()
@@ -143,7 +143,7 @@ class Guest:
         """Compute nothing."""
 
     def ask(self, order: Order) -> None:
-        """Answer a question of another shape."""
+        """Answer a question, which may have another shape than the calls."""
         assert order.workload is not None
         *places, output = order.places
         inputs = unpack(order.plain, [self._host.array(one).copy() for one in places])
@@ -151,7 +151,7 @@ class Guest:
         self._put(self._host.array(output), self._backend.named(order.workload, found)[OUTPUT])
 
     def describe(self, order: Order) -> dict[str, Any]:
-        """What KernelBench's functions of a reference say, computed without numbers."""
+        """Constructor arguments, shapes and dtypes of a KernelBench reference, computed without data ("meta")."""
         module, torch = self._imported(), importlib.import_module("torch")
         with torch.device("meta"):
             init, inputs = list(module.get_init_inputs()), list(module.get_inputs())
@@ -161,7 +161,7 @@ class Guest:
         return {"plain": {"init": init, "shapes": shapes, "output": list(output.shape), "dtypes": dtypes}}
 
     def profile(self, order: Order) -> dict[str, Any]:
-        """The operators that ran in one call; none where the library tells none."""
+        """Compute the calls and return the operators that ran, at most 500; none unless the library is PyTorch."""
         if self._library.name != "torch":
             return {}
         from attnlab.libraries.torch_library import recorded
@@ -171,7 +171,7 @@ class Guest:
         return {"ran": sorted({str(event.key) for event in record.key_averages()})[:500]}
 
     def _taken(self, place: Place) -> Any:
-        """The arrays of all calls, for PyTorch as a tensor; made once, since that takes time."""
+        """The stacked arrays at `place`, for PyTorch as a tensor. They are kept, because making them takes time."""
         if place not in self._views:
             array = self._memory.array(place)
             if self._library.name == "torch":
@@ -182,7 +182,11 @@ class Guest:
         return self._views[place]
 
     def _tensor(self, found: Any) -> Any:
-        """The answer where it lies. Raises Misbehaved for what may compute when it is read, after the clock."""
+        """The answer as a tensor on CUDA, else as an array.
+
+        Raises Misbehaved for another type, number format or device. A subclass may compute when it is read, after the
+        clock has stopped.
+        """
         torch = self._library.module
         if type(found) is not torch.Tensor or found.dtype is not getattr(torch, self._dtype):
             raise Misbehaved(f"it returned a {type(found).__name__}, expected a Tensor of {self._dtype}")
@@ -200,7 +204,7 @@ class Guest:
                 raise Misbehaved(f"it returned shape {tuple(found.shape)}, expected {tuple(target.shape)}")
             target.copy_(found.view(target.dtype))
             return
-        # bfloat16 comes in float32, and every value of it is exact
+        # bfloat16 arrives in float32, which holds it exactly
         target[...] = np.asarray(found, FORMATS[self._dtype], order="C").view(target.dtype)
 
 
@@ -213,7 +217,7 @@ def _told(fault: Exception) -> Reply:
 
 
 def _serve(channel: socket.socket, guest: Guest, data: bytes) -> None:
-    """The process of one visit: do what is ordered, in order."""
+    """The process of one visit: carry out the orders, one after the other."""
     decoder = msgspec.msgpack.Decoder(Order)
     while data:
         order, reply = decoder.decode(data), DONE
@@ -232,8 +236,8 @@ def _serve(channel: socket.socket, guest: Guest, data: bytes) -> None:
 def main() -> None:
     """The first process: import the library, then fork a process for each visit.
 
-    Its arguments are the numbers of a socket and of the shared memory, the library, the limits, and size and number of
-    the device's memory if it has any.
+    Its arguments: the file descriptors of the socket and of the shared memory, the library, the limits as JSON, and, if
+    there is a device, the size and the file descriptor of the device's memory.
     """
     channel, shared = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     guest = Guest(HostMemory(shared=shared), [*map(int, sys.argv[5:])])

@@ -1,9 +1,9 @@
-"""From files to records: the exam, one short visit, successive halving, and the last few measured again.
+"""From files to records: an exam, one short visit, successive halving, and new visits for the finalists.
 
     for record in attnlab.judge(paths, reference="torch_sdpa", workload=Workload(queries=512, keys=512)):
         ...
 
-Where one candidate is judged after the other, as in a training loop, a `Judge` keeps the reference ready.
+If candidates come one at a time, as in a training loop, a `Judge` keeps the reference ready.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from attnlab.judge.visits import Visits
 from attnlab.processes import Failed
 from attnlab.workload.workload import Workload
 
-#: candidates whose sandboxes start side by side, those that wait for the next call, and those that race in one visit
+#: sandboxes that start at the same time; sandboxes kept for the next call of `judge`; candidates in one visit
 _SIDE_BY_SIDE, _WAITING, _IN_A_VISIT = 6, 2, 4
-#: rounds of the short visit and of all others; the last few
+#: rounds of the short visit; rounds of the other visits; the most finalists
 _SHORT, _ROUNDS, FINALISTS = 3, 4, 3
-#: a candidate whose speedup is below this leaves after its first visit; its interval is wide then
+#: a candidate with a lower speedup than this leaves after its first visit, with a wide interval
 _SLOW = 0.7
-#: a candidate may take twice the time for loading in all, and so many times what the reference takes beside it
+#: a candidate may use twice `load_seconds` in all, plus this many times the reference's time for the same work
 _PATIENCE = 10.0
 
 
 class Judge:
     """Judges candidates against one reference on one workload; use as a context manager.
 
-    reference : a backend that comes with attnlab, or a file in one of the forms; one in KernelBench's form has its own
-    shape, and `workload` is left out. among : candidates that the best is chosen from, where that is more than are
-    judged at once. forbid : functions that a candidate may not call, as
-    ``torch.nn.functional.scaled_dot_product_attention``. trust : without a sandbox. load_seconds : for
-    loading, and for one answer: what compiles does so in its first calls.
-    visits : in which the last few are measured again; more make intervals narrower.
+    reference : a backend that comes with attnlab, or a file in one of the forms. A file in KernelBench's form sets the
+    shapes itself: leave out `workload`, or give ``Workload(device="cuda")``.
+    among : the number of candidates from which you choose the best, if that is more than one call judges.
+    forbid : functions that a candidate may not call, such as ``torch.nn.functional.scaled_dot_product_attention``.
+    trust : judge without a sandbox. load_seconds : for loading, and for one answer, because first calls may compile.
+    visits : the number of visits in which finalists are measured again; more visits make intervals narrower.
 
-    Raises ValueError for a workload that is not judged and a reference that is none; Unavailable where no sandbox can
-    be had, and where the reference fails.
+    Raises ValueError for a workload that is not judged, and for a reference that is invalid or fails. Raises
+    Unavailable if there is no sandbox or no such device, and if the reference's module fails in float64.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Judge:
     def __enter__(self) -> Judge:
         asked = self._candidate, self._workload, self._trust, self._load_seconds
         self._problem, self._candidate = pose(*asked)
-        #: what is asked of all, for a person
+        #: the problem in words, to be shown
         self.asked = self._problem.label
         self._visits = Visits(self._problem, self._load_seconds)
         self.reference = self.seat(self._candidate)
@@ -89,7 +89,7 @@ class Judge:
             box.close()
 
     def judge(self, paths: Iterable[Path | str]) -> Iterator[Record]:
-        """A record of each file as soon as it is known; files of the same text are judged once."""
+        """Yield the record of each file as soon as it is complete. Files with the same text are judged once."""
         entered, racing = dict[str, tuple[Candidate, list[str]]](), list[Seat]()
         for path in dict.fromkeys(map(str, [paths] if isinstance(paths, str | Path) else paths)):
             try:
@@ -105,16 +105,16 @@ class Judge:
                 seat.record.output = escaped(seat.sandbox.output.decode("utf-8", "backslashreplace"), "\n")
                 for name in entered[seat.candidate.digest][1]:
                     yield msgspec.structs.replace(seat.record, name=escaped(name))
-            self._keep(_WAITING)  # while the caller does something else
+            self._keep(_WAITING)  # they start while the caller does something else
         finally:
             for seat in racing:
                 seat.sandbox.close()
 
     def _all(self, candidates: Sequence[Candidate], racing: list[Seat]) -> Iterator[Seat]:
-        """Each seat when its record is complete; those that race are in `racing`.
+        """Yield each seat when its record is complete. `racing` holds the seats that are still in the race.
 
-        Where there are no more candidates than finalists, nothing selects among them: their first visits are those that
-        count. One that is clearly slower leaves earlier, which cannot win it anything.
+        With at most `FINALISTS` candidates none has to be selected, so there is no short visit and every visit counts.
+        A candidate that is clearly slower leaves early, which cannot raise its reward.
         """
         among, waiting = max(len(candidates), self._among), list(candidates)
         few = len(waiting) <= FINALISTS
@@ -157,8 +157,8 @@ class Judge:
         yield from leave(racing, first, max(finalists, self._among))
 
     def examine(self, seat: Seat) -> None:
-        """Load it, ask the questions, and see what it calls. Raises Failed."""
-        # one that always answers late would hold up all others
+        """Load the candidate, ask the questions, and look which operators it calls. Raises Failed."""
+        # a candidate that always answers late would delay all others
         seat.sandbox.most_seconds = 2 * self._load_seconds + _PATIENCE * self._exam_seconds
         self._visits.open(seat)
         seat.record.questions = self._visits.examine(seat, seat is self.reference)
@@ -173,14 +173,14 @@ class Judge:
         seat.sandbox.end_visit()
 
     def visit(self, seats: Sequence[Seat], rounds: int = _ROUNDS) -> None:
-        """One visit of these and the reference."""
+        """One visit of the reference and these candidates."""
         from threadpoolctl import threadpool_limits
 
-        for box in self._waiting:  # nothing is imported while a clock runs
+        for box in self._waiting:  # no sandbox may import while a clock runs
             with suppress(Failed):
                 box.ready()
         before, everyone = self.reference.sandbox.spent, [self.reference, *seats]
-        with threadpool_limits(1):  # no idle thread of ours may spin while a candidate is on the clock
+        with threadpool_limits(1):  # idle threads of the judge must not spin while a candidate is timed
             if not self._visits.visit(everyone, self._number, rounds):
                 self._disturbed.add(self._number)
         for seat in seats:
@@ -189,26 +189,26 @@ class Judge:
         self._require()
 
     def _require(self) -> None:
-        """Raises ValueError where the reference has ended."""
+        """Raises ValueError if the reference has failed."""
         found = self.reference.record
         if found.status != "judged":
             self.__exit__()
             raise ValueError(f"the reference {found.name} cannot be judged against: {found.reason}")
 
     def _ratio(self, seat: Seat) -> float:
-        """Its time over the reference's, by all visits."""
+        """The candidate's time divided by the reference's, over all visits; inf if there is none."""
         found = seat.against(self.reference, range(self._number), 1, self._scatter) if seat.racing else None
         return found.ratio if found else math.inf
 
     def seat(self, candidate: Candidate) -> Seat:
-        """In a sandbox that waited for it, or in a new one."""
+        """A seat for the candidate, in a waiting sandbox or in a new one."""
         fit = [one for one in self._waiting if one.library == candidate.library and one.alive]
         box = fit[0] if fit else self._box(candidate.library)
         self._waiting = [one for one in self._waiting if one is not box and one.alive]
         return Seat(candidate, box, self._record(candidate.name, digest=candidate.digest))
 
     def _keep(self, count: int) -> None:
-        """Let so many sandboxes import the reference's library, for the next candidates."""
+        """Start sandboxes with the reference's library until `count` wait for the next candidates."""
         while len(self._waiting) < count:
             self._waiting.append(self._box(self._candidate.library))
 
@@ -226,15 +226,15 @@ class Judge:
 def judge(
     paths: Iterable[Path | str], reference: str = "torch_sdpa", workload: Workload | None = None, **how: Any
 ) -> Iterator[Record]:
-    """A record of each candidate as soon as it is known. how : as of `Judge`, whose exceptions it raises."""
+    """Yield the record of each candidate as soon as it is complete. how : as for `Judge`; so are the exceptions."""
     with Judge(reference, workload, **how) as one:
         yield from one.judge(paths)
 
 
 def forbidden(ran: Sequence[str], names: Sequence[str]) -> str:
-    """The first operator among those that ran which belongs to a forbidden function, or nothing.
+    """The first forbidden function of which an operator ran, with that operator, or "".
 
-    PyTorch's operators have the name of the function, or begin with it but for its last word.
+    An operator of PyTorch has the name of its function, or begins with that name without its last word.
     """
     for name in names:
         last = name.rpartition(".")[2]

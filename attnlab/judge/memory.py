@@ -1,7 +1,7 @@
-"""Memory that the judge shares with a sandbox: of the host, and of a CUDA device.
+"""Memory that the judge shares with a sandbox: on the host, and on a CUDA device.
 
-Both are named by a file descriptor that the sandbox inherits, so no name and no process number has to be known inside
-it. Arrays are laid into it one after the other, in the bits of their number format.
+The sandbox inherits a file descriptor for each of them, so it needs no file name and no process number. Arrays lie in
+the memory one after the other, as the bits of their number format.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from attnlab.errors import Unavailable
 from attnlab.processes import Failed
 from attnlab.workload.number_formats import carrier, held
 
-#: where an array lies: dtype, shape, and the byte at which it begins
+#: where an array lies: its dtype, its shape, and its first byte
 Place = tuple[str, tuple[int, ...], int]
 Array = NDArray[Any]
 PAGE = mmap.PAGESIZE
 
 
 class HostMemory:
-    """So many bytes of the host's memory, of which `used` are.
+    """Shared memory of `size` bytes on the host, of which the first `used` hold arrays.
 
-    shared : the descriptor of one that was made elsewhere.
+    shared : the file descriptor of memory that another process made.
     """
 
     def __init__(self, size: int = 0, shared: int | None = None) -> None:
@@ -39,14 +39,14 @@ class HostMemory:
         if shared is None:
             self.number = os.memfd_create("attnlab", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
             os.ftruncate(self.number, size)
-            # without these a candidate could cut the memory off, and the judge would die reading it
+            # without seals a candidate could shrink the memory, and the judge would crash when it reads there
             seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
             fcntl.fcntl(self.number, fcntl.F_ADD_SEALS, seals)
         self._bytes: Any = mmap.mmap(self.number, size)
         self.size = len(self._bytes)
 
     def lay(self, dtype: str, shape: tuple[int, ...]) -> tuple[Any, Place]:
-        """An array here, all NaN and with a page of NaN behind it. Raises Failed where there is no room."""
+        """Place a new array here, all NaN, with at least a page of NaN behind it. Raises Failed if there is no room."""
         start, count = self.used, int(np.prod(shape))
         end = start + -(-count * np.dtype(dtype).itemsize // PAGE) * PAGE + PAGE
         if end > self.size:
@@ -56,30 +56,30 @@ class HostMemory:
         return self.array((dtype, shape, start)), (dtype, shape, start)
 
     def array(self, place: Place) -> Any:
-        """The array that lies there."""
+        """The array at `place`, a view of this memory."""
         dtype, shape, start = place
         return np.frombuffer(self._bytes, dtype, int(np.prod(shape)), start).reshape(shape)
 
     def staged(self, array: Array) -> Any:
-        """The array near this memory, but not yet in it."""
+        """The array on the device of this memory, but not yet in it."""
         return array
 
     def taken(self, array: Any, chosen: Sequence[Array]) -> Any:
-        """A copy of the chosen parts, on the host; an index of the first dimensions."""
+        """A copy of the chosen parts, on the host. chosen : an index of the first dimensions."""
         return array[tuple(chosen)]
 
     def finite(self, bits: Any, form: np.dtype[Any]) -> bool:
-        """Whether all numbers of this format are finite that have these bits."""
+        """Whether these bits, read in the number format `form`, are all finite numbers."""
         return bool(np.isfinite(bits.view(form).astype(np.float32)).all())
 
     def finish(self) -> None:
-        """Wait for what was copied."""
+        """Wait until all copies are complete."""
 
 
 class DeviceMemory(HostMemory):
-    """Memory of the CUDA device, by the driver's virtual memory management, which exports it as a descriptor.
+    """Shared memory on the CUDA device. The driver's virtual memory management exports it as a file descriptor.
 
-    Arrays are tensors of PyTorch. Raises Unavailable where PyTorch sees no device or lacks the driver's bindings.
+    Arrays are PyTorch tensors. Raises Unavailable if cuda-bindings is not installed, or if the driver reports an error.
     """
 
     def __init__(self, size: int, shared: int | None = None) -> None:
@@ -88,7 +88,7 @@ class DeviceMemory(HostMemory):
             driver: Any = importlib.import_module("cuda.bindings.driver")
         except ImportError:
             raise Unavailable("on CUDA the judge needs cuda-bindings; pip install cuda-bindings") from None
-        self._torch.empty(1, device="cuda")  # the driver's calls below need PyTorch's context
+        self._torch.empty(1, device="cuda")  # makes PyTorch's context, which the driver calls below need
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
         asked, access = driver.CUmemAllocationProp(), driver.CUmemAccessDesc()
         asked.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -109,7 +109,7 @@ class DeviceMemory(HostMemory):
         start = _done(driver.cuMemAddressReserve(self.size, 0, 0, 0))
         _done(driver.cuMemMap(start, self.size, 0, handle, 0))
         _done(driver.cuMemSetAccess(start, self.size, [access], 1))
-        # given back with the last reference, the newest of these first
+        # called after the last reference is gone, in reverse order: unmap first
         weakref.finalize(self, driver.cuMemRelease, handle)
         weakref.finalize(self, driver.cuMemAddressFree, start, self.size)
         weakref.finalize(self, driver.cuMemUnmap, start, self.size)
@@ -136,13 +136,13 @@ class DeviceMemory(HostMemory):
         return bool(bits.view(getattr(self._torch, form.name)).isfinite().all())
 
     def normal(self, shape: Sequence[int], dtype: str) -> Any:
-        """The bits of standard normal numbers, near this memory; no generator outlives them."""
+        """The bits of standard normal numbers, on the device, from a new generator that is not kept."""
         secret = self._torch.Generator("cuda").manual_seed(secrets.randbits(63))
         drawn = self._torch.randn(*shape, generator=secret, device="cuda").to(getattr(self._torch, dtype))
         return drawn.view(getattr(self._torch, f"int{8 * drawn.itemsize}"))
 
     def read(self, bits: Any, dtype: str) -> Array:
-        """The numbers that have these bits, on the host."""
+        """The numbers that these bits encode in `dtype`, on the host."""
         return held("inputs", bits.view(getattr(self._torch, dtype))).astype(carrier(dtype), copy=False)
 
     def finish(self) -> None:
@@ -150,7 +150,7 @@ class DeviceMemory(HostMemory):
 
 
 def _done(told: tuple[Any, ...]) -> Any:
-    """What a call of the driver gives. Raises Unavailable for an error."""
+    """The result of a driver call. Raises Unavailable for an error."""
     error, *found = told
     if int(error):
         raise Unavailable(f"the judge cannot share memory of the CUDA device: {error.name}")

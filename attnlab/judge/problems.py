@@ -1,9 +1,8 @@
-"""What is asked of every candidate of a judge: how inputs are drawn, and what makes an answer wrong.
+"""The problem that a judge gives to every candidate: how inputs are drawn, and when an answer is wrong.
 
-`Attention` asks for a workload of attnlab: its truth and its error budget are derived here, in float64. `Module` asks
-for what a PyTorch module computes, as KernelBench does: its truth is what the reference's own module computes in
-float64, in a sandbox that no candidate shares, and its budget is a multiple of the error that the reference itself
-makes.
+`Attention` is a workload of attnlab. Its exact answers and its error budget are derived here, in float64. `Module` is
+what a PyTorch module computes, as in KernelBench. Its exact answers come from the reference's own module in float64, in
+a sandbox that no candidate shares. Its error budget is a multiple of the error of the reference itself.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import FORMATS, round_to
 from attnlab.workload.workload import GRADIENTS, OUTPUT, Workload
 
-#: rows of every call that are checked, over all heads: one that leaves out 5 % of its rows passes with 0.95^96 = 0.7 %
+#: least number of rows checked in a call; a call with 5 % wrong rows passes with probability 0.95^96 = 0.7 %
 ROWS = 96
-#: an error of up to so many budgets is rounding beyond doubt; one above is looked at with the budget of its own inputs
+#: an error passes if it is at most this many budgets of other inputs of its kind, or at most this many of its own
 _SURE, _FAR = 4.0, 8.0
-#: relative errors of the reference's module in float32: at least, and at most, lest it be no function of its inputs
+#: least and largest relative error taken as the reference's rounding; a module whose answers vary has a larger one
 _LEAST_ERROR, _NO_ROUNDING = 4 * 2.0**-23, 2.0**-16
-#: of a module's answer so many batch elements are checked
+#: the number of batch elements of a module's answer that are checked
 _ELEMENTS = 8
-#: seconds of the reference's module in float64
+#: seconds that the reference's module may take in float64
 _EXACT_SECONDS = 120.0
 
 
@@ -67,8 +66,8 @@ def _zeros(*arrays: Array, scale: float, rng: np.random.Generator) -> Sequence[A
     return arrays
 
 
-#: how the inputs of a call may be drawn; the middle array has the keys. Speed is that of normal ones: a shortcut for
-#: easy inputs gains nothing. One hot key has scores of some hundreds, far above 88, where exp overflows in float32
+#: how the inputs of a call may be drawn; the middle array has the keys. Only calls on normal inputs are timed, so a
+#: shortcut for easy inputs gains nothing. One hot key has scores of several hundred; exp overflows in float32 above 88
 NORMAL = "normal"
 _KINDS: dict[str, Callable[..., Sequence[Array]]] = {
     NORMAL: lambda *arrays, scale, rng: arrays,
@@ -77,21 +76,21 @@ _KINDS: dict[str, Callable[..., Sequence[Array]]] = {
     "zeros": _zeros,
 }
 Share = tuple[float, str | None] | None
-#: distributions of the daily questions whose products float16 does not hold
+#: distributions whose products may overflow in float16
 _HUGE = ("above_1000", "below_minus_50000")
 
 
 class _Asked:
-    """Inputs of these shapes and this number format, and an output of one shape.
+    """The base of a problem: the shapes and the number format of its inputs, and the shape of its output.
 
-    A problem also has `choose`, an index of what is looked at of the outputs of so many calls, and `check`, which
-    raises Failed where that is not what the inputs of a call ask for. `of` is the candidate's digest, `at` the last
-    part of the index for this call; `strict` holds the answer against the budget of these very inputs, and returns its
-    share.
+    A problem also has `choose` and `check`. `choose` returns an index of the parts to be checked of the outputs of
+    `count` calls. `check` raises Failed if the parts `got` of one call are wrong for its `inputs`. Its `of` is the
+    candidate's digest, and `at` is the last part of the index, for this call. If `strict`, it uses only the budget of
+    these inputs, and returns the share of it that the error takes.
 
-    told : what records say of it. A candidate of one of the `forms` is loaded by the order `loading`, and may take
-    `needed_bytes` of memory. kinds : of inputs; all but normal ones are checked and not timed. boxes : sandboxes that
-    belong to it.
+    loading : the order that loads a candidate. told : the problem as records show it. forms : the forms of candidates
+    that it accepts. needed_bytes : the memory that a candidate may take, if that is more than the default. kinds : of
+    inputs; all but normal ones are checked and not timed. boxes : sandboxes of the problem itself.
     """
 
     def __init__(
@@ -101,14 +100,14 @@ class _Asked:
         self.shapes, self.output_shape, self.told = shapes, tuple(output), told
         self.label = f"inputs {', '.join(map(str, map(tuple, shapes)))}, {loading.dtype}"
         self.forms, self.boxes = ["backend", "function", "ModelNew"], list[Sandbox]()
-        # CUDA takes much of the host's memory for itself
+        # CUDA itself takes much memory of the host
         self.needed_bytes = system.free_bytes() // 2 if loading.device == "cuda" else 0
         self.kinds, self.scale, self.code = dict(_KINDS), 1.0, f"<i{self.form.itemsize}"
         self.input_bytes = self.form.itemsize * sum(map(math.prod, shapes))
         self.output_bytes = self.form.itemsize * math.prod(output)
 
     def require(self, one: Candidate) -> None:
-        """Raises ValueError for a candidate that cannot be asked this."""
+        """Raises ValueError if this candidate cannot be given the problem."""
         device, wrong = self.loading.device, ""
         if one.form not in self.forms:
             wrong = f"expected {' or '.join(self.forms)}, got {one.form}; judge it apart"
@@ -120,7 +119,7 @@ class _Asked:
             raise ValueError(f"{one.name}: {wrong}")
 
     def draw(self, kind: str) -> tuple[list[Array], list[Array]]:
-        """Fresh inputs of a call, and their bits: no generator outlives one, so that no answer tells of the next."""
+        """New inputs of a call, and their bits. Each call has a new generator, so no answer reveals the next inputs."""
         rng = np.random.Generator(np.random.SFC64(secrets.randbits(256)))
         arrays = [rng.standard_normal(shape, dtype=np.float32) for shape in self.shapes]
         inputs = [round_to(one, self.dtype) for one in self.kinds[kind](*arrays, scale=self.scale, rng=rng)]
@@ -128,7 +127,7 @@ class _Asked:
 
 
 class Attention(_Asked):
-    """A workload: rows of every head are checked."""
+    """A workload of attnlab. Some rows of every head are checked."""
 
     def __init__(self, workload: Workload) -> None:
         shapes = [workload.shape_of(one) for one in GRADIENTS]
@@ -138,19 +137,19 @@ class Attention(_Asked):
         self.label, self.scale = workload.label, workload.scale
         self.needed_bytes += 4 * workload.score_bytes + 8 * (self.input_bytes + self.output_bytes)
         self._rng, self._budgets = np.random.default_rng(), dict[str, float]()
-        # those of the daily questions, at the shape that is asked for
+        # the distributions of `attnlab check`, at the shape of this workload
         unfit = (NORMAL, *(_HUGE if workload.dtype == "float16" else ()))
         self.kinds |= {name: one for name, one in DISTRIBUTIONS.items() if name not in unfit}
 
     def choose(self, count: int) -> tuple[Array, ...]:
-        """Query rows, other ones of each head."""
+        """Random query rows, drawn for each call and head."""
         w = self.workload
         rows = max(2, math.ceil(ROWS / (w.batch * w.heads)))
         drawn = self._rng.integers(w.queries, size=(count, w.batch, w.heads, rows))
         return (*np.ogrid[:count, : w.batch, : w.heads, :1][:3], drawn)
 
     def check(self, of: str, kind: str, inputs: list[Array], at: Array, got: Array, strict: bool) -> Share:
-        """As of `_Asked`. Where the answer is near enough for the budget of other inputs of this kind, that will do."""
+        """See `_Asked`. An error that is small by the budget of earlier inputs of this kind passes at once."""
         cut = self._cut(inputs, at)
         exact = np.empty(got.shape)
         for block in blocks(cut):
@@ -167,7 +166,7 @@ class Attention(_Asked):
         return (error / budget, judged.kind) if strict else None
 
     def _cut(self, inputs: list[Array], rows: Array) -> Inputs:
-        """What these rows ask, which differ from head to head."""
+        """The inputs with only these query rows, which differ from head to head."""
         w, (query, key, value) = self.workload, inputs
         mask = Mask()
         if self._visible is not None:
@@ -178,7 +177,7 @@ class Attention(_Asked):
 
 
 class Described(msgspec.Struct):
-    """What a reference in KernelBench's form says: constructor arguments, and what goes in and comes out."""
+    """What a reference in KernelBench's form says: constructor arguments, shapes and dtypes of inputs and output."""
 
     init: list[Any]
     shapes: list[Annotated[list[int], msgspec.Meta(min_length=2)]]
@@ -187,7 +186,7 @@ class Described(msgspec.Struct):
 
 
 class Module(_Asked):
-    """A module of PyTorch: batch elements of its answer are checked, all where they are few.
+    """A PyTorch module. Some batch elements of its answer are checked; all, if there are at most eight.
 
     exact : a sandbox with the reference's module in float64.
     """
@@ -200,14 +199,14 @@ class Module(_Asked):
         self._batch = {shape[0] for shape in (*self.shapes, self.output_shape)}
 
     def choose(self, count: int) -> tuple[Array, ...]:
-        """Batch elements; all where inputs and output do not have the same."""
+        """Random batch elements; all, if inputs and output differ in their first dimension."""
         size = self.output_shape[0]
         few = min(size, _ELEMENTS) if len(self._batch) == 1 else size
         every = np.tile(np.arange(size), (count, 1))
         return np.arange(count)[:, None], self._rng.permuted(every, axis=1)[:, :few]
 
     def check(self, of: str, kind: str, inputs: list[Array], at: Array, got: Array, strict: bool) -> Share:
-        """As of `_Asked`. The reference's own errors make the budget, and its answers are the first."""
+        """See `_Asked`. The budget comes from the errors of the reference, which is checked first."""
         some = [(one[at] if len(self._batch) == 1 else one)[None].astype(np.float64) for one in inputs]
         (exact,) = self.boxes
         try:
@@ -230,10 +229,10 @@ Problem = Attention | Module
 def pose(
     reference: Candidate, workload: Workload | None, trust: bool, seconds: float
 ) -> tuple[Problem, Candidate]:
-    """What candidates are asked, and the candidate that they are held against.
+    """The problem for all candidates, and the reference in the form in which it runs.
 
-    A reference in KernelBench's form has its own shape; of a workload it takes the device alone. Raises ValueError
-    where it is not attention, and for a workload that is not judged; Unavailable for a device that is not there.
+    A reference in KernelBench's form sets the shapes itself, and takes only the device of a workload. Raises ValueError
+    for a reference that cannot be used, and for a workload that is not judged; Unavailable for a missing device.
     """
     device = workload.device if workload else "cpu"
     open_library("torch" if device == "cuda" else "numpy", device)
@@ -262,7 +261,7 @@ def pose(
 
 
 def judged(workload: Workload) -> Workload:
-    """The workload itself. Raises ValueError for one that is not judged."""
+    """Return `workload`. Raises ValueError if the judge does not take it."""
     for name in ("d_model", "bias", "sinks", "storage", "direction", "distribution", "layout"):
         plain, got = getattr(Workload, name), getattr(workload, name)
         if got != plain:

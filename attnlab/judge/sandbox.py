@@ -1,7 +1,7 @@
-"""A sandbox holds one candidate: bubblewrap around a process that shares one socket and one stretch of memory with us.
+"""A sandbox holds one candidate: bubblewrap around a process that shares a socket and memory with the judge.
 
-The judge is outside. It stops every process of the sandbox whenever it is not asked for an answer, so that nothing runs
-off the clock, and ends it when it takes too much time, memory or processes.
+The judge is outside. While it asks for no answer, it stops every process of the sandbox, so that nothing runs off the
+clock. It ends a sandbox that takes too much time or memory, or too many processes or files.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ from attnlab.judge.inside import REPLY_BYTES, Limits, Order, Reply
 from attnlab.judge.memory import PAGE, Array, DeviceMemory, HostMemory
 from attnlab.processes import Failed
 
-#: bytes of files in its temporary folder, files there, and bytes of its own output that are kept
+#: most bytes of files in a temporary folder; most files there; bytes of a candidate's output that are kept
 _FOLDER_BYTES, _MOST_FILES, OUTPUT_BYTES = 2**28, 20_000, 2000
-#: how often a sandbox that works is looked at, in seconds, and the longest that stopping it may take; it is ended at
-#: this part of its memory, since it takes more until that is seen
+#: seconds between two looks at a sandbox that works; most seconds for stopping it; the part of its memory limit at
+#: which it is ended, because it may take more before the next look
 _LOOK_SECONDS, _STOPPING_SECONDS, _PART = 0.05, 2.0, 0.9
-#: stands for the times of a thread that runs; nanoseconds that threads may need to come to rest when they are stopped
+#: stands for the times of a thread that runs; nanoseconds for which threads may still run while they are being stopped
 _RUNS, _STILL = (-1, 0, 0), 200_000
-#: seconds in which a library is imported
+#: seconds that the import of a library may take
 START_SECONDS = 120.0
 MEND = "apt-get install bubblewrap, or --trust to judge without a sandbox what you have read yourself"
-#: what the kernel tells of the whole machine
+#: files of /proc about the whole machine, which are hidden
 _HIDDEN = "keys", "kpagecgroup", "kpagecount", "kpageflags", "slabinfo", "timer_list", "vmallocinfo"
-#: by machine: its number (linux/audit.h), those of fcntl and socket, and those of keyctl, add_key, request_key,
-#: mq_notify, io_uring_setup, perf_event_open, bpf, userfaultfd, fanotify_init, inotify's, io_setup (the machine has so
-#: many requests), syslog, and timerfd_create (it interrupts others while we are stopped): no candidate needs them
+#: by machine: its number (linux/audit.h); the numbers of fcntl and socket; the numbers of forbidden calls, which no
+#: candidate needs: keyctl, add_key, request_key, mq_notify, io_uring_setup, perf_event_open, bpf, userfaultfd,
+#: fanotify_init, inotify_init and inotify_init1, io_setup (the whole machine shares one limit), syslog, and
+#: timerfd_create (its timers interrupt other programs while the candidate is stopped)
 _CALLS = {
     "x86_64": (0xC000003E, 72, 41, (250, 248, 249, 244, 425, 298, 321, 323, 300, 253, 294, 206, 103, 283)),
     "aarch64": (0xC00000B7, 25, 198, (219, 217, 218, 184, 425, 241, 280, 282, 262, 26, 0, 116, 85)),
 }
-#: what finds the device and its compiler, handed on to a sandbox that has the device
+#: environment variables for finding the device and its compiler, passed on to a sandbox with the device
 _OF_CUDA = ("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-#: of fcntl: leases, which hold up writers outside, and signals of one's choice from sockets, which wake what is stopped
+#: forbidden commands of fcntl: F_SETLEASE (it delays writers outside), F_SETSIG (its signals wake stopped processes)
 _COMMANDS = (1024, 10)
 
 
 def _readable() -> list[str]:
-    """What a sandbox may read of this machine beside /usr: the interpreter, its packages and attnlab."""
+    """The folders outside /usr that a sandbox may read: the interpreter, its packages and attnlab."""
     packages = [one for one in sys.path if "site-packages" in one or "dist-packages" in one]
     homes = [importlib.import_module(name).__path__ for name in ("attnlab", "attnlab.implementations")]
     found = [sys.base_prefix, sys.prefix, *packages, *(one for home in homes for one in home)]
@@ -69,9 +70,9 @@ def _readable() -> list[str]:
 
 
 def command(trust: bool = False, denied: int | None = None, *, cuda: bool = False) -> list[str]:
-    """What comes before the interpreter. Raises Unavailable, in one line, where no sandbox can be had.
+    """The words of the command before the interpreter. Raises Unavailable, in one line, if no sandbox is available.
 
-    denied : a file with the system calls that are forbidden. cuda : whether it has the device.
+    denied : the descriptor of a file with the filter of system calls. cuda : whether the sandbox has the device.
     """
     if trust:
         return []
@@ -85,7 +86,7 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
     for name in (*system_wide, *hardware, *_readable()):
         bwrap += ["--ro-bind-try", name, name]
     bwrap += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
-    # these are open to the owner, and a judge that is root owns them
+    # only the owner may read these, and a judge that runs as root is the owner
     for name in (f"/proc/{one}" for one in _HIDDEN):
         bwrap += ["--ro-bind", "/dev/null", name] if Path(name).exists() else []
     for device in sorted(Path("/dev").glob("nvidia*")) if cuda else ():
@@ -101,9 +102,9 @@ def command(trust: bool = False, denied: int | None = None, *, cuda: bool = Fals
 
 @cache
 def _denied() -> bytes:
-    """A filter for seccomp(2), in the words of linux/filter.h; none for another machine.
+    """A filter for seccomp(2), in instructions of linux/filter.h; empty for a machine that is not in `_CALLS`.
 
-    It loads 32 bits (0x20) of the call's number, of its machine or of an argument, jumps if equal (0x15), returns (6).
+    0x20 loads 32 bits: the call's number, machine or an argument; 0x15 jumps if equal, 0x35 if not less; 6 returns.
     """
     if (machine := platform.machine()) not in _CALLS:
         return b""
@@ -111,7 +112,7 @@ def _denied() -> bytes:
     deny, allow = (6, 0, 0, 0x50000 | errno.EPERM), (6, 0, 0, 0x7FFF0000)
     words = [(0x20, 0, 0, 4), (0x15, 1, 0, number), deny, (0x20, 0, 0, 0), (0x35, 0, 1, 2**30), deny]
     words += [one for call in calls for one in ((0x15, 0, 1, call), deny)]
-    # the kernel sends packets for a process that is stopped, and no namespace holds AF_VSOCK back
+    # AF_UNIX only: the kernel sends packets for a stopped process too, and no namespace restricts AF_VSOCK
     words += [(0x15, 0, 4, socket_number), (0x20, 0, 0, 16), (0x15, 0, 1, socket.AF_UNIX), allow, deny]
     words += [(0x15, 1, 0, fcntl_number), allow, (0x20, 0, 0, 24)]
     words += [one for command in _COMMANDS for one in ((0x15, 0, 1, command), deny)]
@@ -120,7 +121,7 @@ def _denied() -> bytes:
 
 @cache
 def refused() -> str:
-    """Why bubblewrap cannot be used here, or nothing."""
+    """Why bubblewrap cannot be used here; "" if it can."""
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         return "it is not installed"
     tried = ["bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--ro-bind", "/", "/"]
@@ -129,7 +130,7 @@ def refused() -> str:
 
 
 def _variables(home: str, cuda: bool) -> dict[str, str]:
-    """The whole environment: what allocators are told elsewhere in attnlab, and where caches go."""
+    """All environment variables of a sandbox: allocator settings as for attnlab's workers, and folders for caches."""
     named = {"HOME": home, "TMPDIR": home, "USER": "candidate", "LANG": "C.UTF-8"}
     named |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", "KINETO_LOG_LEVEL": "99"}
     named |= {name: os.environ[name] for name in _OF_CUDA if cuda and name in os.environ}
@@ -138,10 +139,10 @@ def _variables(home: str, cuda: bool) -> dict[str, str]:
 
 
 class Sandbox:
-    """One sandbox, which imports `library` from now on; `ready` waits for that.
+    """One sandbox. It begins to import `library` when it is made; `ready` waits for that.
 
-    size : bytes of the memory that it shares with the judge. device : memory of the device that it may use too. Raises
-    Unavailable where no sandbox can be had.
+    size : bytes of the memory that it shares with the judge. device : shared memory on a device, if it may use one.
+    Raises Unavailable if no sandbox is available.
     """
 
     def __init__(
@@ -172,9 +173,9 @@ class Sandbox:
             for number in (self.memory.number, denied):
                 os.close(number)
         self.alive, self._is_ready, self._is_stopped = True, False, False
-        #: its processes, as they were when it was stopped last
+        #: as of the last stop: its processes; those that no visit started; the times of its threads
         self.family, self._own, self._threads = list[int](), set[int](), dict[int, tuple[int, int, int]]()
-        #: seconds in which it was asked for something, and how many it may have
+        #: seconds that the judge has waited for its messages, and the most that it may
         self.spent, self.most_seconds = 0.0, math.inf
         self._held, self._before = 0, _unowned_bytes()
 
@@ -183,7 +184,7 @@ class Sandbox:
     def answer(
         self, order: Order, arrays: Sequence[Array], dtype: str, shape: tuple[int, ...], seconds: float
     ) -> Array:
-        """What it answers to the order on these arrays. Raises Failed."""
+        """The answer of the sandbox to an order on these arrays. Raises Failed."""
         self.memory.used = 0
         places = []
         for array in arrays:
@@ -196,7 +197,7 @@ class Sandbox:
         return output
 
     def ready(self) -> None:
-        """Return when its library is imported. Raises Failed."""
+        """Wait until its library is imported. Raises Failed."""
         if not self._is_ready:
             self.checked(self.receive(START_SECONDS))
             self._is_ready = True
@@ -204,31 +205,31 @@ class Sandbox:
             self._own = set(self.family)
 
     def ask(self, order: Order, seconds: float) -> Reply:
-        """Let it run until it has replied, and on. Raises Failed for any reply but "done"."""
+        """Send an order and wait for the reply; the sandbox goes on running. Raises Failed for any reply but "done"."""
         self.ready()
         self.go_on()
         self.send(order)
         return self.checked(self.receive(seconds))
 
     def end_visit(self) -> None:
-        """End all that the visit started; the next order starts a process of its own. Raises Failed."""
+        """Kill all processes that the visit started; the next order starts a new one. Raises Failed."""
         self.stop()
         self._require_still()
         system.send(signal.SIGKILL, set(self.family) - self._own)
         self.family = sorted(self._own)
         self._let_run()
-        self.receive(_STOPPING_SECONDS)  # its first process says so
+        self.receive(_STOPPING_SECONDS)  # the first process reports that the visit's process has ended
         self.stop()
 
     def send(self, order: Order) -> None:
-        """Send an order to a sandbox that runs. Raises Failed."""
-        try:  # one that reads nothing must not hold us up
+        """Send an order to a running sandbox. Raises Failed."""
+        try:  # a sandbox that reads nothing must not block the judge
             self._socket.send(msgspec.msgpack.encode(order), socket.MSG_DONTWAIT)
         except OSError:
             raise self._ended("crashed", "its sandbox has ended, or reads nothing") from None
 
     def receive(self, seconds: float) -> bytes:
-        """The next message, undecoded. Raises Failed where none comes in time, and where it takes too much."""
+        """The next message, undecoded. Raises Failed if none arrives in time, or if the sandbox exceeds a limit."""
         started = time.monotonic()
         deadline = started + min(seconds, self.most_seconds - self.spent)
         try:
@@ -250,7 +251,7 @@ class Sandbox:
             self.spent += time.monotonic() - started
 
     def message(self) -> bytes:
-        """What has come; empty where nothing has, and where nobody is there."""
+        """A message that has already arrived; empty if there is none, or if the sandbox has ended."""
         try:
             return self._socket.recv(REPLY_BYTES, socket.MSG_DONTWAIT)
         except OSError:
@@ -269,10 +270,10 @@ class Sandbox:
             raise Failed(reply.kind, reply.text[:400])
         return reply
 
-    # -- watching over it
+    # -- limits, stopping and ending
 
     def look(self, deadline: float = math.inf) -> None:
-        """Raises Failed, and ends it, where it takes too long, too much memory, too many processes or files."""
+        """End the sandbox and raise Failed if it takes too long, too much memory, or too many processes or files."""
         family = system.started_by(self._process.pid)
         if time.monotonic() > deadline:
             raise self._ended("timed_out", "it gave no answer in time")
@@ -292,7 +293,7 @@ class Sandbox:
         return Failed(kind, why)
 
     def go_on(self) -> None:
-        """Let all its processes run. Raises Failed, and ends it, where one was not still while they were stopped."""
+        """Let all its processes run. If one ran while they were stopped, end the sandbox and raise Failed."""
         if self._is_stopped:
             self._require_still()
             self._let_run()
@@ -302,23 +303,23 @@ class Sandbox:
         self._before, self._is_stopped = _unowned_bytes(), False
 
     def _require_still(self) -> None:
-        """Raises Failed, and ends it, where a thread ran, began or ended since all were stopped.
+        """End the sandbox and raise Failed if a thread has run, begun or ended since all were stopped.
 
-        What a process has arranged before may wake it: a timer, the end of its parent, a socket.
+        Before it is stopped, a process can arrange to be woken: by a timer, the end of its parent, or a socket.
         """
         now, then = _threads(system.started_by(self._process.pid)), self._threads
         moved = [one for one in now.keys() | then.keys() if now.get(one) != then.get(one)]
         is_still = now.keys() == then.keys() and _RUNS not in now.values()
         ran, slices = (sum(now[one][at] - then[one][at] for one in now.keys() & then.keys()) for at in (0, 2))
-        # a thread that comes to rest is charged for what a hypervisor takes meanwhile, but gets no further slice
+        # time that a hypervisor takes counts for a thread that is being stopped, but gives it no further time slice
         if not is_still or (ran > _STILL and slices):
             what = f"{len(moved)} threads ran ({ran / 1e6:.1f} ms), began or ended while it was stopped"
             raise self._ended("caught", what)
 
     def stop(self) -> None:
-        """Stop all its processes and return when no thread of them runs: a stopped process starts no other.
+        """Stop all its processes, and return when none of their threads runs. A stopped process starts no other.
 
-        Raises Failed, and ends it, where that cannot be done.
+        If that fails, end the sandbox and raise Failed.
         """
         until = time.monotonic() + _STOPPING_SECONDS
         if self._is_stopped or not self.alive:
@@ -337,18 +338,18 @@ class Sandbox:
 
     @property
     def waited(self) -> float:
-        """Seconds that its threads had waited for a core, all together, when it was stopped last."""
+        """Seconds that its threads have waited for a core, summed over threads, up to the last stop."""
         return sum(waited for _, waited, _ in self._threads.values()) / 1e9
 
     def close(self) -> None:
-        """End all its processes and give up its memory, as soon as nothing refers to an array of it."""
+        """Kill all its processes. Its shared memory is freed when nothing refers to an array there any more."""
         if not self.alive:
             return
         self.alive = False
         family = system.started_by(self._process.pid)
         system.send(signal.SIGKILL, [self._process.pid, *family])
         self._process.wait()
-        until = time.monotonic() + _STOPPING_SECONDS  # their memory may still be there
+        until = time.monotonic() + _STOPPING_SECONDS  # until they have ended they hold memory
         while _RUNS in _threads(family).values() and time.monotonic() < until:
             time.sleep(1e-3)
         self.output = os.pread(self._said, OUTPUT_BYTES, 0)
@@ -359,18 +360,18 @@ class Sandbox:
 
 
 def _threads(family: Sequence[int]) -> dict[int, tuple[int, int, int]]:
-    """Nanoseconds that each stopped thread has run, and has waited for a core, and its slices of time, by its number.
+    """By thread number: nanoseconds that it has run, nanoseconds that it has waited for a core, and its time slices.
 
-    `_RUNS` for one that is neither stopped nor gone.
+    `_RUNS` for a thread that is not stopped. A thread that has ended is left out.
 
-    As proc(5) has its state, and the kernel's sched-stats its times (0 where they are switched off).
+    The states are those of proc(5), the times those of the kernel's sched-stats (0 if these are switched off).
     """
     found, tasks = {}, list[Path]()
     for number in family:
         with contextlib.suppress(OSError):
             tasks += Path(f"/proc/{number}/task").iterdir()
     for task in tasks:
-        with contextlib.suppress(OSError, IndexError, ValueError):  # it has just ended
+        with contextlib.suppress(OSError, IndexError, ValueError):  # the thread has just ended
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             if state not in "ZX":
                 ran, waited, slices = map(int, (task / "schedstat").read_text().split())
@@ -379,9 +380,9 @@ def _threads(family: Sequence[int]) -> dict[int, tuple[int, int, int]]:
 
 
 def _unowned_bytes() -> int:
-    """Bytes of this machine's memory that belong to no process: files in memory, pipes, tables of the kernel.
+    """Bytes of this machine's memory that are private to no process: files in memory, pipes, tables of the kernel.
 
-    What other programs take for themselves is not in it. 0 where proc(5) has no meminfo.
+    The private memory of other programs does not count. 0 if there is no /proc/meminfo.
     """
     with contextlib.suppress(OSError):
         words = map(str.split, Path("/proc/meminfo").read_text().splitlines())
@@ -391,7 +392,7 @@ def _unowned_bytes() -> int:
 
 
 def _private_bytes(number: int) -> int:
-    """Memory that a process has for itself: what is resident without files and shared memory."""
+    """Bytes of a process's private memory: its resident memory without files and shared memory."""
     with contextlib.suppress(OSError, ValueError):
         resident, shared = map(int, Path(f"/proc/{number}/statm").read_text().split()[1:3])
         return (resident - shared) * PAGE

@@ -1,9 +1,9 @@
-"""What is known of one candidate while it is judged (`Seat`), and what is told of it (`Record`), its score included.
+"""The state of a candidate while it is judged (`Seat`), and its record with the score (`Record`).
 
-The reward is log2 of the lower end of the speedup's interval, so that chance cannot win it. All records of one call are
-wrong with a probability of 1 % together: half of that is shared among all candidates, half among those that were
-measured again, on visits that nobody chose them by (Bonferroni). So the best of a hundred copies of the reference is
-not rewarded.
+The reward is log2 of the lower end of the speedup's interval, so that luck is rarely rewarded. The probability that any
+lower end in the records of one call is too high is 1 %. Half of it is shared among all candidates. The other half is
+shared among those that were measured again, in visits that did not select them (Bonferroni). So the best of a hundred
+copies of the reference is not rewarded.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ from attnlab.stats.intervals import Verdict, compare, log_ratios
 from attnlab.workload.result import Measurement
 
 Status = Literal["judged", "wrong", "caught", "failed", "refused"]
-#: two-sided, of all candidates together: a lower end is too high half as often
+#: probability, for all candidates together, that an interval misses; a lower end is too high half as often
 ALPHA = 0.01
 LOWEST = -1.0
-#: sums of squares and degrees of freedom of the visits of so many candidates before, newest last: six visits alone tell
-#: little of how visits scatter on this machine
+#: sums of squares and degrees of freedom of the visits of the last `KEPT` candidates, newest last: six visits of one
+#: candidate show little of the scatter between visits on this machine
 Scatter = deque[tuple[float, int]]
 KEPT = 3
-#: the kind of a failure where an answer is not what its inputs ask for, or something was done that nobody asked for
+#: the kind of a failure in which an answer is wrong, or a candidate does something that was not ordered
 CAUGHT = "caught"
-#: a round of visit v has the number v · this + its place
+#: round r of visit v has the number v · ROUNDS + r
 ROUNDS = 1000
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
-    """What is told of one candidate; times in seconds, None for what was not measured.
+    """The record of one candidate. Times are in seconds; None stands for what was not measured.
 
-    status : "judged"; "wrong" (an answer before the clock); "caught" (a timed answer, or a forbidden call); "failed"
-    (crash, hang, memory); "refused" (no candidate). budget : the largest share of the error budget that an answer took.
-    precision : where it rounds. speedup : over the reference, with the ends of its interval. verdict : "faster",
-    "slower", "equivalent" or "undecided". disturbed : visits in which other programs used the cores; where these are
-    most, nothing is rewarded. among : candidates that the interval allows for having chosen from. measured_again :
-    whether the interval rests on visits after the last selection. empty_seconds : of a call that computes nothing,
-    which is in all times. at_once : calls that the judge asks for in one message, which may be computed as one batch.
-    output : what the candidate printed, its own words, control characters escaped.
+    status : "judged"; "wrong" (wrong in the exam); "caught" (wrong in the race, or it made a forbidden call); "failed"
+    (crash, hang, memory); "refused" (the file holds no candidate).
+    budget : the largest share of the error budget that an answer took. precision : where the candidate rounds.
+    speedup : over the reference. low, high : the ends of its interval.
+    verdict : "faster", "slower", "equivalent" or "undecided".
+    disturbed : visits in which other programs used the cores; if these are the majority, no reward is above 0.
+    among : the number of candidates from which the best is chosen; the interval allows for that.
+    measured_again : whether the interval comes only from visits after the last selection.
+    empty_seconds : seconds of a message that computes nothing; the times of calls include them.
+    at_once : calls in one message of the judge; a candidate may compute them as one batch.
+    output : what the candidate printed, at most 2,000 bytes, control characters escaped.
     """
 
     name: str
@@ -80,16 +83,16 @@ class Record(msgspec.Struct, kw_only=True, omit_defaults=False):
 
 
 def escaped(text: str, kept: str = "") -> str:
-    """A candidate's own words, safe to show anywhere: what cannot be printed is escaped but for what is `kept`."""
+    """A candidate's text, safe to show: characters that cannot be printed are escaped, except those in `kept`."""
     known = ((one, one.isprintable() or one in kept) for one in text)
     return "".join(one if is_safe else one.encode("unicode_escape").decode() for one, is_safe in known)
 
 
 @dataclass
 class Seat:
-    """One candidate in its sandbox, and what its visits found.
+    """One candidate in its sandbox, and the results of its visits.
 
-    seconds : of a call, as it was first seen. turns : by round, seconds of a call.
+    seconds : of a call, the shortest in the last warm-up. turns : seconds of a call, by the number of the round.
     """
 
     candidate: Candidate
@@ -100,11 +103,11 @@ class Seat:
 
     @property
     def racing(self) -> bool:
-        """Whether nothing has ended its race."""
+        """Whether no failure has ended its race."""
         return self.record.status == "judged"
 
     def attempt(self, step: Callable[..., object], *given: Any) -> None:
-        """Take a step; what goes wrong ends its race."""
+        """Take a step. A failure ends the race of this candidate, and its record says why."""
         if not self.racing:
             return
         try:
@@ -118,22 +121,22 @@ class Seat:
             self.sandbox.close()
 
     def latencies(self, reference: Seat, visits: Sequence[int]) -> list[Measurement]:
-        """The reference's times and its own, of the rounds of these visits that both have; none without."""
+        """The reference's times and this candidate's, over the rounds of these visits that both have; empty if none."""
         shared = [one for one in self.turns if one in reference.turns and one // ROUNDS in visits]
         columns = {"round": tuple(shared), "visit": tuple(one // ROUNDS for one in shared)}
         both = [tuple(seat.turns[one] for one in shared) for seat in (reference, self)]
         return [Measurement("latency", "s", samples, columns) for samples in both if shared]
 
     def against(self, reference: Seat, visits: Sequence[int], among: int, scatter: Scatter) -> Verdict | None:
-        """Its times compared with the reference's over these visits; None where they share none."""
+        """The verdict on its times against the reference's over these visits; None if they share no round."""
         both = self.latencies(reference, visits)
         known = math.fsum(one for one, _ in scatter), sum(freedom for _, freedom in scatter)
         return compare(*both, comparisons=among, alpha=ALPHA, known=known) if both else None
 
     def score(self, reference: Seat, visits: range, among: int, scatter: Scatter, noisy: set[int]) -> None:
-        """Put into its record what these visits tell of the speed, and the reward.
+        """Write the speed by these visits, and the reward, into the record.
 
-        noisy : visits in which the reference waited for cores. It may suffer more from that than the candidate.
+        noisy : visits in which the reference waited for cores. That may slow the reference more than the candidate.
         """
         record, found = self.record, self.against(reference, visits, among, scatter)
         record.among = among

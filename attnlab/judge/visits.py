@@ -1,13 +1,14 @@
-"""What a candidate is asked: an exam of daily questions, then strict visits, with the judge's clock around every call.
+"""The tests of a candidate: an exam of questions, then visits. The judge's clock runs around every message.
 
-A turn is some calls, one after the other. While every process of the sandbox is stopped the judge draws the inputs of
-all of them from the system's randomness, in its own memory. Then the sandbox runs, and for each call the clock starts,
-the inputs are copied into the shared memory, the candidate is asked, and the clock stops when the parts that the judge
-chose after the answer have been copied. So the inputs of a later call are not there, and whatever a candidate does in
-a turn is on the clock of one of its calls. It does not know how many there are.
+A turn is a few messages, one after the other, each for one or more calls. Before a turn every process of the sandbox is
+stopped, and the judge draws the inputs of all its calls from the system's randomness, in its own memory. Then the
+sandbox runs. For each message the clock starts, the inputs are copied into the shared memory, and the candidate
+computes. After the reply the judge chooses which parts it checks, and the clock stops when these are copied. So a
+candidate cannot read the inputs of a later message, and its work falls into the time of one of the messages. It does
+not know how many messages there are.
 
-The first call of a turn is checked and not timed: after a stop threads wake up on any core, which made the time of one
-call in three half as long again.
+The first message of a turn is checked but not timed: after a stop, threads wake up on any core, and one call in three
+took 1.5 times as long.
 """
 
 from __future__ import annotations
@@ -42,45 +43,45 @@ from attnlab.workload.inputs import Inputs, pack
 from attnlab.workload.number_formats import carrier
 from attnlab.workload.workload import OUTPUT, Workload
 
-#: the timed calls of a turn last about so long; at most so many messages of one, calls of a message, bytes of their
-#: arrays, and bytes of those on a device
+#: seconds of timed calls in a turn; most timed messages in a turn; most calls in a message; most bytes of a turn's
+#: arrays on the CPU; the same on a device
 _TURN_SECONDS, _MOST_MESSAGES, _MOST_AT_ONCE, _MOST_BYTES, _ON_DEVICE = 0.03, 8, 100, 2**27, 2**28
-#: where a call of the reference is shorter than so many messages without it, several are asked for at a time, as from a
-#: message of so many calls is seen; calls longer than so many seconds need none of this
+#: the calls of a message should take at least this many times as long as its overhead; calls in the message that shows
+#: their time; a call longer than this many seconds is alone in its message, and its turns have no extra first message
 _EMPTY_CALLS, _SOME, _LONG_SECONDS = 4.0, 8, 0.05
-#: of a message so many calls are checked, or as many as have so many bytes of inputs
+#: calls of a message that are checked: this many; or as many as have this many bytes of inputs, if that is more
 _CHECKED, _CHECKED_BYTES = 8, 2**25
-#: turns of which the shortest tells what an empty call takes
+#: the number of turns of empty calls; the shortest gives the time of an empty call
 _TURNS = 9
-#: kinds of inputs in a turn that is not timed
+#: messages in a turn that tests other kinds of inputs and is not timed
 _ODD = 4
-#: what is computed before the first turn, checked and not timed: for so many seconds, and so many calls unless these
-#: last so long. In its first five calls a new process takes memory, which made a call of 24 ms one of 40
+#: the warm-up before the first turn, checked and not timed: at least this many seconds; at least this many calls,
+#: unless they take this many seconds. A new process takes memory in its first five calls: a call of 24 ms took 40 ms
 _WARM_SECONDS, _WARM_CALLS, _WARM_ENOUGH = 0.06, 8, 0.25
-#: a visit is disturbed in which threads waited for a core for this part of the reference's turns, summed over threads
+#: a visit is disturbed if the reference's threads waited for a core, in sum, longer than this part of its turns
 _WAITED = 0.35
-#: query rows of another shape that are looked at in the exam
+#: the number of query rows that the exam checks for each other shape
 _ROWS = 12
 
 
 class Visits:
-    """Makes turns and visits on one problem, and checks what comes of them.
+    """Runs turns and visits on one problem, and checks the answers.
 
-    load_seconds : to load a candidate, and for one answer.
+    load_seconds : the time for loading a candidate, and for one answer.
     """
 
     def __init__(self, problem: Problem, load_seconds: float) -> None:
         self.problem, self.load_seconds, self.empty_seconds = problem, load_seconds, 0.0
-        #: what the sandbox said last
+        #: the last reply of a sandbox
         self._pool, self.told = ThreadPoolExecutor(system.cores()), Reply("done")
         self._call_bytes = problem.input_bytes + problem.output_bytes
         on_device = problem.loading.device == "cuda"
-        #: calls of a message
+        #: the number of calls in a timed message
         self.at_once = 1
         self._most_bytes = _ON_DEVICE if on_device else _MOST_BYTES
         #: bytes of shared memory that a sandbox needs
         self.shared_bytes = 2**28 + 2 * max(self._most_bytes, 3 * self._call_bytes)
-        #: of a device, for the calls that are timed; all sandboxes share it, since one alone computes at a time
+        #: shared memory on the device, for turns; all sandboxes share it, because only one computes at a time
         self.device = DeviceMemory(self.shared_bytes) if on_device else None
         self._seed, self._odd = secrets.randbits(31), [one for one in problem.kinds if one != NORMAL]
 
@@ -97,17 +98,17 @@ class Visits:
     def turn(
         self, seat: Seat, kinds: Sequence[str], at_once: int = 1, strict: bool = False, op: Op = "call"
     ) -> float:
-        """Median seconds of a call. Raises Failed.
+        """Run a turn and return the median seconds of a call. Raises Failed.
 
-        kinds : of the inputs of each message, which asks for calls `at_once`; of several messages the first is not
-        timed. strict : hold the calls of one message against the budget of their own inputs. op : what is asked.
+        kinds : the kind of inputs of each message; the first of several messages is not timed. at_once : calls in each
+        message. strict : check one random message by the budget of its own inputs. op : as in `Order`.
         """
         box, problem, form = seat.sandbox, self.problem, self.problem.form
         code, memory = problem.code, self.device or box.memory
-        memory.used = 0  # what was laid there before is forgotten
+        memory.used = 0  # arrays of earlier turns are overwritten
         staged, given = zip(*self._pool.map(partial(self._drawn, memory, at_once), kinds), strict=True)
         inputs = [memory.lay(code, (at_once, *shape)) for shape in problem.shapes]
-        # as many for any number of messages, which nobody can count then
+        # the same number for any number of messages, so that a candidate cannot count them
         room = max(1, self._most_bytes // (at_once * problem.output_bytes))
         free = max(len(kinds), min(_MOST_MESSAGES + 1, room))
         outputs = [memory.lay(code, (at_once, *problem.output_shape)) for _ in range(free)]
@@ -120,17 +121,17 @@ class Visits:
         memory.finish()
         for order, arrays, (output, _) in zip(orders, staged, outputs, strict=False):
             started = perf_counter()
-            # queries last: without them nothing can be computed while the rest is copied
+            # queries are copied last: without them a candidate cannot begin during the copy
             for (view, _), array in reversed([*zip(inputs, arrays, strict=True)]):
                 view[...] = array
             memory.finish()
             box.send(order)
             reply = box.receive(self.load_seconds)
-            chosen.append(problem.choose(at_once))  # now, and copied before the clock stops
+            chosen.append(problem.choose(at_once))  # chosen after the answer, copied before the clock stops
             taken.append(memory.taken(output, chosen[-1]).view(form))
             seconds.append(perf_counter() - started)
             self.told = box.checked(reply)
-            box.look()  # off the clock: in a turn of short calls nobody else does
+            box.look()  # off the clock; `receive` looks only during long calls
             if box.message():
                 raise Failed(CAUGHT, "it sent a message that nobody asked for")
         box.stop()
@@ -140,9 +141,10 @@ class Visits:
         return statistics.median(seconds[1:] or seconds) / at_once
 
     def _check(self, seat: Seat, memory: HostMemory, answers: Sequence[Any], held: int) -> None:
-        """Hold some calls of each message against the truth; of the message `held` by the budget of its own inputs.
+        """Compare some calls of each message with the truth; those of message `held` by the budget of their own inputs.
 
-        answers : of each message the kind, what gives the inputs of a call, what was chosen, what came, and the output.
+        answers : for each message its kind, a function that gives a call's inputs, the chosen index, the copied parts,
+        and the output.
         """
         problem, record, random = self.problem, seat.record, np.random.default_rng()
         checks = list[Callable[[], Share]]()
@@ -152,14 +154,14 @@ class Visits:
             for at in random.permutation(len(rows))[: max(_CHECKED, _CHECKED_BYTES // problem.input_bytes)]:
                 asked = given(at), chosen[-1][at], rows[at].astype(np.float64), number == held
                 checks.append(partial(problem.check, record.digest, kind, *asked))
-        # what the reference's module computes comes one after the other
+        # one sandbox has the reference's module, so its checks run one after the other
         run: Any = map if problem.boxes else self._pool.map
-        for share, precision in filter(None, run(call, checks)):  # raises what is found first
+        for share, precision in filter(None, run(call, checks)):  # raises the first fault
             record.budget, record.precision = max(record.budget or 0.0, share), precision
 
     def _drawn(self, memory: HostMemory, count: int, kind: str) -> tuple[list[Any], Callable[[int], Any]]:
-        """The inputs of so many calls, stacked near the memory; and what gives those of one call, for its check."""
-        # the host would take as long as for a hundred calls
+        """The inputs of `count` calls, stacked on the memory's device; and a function that gives those of one call."""
+        # drawing them on the host would take as long as a hundred calls
         if isinstance(memory, DeviceMemory) and kind == NORMAL:
             normal = [memory.normal((count, *shape), self.problem.dtype) for shape in self.problem.shapes]
             return normal, lambda at: [memory.read(one[at], self.problem.dtype) for one in normal]
@@ -170,15 +172,16 @@ class Visits:
     # -- visits
 
     def visit(self, seats: Sequence[Seat], number: int, rounds: int, again: bool = True) -> bool:
-        """Race the seats, the first of which is the reference; what ends one is noted there. Was it undisturbed?
+        """Race the seats, the first of which is the reference. Returns whether the visit was undisturbed.
 
-        By the turns of the reference alone, while no candidate runs: none can choose which visits count. Made `again`
-        where it was disturbed, and where a candidate ran while it should not, which may have slowed the others.
+        Only the turns of the reference decide that, and no candidate runs then: none can choose which visits count. If
+        `again`, a disturbed visit is repeated once. It is also repeated whenever a candidate was caught, because that
+        one may have slowed the others. A failure is noted in the record of its seat.
         """
         random, waited, spent = np.random.default_rng(), 0.0, 0.0
         racing = [one for one in seats if one.racing]
         order = [racing[at] for at in random.permutation(len(racing))]
-        # a stopped process stops no kernel that it has sent to a device: there one ends before the next one begins
+        # stopping a process does not stop its kernels on a device: there one process ends before the next begins
         for group in [[one] for one in order] if self.device else [order]:
             for seat in group:
                 seat.attempt(self.open, seat)
@@ -187,7 +190,7 @@ class Visits:
             for place in range(rounds):
                 for at in random.permutation(len(group)):
                     seat = group[at]
-                    # as many calls for the reference: they take memory, which speeds up later ones
+                    # as many calls for the reference: they take memory, which makes later calls faster
                     if place == odd[at]:
                         few = random.permutation(self._odd)[:_ODD]
                         seat.attempt(self.turn, seat, [NORMAL] * _ODD if seat is seats[0] else [*few])
@@ -206,7 +209,7 @@ class Visits:
         return over or self.visit(seats, number, rounds, caught and again)
 
     def _timed(self, seat: Seat, round_number: int, strict: bool) -> None:
-        """One turn of normal inputs, of a number of messages that is drawn."""
+        """One timed turn on normal inputs. The number of messages is partly random."""
         first, at_once = seat.seconds < _LONG_SECONDS, self.at_once
         messages = round(_TURN_SECONDS / (seat.seconds * at_once)) + secrets.randbelow(3) - 1
         room = self._most_bytes // (at_once * self._call_bytes)
@@ -214,7 +217,7 @@ class Visits:
         seat.turns[round_number] = self.turn(seat, kinds, at_once, strict)
 
     def _warm(self, seat: Seat) -> None:
-        """Compute until it is warm, and see how long a call takes."""
+        """Warm the candidate up, and estimate the seconds of a call."""
         self.turn(seat, [NORMAL])  # the first call may compile
         started, seat.seconds, calls, spent = perf_counter(), math.inf, 1, 0.0
         while spent < _WARM_SECONDS or (calls < _WARM_CALLS and spent < _WARM_ENOUGH):
@@ -222,7 +225,7 @@ class Visits:
             calls, spent = calls + 3, perf_counter() - started
 
     def _batch(self, seat: Seat) -> int:
-        """Calls of a message, so that most of its time is theirs: for all alike, and moved by the reference alone."""
+        """How many calls a message has, so that they take most of its time. The reference alone decides it, for all."""
         most = min(_MOST_AT_ONCE, max(1, self._most_bytes // self._call_bytes))
         few = min(most, _SOME)
         alone = self.turn(seat, [NORMAL] * 4)
@@ -235,10 +238,10 @@ class Visits:
     # -- the exam
 
     def examine(self, seat: Seat, is_reference: bool = False) -> int:
-        """Ask for its own shape, for shapes beside it, and the questions of `attnlab check`: how many it answered.
+        """Ask for the problem's shape, for similar shapes, and the questions of `attnlab check`. Raises Failed.
 
-        What a candidate does not do it may decline, but for its own shape. The reference may also fail the questions of
-        `check`: a released kernel that is wrong elsewhere is a reference here. Raises Failed.
+        Returns the number of answers to similar shapes and questions; a candidate may decline these. The reference may
+        also fail the questions of `check`: a released kernel that is wrong elsewhere can be a reference.
         """
         kinds = [*np.random.default_rng().permutation([*self._odd, *[NORMAL] * _ODD])]
         for start in range(0, len(kinds), _ODD):
@@ -265,7 +268,7 @@ class Visits:
                 asked += 1
 
         def ask(question: Question) -> Answers:
-            # PyTorch's own kernels answer NaN to a negative scale, which nobody asks for
+            # PyTorch's own kernels return NaN for a negative scale, which no workload needs
             if question.inputs.dtype != workload.dtype or question.inputs.scale <= 0:
                 raise Declined("it is not judged here")
             return {OUTPUT: self._answer(seat, question.workload, question.inputs)}
@@ -276,7 +279,7 @@ class Visits:
         return asked + found.asked
 
     def _answer(self, seat: Seat, workload: Workload, inputs: Inputs) -> Array:
-        """Raises Declined, Misbehaved for what ends with the question, and Failed for what ends the candidate."""
+        """The answer. Raises Declined or Misbehaved if only this question fails, else Failed."""
         workload = workload.with_(device=self.problem.loading.device)
         plain, arrays = pack(inputs)
         order, shape = Order("ask", workload=workload, plain=plain), workload.shape_of(OUTPUT)
@@ -288,8 +291,11 @@ class Visits:
 
 
 def beside(workload: Workload) -> Iterator[Workload]:
-    """The asked shape but for one thing: one key or query less, another length, one batch element more."""
+    """Similar workloads: with one key less, with another length, with one batch element more.
+
+    If there are as many queries as keys, they change with the keys.
+    """
     n, m, batch = workload.queries, workload.keys, workload.batch
     for queries, keys, count in ((n - 1, m - 1, batch), (n // 2 + 3, m // 2 + 3, batch), (n, m, batch + 1)):
-        with suppress(ValueError):  # its mask has no such shape
+        with suppress(ValueError):  # the mask cannot have this shape
             yield workload.with_(queries=max(1, queries if n == m else n), keys=max(1, keys), batch=count)

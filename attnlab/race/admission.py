@@ -1,8 +1,8 @@
-"""How long to measure; and what is not tried, because it would clearly take too long or too much memory.
+"""How long to measure, and which calls are not tried because they would clearly take too long or too much memory.
 
-Time is told by smaller calls of the same contender, memory by what any implementation holds, and by the formula that a
-backend declares. What a call takes beyond that shows when it is made: a worker gets no more memory than is free, and is
-ended at a deadline.
+Time is predicted from smaller calls of the same contender. Memory is predicted from the sizes of inputs and output, and
+from what a backend declares. A worker whose call needs more than predicted is still limited: it gets no more memory
+than is free, and is ended at a deadline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attnlab.workload.mask_kinds import Part, Shape
 from attnlab.workload.masks import Mask
 from attnlab.workload.workload import GIVEN, Workload
 
-#: what limits may be at most, where that is not `LARGEST`
+#: upper bounds of limits; all others are bounded by `LARGEST`
 UTMOST = {"visits": 1000, "most_visits": 1000, "rounds": 1000}
 _MAY_BE_0 = ("run_delay", "noise_margin")
 
@@ -28,17 +28,19 @@ _MAY_BE_0 = ("run_delay", "noise_margin")
 class Limits:
     """When to stop measuring. All times are in seconds.
 
-    visits, most_visits : of a workload, at least and at most.
-    workload_seconds : no visit begins that would probably end later, once there are `visits`. A run shares out the
-    seconds of all its workloads.
-    rounds : of a visit, of the first one half as many; a contender whose turns would take more than its part of
-    `visit_seconds` (a quarter of it in the first visit) has fewer. Where the time ends the visits it is no more than a
-    visit's part of `workload_seconds`.
-    call_seconds, most_call_seconds : a contender whose call takes longer in its first visit is left out, see `longest`.
-    deadline_seconds : for one answer of a worker. start_seconds : to start one. turn_seconds : a turn lasts at least so
-    long. warm_seconds : a worker computes so long before its first round. run_delay : a turn whose threads waited for a
-    core for more than this part of it is disturbed. noise_margin : differences of up to this part count as none.
-    Raises ValueError for what is no such number.
+    visits, most_visits : the least and the largest number of visits to a workload.
+    workload_seconds : time for the visits to a workload. After the first `visits` visits, none begins that would
+    probably end later. A run adds up the seconds of all its workloads and shares them out.
+    rounds : rounds of a visit; the first visit has half as many.
+    visit_seconds : time for the turns of a visit, a quarter of it in the first visit. Each contender has an equal part.
+    A contender whose turns would take longer has turns in fewer rounds. Unless `visits` equals `most_visits`, this time
+    is at most `workload_seconds` / `visits`.
+    call_seconds, most_call_seconds : a contender whose call takes longer in its first visit is left out; see `longest`.
+    deadline_seconds : the longest wait for one answer of a worker. start_seconds : the longest wait until one has
+    started. turn_seconds : a turn lasts at least this long. warm_seconds : a worker computes at least this long before
+    its first round. run_delay : a turn is disturbed if its threads waited for a core for more than this fraction of its
+    time. noise_margin : relative differences up to this count as none.
+    Raises ValueError for a value that is no such number, or out of bounds.
     """
 
     visits: int = 2
@@ -67,19 +69,18 @@ class Limits:
             raise ValueError(f"most_visits must be at least visits, {self.visits}; got {self.most_visits}")
 
     def longest(self, fastest: float) -> float:
-        """Seconds that a call may take where the fastest contender's takes `fastest`.
+        """Seconds that a call may take if a call of the fastest contender takes `fastest`.
 
-        `call_seconds`, or twice the fastest where that is more, up to `most_call_seconds`: a large size that was asked
-        for is measured.
+        `call_seconds`, or twice the fastest if that is longer, up to `most_call_seconds`: large workloads are measured.
         """
         return max(self.call_seconds, min(2 * fastest, self.most_call_seconds))
 
 
 def turns(limits: Limits, rounds: int, seconds: float, each: float, opening: float) -> tuple[int, int]:
-    """How many calls a contender's turn has, and that it has a turn in one of so many rounds.
+    """The number of calls in a contender's turn, and the step n: the contender has a turn in every n-th round.
 
-    seconds : for its turns in all `rounds`. each : of a call. opening : of one that is not timed, before the others.
-    The steps are powers of two, so that the rounds of a slow contender are rounds of all others as well.
+    seconds : for its turns in all `rounds`. each : seconds of a call. opening : seconds of the call that comes first
+    and is not timed. Steps are powers of two, so that in a round of a slow contender every faster one has a turn too.
     """
     ticks, each = 1000 * time.get_clock_info("perf_counter").resolution, max(each, 1e-9)
     calls = max(1, math.ceil(max(limits.turn_seconds, ticks) / each))
@@ -88,21 +89,22 @@ def turns(limits: Limits, rounds: int, seconds: float, each: float, opening: flo
     return calls, min(most, 2 ** max(0, math.ceil(math.log2(rounds / fitting))))
 
 
-#: of the memory that is free, this share may be planned with
+#: a call is tried if its predicted memory is at most this fraction of the free memory
 USABLE = 0.85
-#: lengths of smaller calls: each is about 16 times the one before in FLOPs
+#: the first length of the smaller calls, and the factor to the next one, which has about 16 times the FLOPs
 _FIRST_LENGTH, _GROWTH = 64, 4
-#: a smaller call that takes less than this may be all overhead: a larger one tells. The first of them nearly always is
+#: seconds that a smaller call must take to predict a larger one, because a shorter one may be all overhead; seconds for
+#: the first smaller call, which nearly always is
 _TELLING_SECONDS, _FIRST_SECONDS = 0.02, 0.3
-#: a call that is predicted to take up to so many times the limit is tried: on a busy machine small ones take long too
+#: a call is tried if its predicted time is up to this many times the limit: on a busy machine small calls are slow too
 _SURE = 1.5
 
 
 class Predicted(NamedTuple):
-    """Seconds of a call, told by a smaller one in proportion to its FLOPs.
+    """Seconds of a call, predicted from a smaller call in proportion to its FLOPs.
 
-    at_most : those by the largest that was tried, infinite where none was. seconds : the same, but 0 where that one was
-    so short that it may be all overhead.
+    at_most : the prediction from the largest call that was tried; infinite if none was tried. seconds : the same, but 0
+    if that call was so short that it may be all overhead. by : the label of that call.
     """
 
     at_most: float = math.inf
@@ -118,9 +120,9 @@ class Predicted(NamedTuple):
 
 
 def predict(workload: Workload, seconds_of: Callable[[Workload], float | None], most: float) -> Predicted:
-    """What a call of `workload` will take. Nothing larger is tried where that is clearly more than `most` seconds.
+    """The predicted time of a call of `workload`. Stops as soon as that is clearly more than `most` seconds.
 
-    seconds_of : the seconds of a call, None where the backend declines it.
+    seconds_of : gives the seconds of a smaller call, None if the backend declines it.
     """
     found = Predicted()
     for number, rung in enumerate(rungs(workload)):
@@ -137,7 +139,7 @@ def predict(workload: Workload, seconds_of: Callable[[Workload], float | None], 
 
 
 def rungs(workload: Workload) -> Iterator[Workload]:
-    """Smaller workloads of one head of keys, each at most about 16 times the one before; none that is as large."""
+    """Smaller workloads, each with up to about 16 times the last one's FLOPs; none has over half of `workload`'s."""
     length, largest, whole = _FIRST_LENGTH, 0, max(workload.queries, workload.keys)
     while length < _GROWTH * whole:
         rung = shortened(workload, min(length, whole))
@@ -150,7 +152,7 @@ def rungs(workload: Workload) -> Iterator[Workload]:
 
 
 def shortened(workload: Workload, length: int) -> Workload:
-    """A smaller `workload`: one key head with its query heads (a block keeps all heads), no longer than `length`.
+    """A smaller `workload`: batch 1, up to `length` long, one key head with its query heads (a block keeps all heads).
 
     The mask is kept as far as it fits. A window and the largest key length are cut to the keys. Another part that does
     not fit the smaller shape, such as a prefix beyond its keys, is left out.
@@ -182,15 +184,16 @@ def _fits(part: Part, shape: Shape) -> bool:
 
 
 def too_large(workload: Workload, memory: Mapping[str, float] | None, free: int) -> str | None:
-    """Why a worker has no room for `workload` in the `free` bytes, or None.
+    """Why `workload` does not fit into the `free` bytes, or None.
 
-    memory : what the backend declares that a call holds, in score matrices and outputs; by default one output.
+    memory : by its backend's file, the "scores" (score matrices) and "outputs" that a call holds; by default one
+    output.
     """
     asked = {"outputs": 1.0, **(memory or {})}
     held = workload.input_bytes + asked["outputs"] * workload.output_bytes
     needed = int(held + asked.get("scores", 0.0) * workload.score_bytes)
     if workload.device == "cpu":
-        needed += workload.output_bytes  # the answer goes to pages of its own
+        needed += workload.output_bytes  # the answer is copied to shared pages
     if needed <= free * USABLE:
         return None
     return (

@@ -1,9 +1,9 @@
-"""Inputs drawn for a visit and overwritten before each turn, and answers checked.
+"""The inputs of a visit, which are overwritten before each turn, and the check of answers in it.
 
-The first answer of a contender goes through `attnlab.correctness.weighing`, on rows that were drawn before it. The last
-answer of a turn is checked on a few rows of one head, which are chosen after it: a stale cache, work that was skipped
-or a queue that was not finished is off by far more than rounding, and nothing else makes an answer wrong here. The
-gradients of key and value have no rows of their own; they must be finite there.
+The first answer of a contender is checked by `attnlab.correctness.weighing`, on rows that were drawn before the answer.
+The last answer of a turn is checked by `astray`, on a few rows of one head that are drawn after the answer. Such an
+answer can be wrong only because of a stale cache, skipped work or an unfinished queue, and then the error is far larger
+than rounding. The gradients of key and value have no row for each query; in this check they must only be finite.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from attnlab.workload.masks import Mask
 from attnlab.workload.number_formats import carrier, round_to
 from attnlab.workload.workload import LOG_SUM, OF_QUERIES, Workload
 
-#: rows of a turn's answer that are checked, and by how many budgets they may be off
+#: the number of rows of a turn's answer that are checked, and the largest error that passes, in error budgets
 _ROWS, _FAR = 2, 8.0
-#: arrays that are overwritten from turn to turn; those along keys move together
+#: arrays that are overwritten before each turn; those with the same number are shifted together along their length
 _FRESH = {"query": 0, "x": 0, "key": 1, "value": 1, "memory": 1, "output_gradient": 2}
-#: numbers of a pool beyond those of the largest array: where an array begins in it is drawn for each turn
+#: how many numbers more than the largest array a pool has; for each turn, the place of an array in it is drawn
 _MORE = 2**17
 
 
 class Drawn:
-    """The inputs of one visit, in pages that the workers read. Its numbers come from the system's randomness."""
+    """The inputs of one visit, in pages that the workers read. The operating system seeds all random numbers."""
 
     def __init__(self, workload: Workload, inputs: Inputs, generator: np.random.Generator) -> None:
         self.workload, self._random = workload, generator
@@ -42,7 +42,7 @@ class Drawn:
         for page, array in zip(self.pages.arrays, arrays, strict=True):
             page[...] = array
         self.inputs = unpack(self.plain, self.pages.arrays)
-        #: the first inputs, which no worker can write to
+        #: the first inputs, in memory that no worker can write to
         self.first, self._first = inputs, tuple(arrays)
         names = self.plain["arrays"]
         self._fresh = [at for at, name in enumerate(names) if name in _FRESH]
@@ -50,11 +50,11 @@ class Drawn:
         self._pool: NDArray[Any] | None = None
 
     def copy(self) -> Inputs:
-        """The inputs as they are now."""
+        """A copy of the inputs as they are now."""
         return unpack(self.plain, [one.copy() for one in self.pages.arrays])
 
     def restore(self) -> bool:
-        """Write the first inputs again; whether they were there unchanged."""
+        """Write the first inputs again if a worker has changed them. Returns whether they were unchanged."""
         pairs = list(zip(self.pages.arrays, self._first, strict=True))
         same = all(page.tobytes() == array.tobytes() for page, array in pairs)
         for page, array in pairs if not same else ():
@@ -70,7 +70,7 @@ class Drawn:
                 most = max(arrays[at].size for at in self._fresh) + max(_MORE, 2 * width)
                 drawn = self._random.standard_normal(most, dtype=np.float32)
                 self._pool = round_to(drawn, self.workload.dtype)
-            # rows of one array must not be rows of another: their parts of the pool begin at different columns
+            # no array may have rows of another, so their parts of the pool begin at different columns
             columns = self._random.permutation(width)
             for at, column in zip(self._fresh, np.resize(columns, len(self._fresh)), strict=True):
                 rows = (self._pool.size - arrays[at].size) // columns.size - 1
@@ -78,14 +78,14 @@ class Drawn:
                 arrays[at].reshape(-1)[...] = self._pool[start : start + arrays[at].size]
             return
         parts = self._random.random(3)
-        # moved along their length by an even number, so that pairs of equal keys stay pairs
+        # shifted along their length by an even number of rows, so that pairs of equal keys stay pairs
         for at in self._fresh:
             length = arrays[at].shape[-2]
             steps = 2 * (1 + int(parts[self._moving[at]] * max(1, length // 2 - 1)))
             arrays[at][...] = np.roll(arrays[at], steps, axis=-2)
 
     def without_gradient(self, rows: Sequence[int]) -> None:
-        """Set the output's gradient to 0 except on these rows: then no other row matters for key and value."""
+        """Set the output's gradient to 0 except on these rows. Then key and value gradients depend on no other rows."""
         upstream = self.inputs.output_gradient
         if upstream is not None:
             others = np.ones(upstream.shape[2], bool)
@@ -95,12 +95,12 @@ class Drawn:
             self.first = unpack(self.plain, self._first)
 
     def close(self) -> None:
-        """Give up the pages."""
+        """Release the pages."""
         self.pages.close()
 
 
 def answer_pages(workload: Workload) -> Pages:
-    """Where a contender writes its answers, by the names of `Workload.results`, in their order."""
+    """Pages for the answers of a contender: an array for each name in `Workload.results`, in that order."""
     forms = {name: np.dtype(carrier(workload.dtype_of(name))).str for name in workload.results}
     return Pages([Form(dtype, workload.shape_of(name)) for name, dtype in forms.items()])
 
@@ -112,9 +112,9 @@ def astray(
     computes_in: str | None,
     generator: np.random.Generator,
 ) -> str | None:
-    """Why the answers of a turn do not belong to its `inputs`, by rows that are chosen now; None where they do.
+    """Why the answers of a turn are wrong for its `inputs`, checked on rows that are drawn now; None if they are right.
 
-    Raises Declined if the format that it computes in does not hold the inputs.
+    Raises Declined if the number format that the backend computes in cannot hold the inputs.
     """
     rows = sorted({int(one) for one in generator.integers(workload.queries, size=_ROWS)})
     for name in workload.results:
@@ -141,7 +141,7 @@ def astray(
 
 
 def _of_head(inputs: Inputs, batch: int, head: int, rows: Sequence[int]) -> Inputs:
-    """What some queries of one head ask, as inputs of their own."""
+    """The inputs of the queries `rows` of one head."""
     shape, of_keys = inputs.shape, head // inputs.group
     b, h, k = slice(batch, batch + 1), slice(head, head + 1), slice(of_keys, of_keys + 1)
     place = Place(shape, np.asarray(rows), np.arange(shape.keys), b, h)

@@ -1,7 +1,7 @@
-"""What this machine can do at most: matrix-multiply rate and copy bandwidth of one array library.
+"""Ceilings: the highest matrix-multiply rate and copy bandwidth that array libraries reach on this machine.
 
-A ceiling is the best over the libraries that are installed, each measured in a fresh worker, because libraries
-differ: no single one's matrix product is the most that the machine can do.
+A ceiling is the best over all installed libraries, each measured in a fresh process. Libraries differ: the matrix
+product of a single one need not be the fastest that the machine can do.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from attnlab.workload.result import Ceiling
 
 _BUDGET_SECONDS = 0.4
 _SIZES = {"cpu": (256, 768, 1536), "cuda": (4096, 8192)}
-#: a product expected to take longer is not tried: NumPy has float16 without a fast product
+#: seconds of the longest product that is tried: NumPy has float16, but no fast product for it
 _LONGEST_SECONDS = 1.0
 _COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}
 
 
-#: a library has so many seconds; other programs that take less of the machine, in cores, leave gaps for its best
+#: seconds that a library may take; a ceiling is stored only if other programs used fewer cores than this
 _SECONDS, _GAPS = 120.0, 0.5
 
 
 def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling | None:
-    """The best matrix-multiply rate and copy bandwidth over the array libraries here, each in a process of its own.
+    """The best matrix-multiply rate and copy bandwidth of the installed array libraries, each in its own process.
 
-    An earlier answer is used unless it is asked `afresh`. An answer is kept for later if no other program took much of
-    the machine.
+    An earlier result is returned if there is one and not `afresh`. A result is stored for later if no library failed
+    and other programs used less than half a core.
     """
     question = {"asked": "ceiling", "device": device, "dtype": dtype}
     known = None if afresh else recalled(question, Ceiling)
@@ -46,7 +46,7 @@ def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling
     watch, failed = Watch(), False
     for library in products():
         if not all(map(is_there, libraries()[library].modules)):
-            continue  # a library that is not here sets no ceiling
+            continue  # it is not installed
         environment = Contender(library, library).environment(os.environ)
         process = Process("attnlab.race.ceilings:Child", environment=environment)
         asked: dict[str, Any] = {"name": library, "device": device, "dtype": dtype}
@@ -64,7 +64,7 @@ def measure_ceiling(device: str, dtype: str, *, afresh: bool = False) -> Ceiling
 
 
 class Child:
-    """What the process of a library holds."""
+    """The object that serves requests in the process of a library."""
 
     def of_library(self, name: str, device: str, dtype: str) -> dict[str, float] | None:
         """See `measure`."""
@@ -74,10 +74,10 @@ class Child:
 def measure(library: Library, dtype: str) -> dict[str, float] | None:
     """Best matrix-multiply rate (FLOP/s) and copy bandwidth (bytes/s) of `library`, or None.
 
-    None where it lacks `dtype` or has no product. No bandwidth where it writes into no array that is there, or where
-    its arrays are another library's: it has no copy to measure.
+    None if the library lacks `dtype` or has no product. The bandwidth is missing if the library cannot write into an
+    existing array, or computes on another library's arrays: then it has no copy of its own.
 
-    Square products of growing size, and a copy of 128 MiB (1 GiB on CUDA), each repeated for a while; the best
+    Square products of growing size, and a copy of 128 MiB (1 GiB on CUDA), are each repeated for 0.4 s. The best repeat
     counts, because a ceiling is what the hardware can do undisturbed.
     """
     product = products().get(library.name)
@@ -102,7 +102,7 @@ def _computed(library: Library, product: Callable[[Any, Any], Any], a: Any, b: A
 
 
 def _copy_rate(library: Library) -> float:
-    """Bytes read and written in a second by a copy within `library`."""
+    """Bytes read and written per second by a copy within `library`."""
     elements = _COPY_BYTES[library.device] // 4
     source = library.from_numpy(np.ones(elements, np.float32), "float32")
     target = library.from_numpy(np.zeros(elements, np.float32), "float32")
@@ -114,7 +114,7 @@ def _copy_rate(library: Library) -> float:
 
 
 def best(device: str, dtype: str, found: dict[str, dict[str, float] | None]) -> Ceiling | None:
-    """The best of what `measure` found, by library name; None where no library has the dtype, or none a copy."""
+    """The best rates that `measure` `found`, by library; None if no library has the dtype, or none has a copy."""
     there = {name: one for name, one in found.items() if one is not None}
     rates = [(one["matmul_flops"], name) for name, one in there.items()]
     copies = [(one["copy_bytes"], name) for name, one in there.items() if "copy_bytes" in one]

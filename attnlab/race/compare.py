@@ -1,4 +1,4 @@
-"""Two or more contenders raced on one workload: results, and verdicts against the first."""
+"""Race two or more contenders on one workload: results, and verdicts against the first one."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from attnlab.workload.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-#: visits at least, and seconds within which there are more
+#: the least number of visits, and the seconds in which more visits are made
 VISITS, SECONDS = 3, 10.0
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One workload's visits: a result for each contender, and verdicts against the baseline where both were measured.
+    """The visits to one workload: a result for each contender, and verdicts against the baseline for those measured.
 
-    visits : how many there were, of `visit_seconds` each. sittings : what verdicts rest on beside these visits.
-    unseen : disturbances that this system does not tell. interrupted : whether an interrupt ended it early.
-    ran_with : the versions of Python and libraries of contenders that ran elsewhere. command : repeats it.
+    visits : their number, of `visit_seconds` each on average. sittings : by contender, the verdict over all its
+    sittings, this one included. unseen : disturbances that this system does not report. interrupted : whether an
+    interrupt ended it early. ran_with : the versions of Python and libraries of each contender, if any contender ran
+    elsewhere. command : the command that repeats it.
     """
 
     workload: Workload
@@ -51,11 +52,11 @@ class Comparison:
     interrupted: bool = False
 
     def frame(self) -> pd.DataFrame:
-        """A tidy table, one row a contender.
+        """A tidy table with one row for each contender.
 
         Columns: ``contender``, ``outcome``, ``reason``, ``seconds_median``, ``ratio`` to the baseline's time with the
-        ends of its 95 % interval, ``ratio_low`` and ``ratio_high``, or why there is none, ``no_interval``; ``verdict``,
-        ``peak_bytes``, ``relative_error``, and what else `to_json` has.
+        ends of its 95 % interval, ``ratio_low`` and ``ratio_high``, or why it has no interval, ``no_interval``;
+        ``verdict``, ``peak_bytes``, ``relative_error``, and the other figures of `to_json`.
         """
         import pandas as pd
 
@@ -71,7 +72,7 @@ class Comparison:
         return "\n".join(one_line(one, 150) for one in lines)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data for other programs; a figure that does not exist is None."""
+        """Plain data for other programs; a figure that is missing is None."""
         return {
             "workload": self.workload.to_dict(),
             "baseline": self.baseline,
@@ -112,7 +113,7 @@ class Comparison:
 
 
 def first_verdicts(baseline: str, tell: Callable[[str], None]) -> Callable[[Sequence[Result]], None]:
-    """Hears the results after each visit, and tells of every contender the first verdict that has two visits."""
+    """A function to call with the results after each visit; reports each contender's first verdict over 2 visits."""
     told = set[str]()
 
     def each(results: Sequence[Result]) -> None:
@@ -140,20 +141,20 @@ def compare(
 ) -> Comparison:
     """Race the contenders on one workload; the first is the baseline.
 
-    contenders : two or more, with settings where they are to hold, ``torch_sdpa[threads=1]``.
-    workload : what is asked of all of them. Or its fields, by the names of the command line's options:
-    ``length=1024, heads=8, causal=True``; 512 tokens and 8 heads where nothing is said.
-    folders : hold further backends.
-    seconds : for the visits, of which there are three at least.
-    visits : so many, whatever time they take.
-    afresh : leave out what earlier calls found of the same question on this machine.
-    limits : all of it, instead.
-    on_event : hears what is being done; a `Notice` is meant to be kept.
-    words : that say the workload on the command line, where these are not its own options.
-    interruptible : an interrupt ends it, and what was measured before is returned.
+    contenders : two or more, each with its settings if it has any: ``torch_sdpa[threads=1]``.
+    workload : the workload for all of them. Or give its fields, by the names of the command line's options:
+    ``length=1024, heads=8, causal=True``. The defaults are 512 tokens and 8 heads.
+    folders : folders with further backends.
+    seconds : time for the visits; there are at least three visits.
+    visits : the exact number of visits, whatever time they take.
+    afresh : ignore what earlier calls with the same question found on this machine.
+    limits : all limits, instead of `seconds` and `visits`.
+    on_event : called with a text about each step; a `Notice` should stay visible.
+    words : the words that describe the workload on the command line, if they are not its own options.
+    interruptible : an interrupt ends the race, and what was measured before is returned.
 
-    Raises ValueError for a number of no use, fewer than two contenders, broken notation, an unknown backend, an unknown
-    field, and as `Workload` does; Unavailable where fewer than two contenders have their libraries here.
+    Raises ValueError for a number out of bounds, fewer than two contenders, broken notation, an unknown backend, an
+    unknown field, and as `Workload` does; Unavailable if fewer than two contenders have their libraries here.
     """
     workload = _workload(workload, fields)
     raced = parse_all(contenders)
@@ -195,7 +196,7 @@ def compare(
 
 
 def _limits(seconds: float | None, visits: int | None) -> Limits:
-    """Visits for so many seconds, or so many visits. Raises ValueError."""
+    """The limits for visits within these seconds, or for this number of visits. Raises ValueError."""
     seconds = SECONDS if seconds is None else seconds
     within("seconds", seconds)
     longest = max(5.0, seconds / 4)
@@ -205,7 +206,7 @@ def _limits(seconds: float | None, visits: int | None) -> Limits:
 
 
 def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
-    """The workload itself, or the one of these fields. Raises ValueError."""
+    """The given workload, or the workload with these fields. Raises ValueError."""
     if given is not None and (fields or not isinstance(given, Workload)):
         got = " and ".join([type(given).__name__, *fields])
         raise ValueError(f"give a Workload or its fields, got {got}")
@@ -217,14 +218,14 @@ def _workload(given: Workload | None, fields: Mapping[str, Any]) -> Workload:
 
 
 def versions_of(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """The versions of Python and of its libraries by contender, from `Conductor.facts`; not of those that tell none."""
+    """The versions of Python and libraries by contender, from `Conductor.facts`; only contenders that report them."""
     return {
         name: {"Python": one["python"], **one["versions"]} for name, one in facts.items() if "python" in one
     }
 
 
 def _command(texts: Sequence[str], words: Sequence[str], folders: Sequence[str], limits: Limits) -> str:
-    """What to type for the same again; of limits the command line has the time and the most visits."""
+    """The command that repeats this; of the limits, it can only have the time and the number of visits."""
     further = [word for folder in folders for word in ("--implementations", folder)]
     if limits.workload_seconds != SECONDS:
         further += ["--seconds", f"{limits.workload_seconds:g}"]

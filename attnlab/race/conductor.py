@@ -1,11 +1,11 @@
-"""Visits to workloads: the one way in which `run`, `compare`, `gate` and pytest measure.
+"""Visits to workloads. `run`, `compare`, `gate` and pytest measure in this way only.
 
     with Conductor(contenders) as conductor:
         for results in conductor.visits(workload):    # a result for each contender and visit
             ...
 
-Nurseries are kept while the conductor is there; the processes of a visit end with it. What a contender could not do on
-a workload (declined, too slow, wrong, crashed) is not asked of it again.
+Nurseries live as long as the conductor; the processes of a visit end with the visit. A contender that fails on a
+workload (declined, too slow, wrong, crashed) does not take part there again.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from attnlab.stats.ranking import entered_once, implementation_of, is_second_ent
 from attnlab.workload.result import Outcome, Result, merged
 from attnlab.workload.workload import Workload
 
-#: contenders that hung on so many workloads are not asked for one that is no smaller: each costs a whole deadline
+#: a contender that hung on this many workloads skips all that are not smaller: each hang costs a whole deadline
 _HANGS = 2
 
 
 class Conductor:
-    """Makes visits; use as a context manager. `account` holds the seconds that went into each activity.
+    """Makes visits; use as a context manager. `account` holds the seconds that each activity took.
 
-    baseline : the contender that the others are compared with, by default the first. folders : hold further backends.
-    memory : whether a race ends with a visit for peak memory. on_event : hears what is being done; a `Notice` is meant
-    to be kept.
-    start, clock : how a worker is started, and what its clock is held against.
+    baseline : the contender that the others are compared with, by default the first. folders : folders with further
+    backends. memory : whether a race ends with a visit for peak memory. on_event : called with a text about each step;
+    a `Notice` should stay visible. start : starts a worker. clock : what a worker's clock is checked against.
     """
 
     def __init__(
@@ -60,27 +59,27 @@ class Conductor:
         self.contenders, self.baseline = tuple(contenders), baseline or contenders[0].name
         self.limits, self.memory = limits or Limits(), memory
         self.account: dict[str, float] = {}
-        #: by contender, once it was visited: versions, thread pools and interpreter of its process
+        #: by contender, after its first visit: versions, thread pools and interpreter of its process
         self.facts: dict[str, dict[str, Any]] = {}
         self._folders = tuple(str(Path(folder).resolve()) for folder in folders)
         self._on_event, self._start, self._clock = on_event, start or self._begin, clock
         self._nurseries: dict[Any, Nursery | None] = {}
-        #: by workload, the contenders that were measured there, and those that need not be asked again
+        #: by workload: contenders that were measured there, and contenders that take no further part
         self._measured: dict[Workload, set[str]] = defaultdict(set)
         self._excluded: dict[Workload, set[str]] = defaultdict(set)
         self._hung: dict[str, list[int]] = defaultdict(list)
-        #: why a contender is not to be had on a device, whatever the workload
+        #: by contender and device: why it is unavailable for every workload
         self._absent: dict[tuple[str, str], str] = {}
-        #: seconds of calls that were tried or measured, which tell how long a larger one will take, by contender
+        #: by contender and workload: seconds of calls that were tried or measured, to predict larger calls
         self._trials: dict[tuple[str, Workload], float | None] = {}
         self._watch: Watch | None = None
         self._ready = False
-        #: whether a `race` was interrupted that keeps what it measured
+        #: whether an interruptible `race` was interrupted before all its timed visits
         self.interrupted = False
 
     def __enter__(self) -> Conductor:
         try:
-            for contender in self.contenders if self._start == self._begin else ():  # side by side
+            for contender in self.contenders if self._start == self._begin else ():  # all start at once
                 with contextlib.suppress(Failed, OSError):
                     self._nursery(contender)
         except BaseException:
@@ -89,15 +88,15 @@ class Conductor:
         return self
 
     def wait(self) -> None:
-        """Return when the nurseries have imported their libraries. Seconds that are shared out begin after it."""
+        """Return when the nurseries have imported their libraries. Time limits of measurements begin after it."""
         if self._ready:
             return
         started, self._ready = monotonic(), True
         for nursery in filter(None, self._nurseries.values()):
-            with contextlib.suppress(Failed):  # then its workers start afresh
+            with contextlib.suppress(Failed):  # then its workers are started without it
                 nursery.wait()
         self.account["importing"] = self.account.get("importing", 0.0) + monotonic() - started
-        self._watch = Watch()  # what a nursery takes to import is not another program's
+        self._watch = Watch()  # from now on: the imports would count as other programs
 
     def __exit__(self, *_: object) -> None:
         for nursery in self._nurseries.values():
@@ -108,11 +107,11 @@ class Conductor:
     def visit(
         self, workload: Workload, names: Sequence[str] | None = None, *, number: int = 0, timed: bool = True
     ) -> list[Result]:
-        """One visit: a result for each contender, or each of those called `names`, that is not excluded there.
+        """One visit: a result for each contender (or each of `names`) that has not failed on this workload.
 
-        number : of the visit, unique among those to this workload that are timed; with 0 all are asked anew.
-        timed : if not, what needs one visit only is measured instead, of each that was timed. Empty where the machine
-        was suspended.
+        number : different for each timed visit to this workload; 0 forgets what earlier visits found. timed : if False,
+        no times are measured, but what needs one visit only (peak memory), of each contender that was timed. The list
+        is empty if the machine was suspended.
         """
         self.wait()
         if number == 0:
@@ -159,7 +158,7 @@ class Conductor:
         return found
 
     def remember(self, results: Sequence[Result]) -> None:
-        """What was found in earlier visits, so that nothing is asked again that is settled."""
+        """Take over the results of earlier visits, so that nothing that is settled is measured again."""
         for one in results:
             where = self._measured if one.outcome is Outcome.MEASURED else self._excluded
             where[one.workload].add(one.contender)
@@ -171,10 +170,10 @@ class Conductor:
         *,
         enough: Callable[[list[Result]], bool] = lambda results: False,
     ) -> Iterator[list[Result]]:
-        """Visits to one workload until the limits say that it is enough, or one is left alone: the results of each.
+        """Visit one workload until the limits are reached or no rival is left; yields the results of each visit.
 
-        enough : told all results so far, merged, it says whether the least number of visits suffices. By default the
-        time decides: an interval that is looked at until it pleases is too narrow.
+        enough : called with all results so far, merged, once there are enough visits; True ends the visits. By default
+        only the time decides: if visits end as soon as an interval looks good, the interval is too narrow.
         """
         self.wait()
         started, limits, so_far = monotonic(), self.limits, list[Result]()
@@ -199,10 +198,10 @@ class Conductor:
         interruptible: bool = False,
         **how: Any,
     ) -> list[Result]:
-        """All `visits` to a workload as one result for each contender, in the order of the contenders, with its memory.
+        """Make all `visits` to a workload and measure its memory: one result for each contender, in their order.
 
-        each : hears all results so far, merged, after each visit. interruptible : an interrupt ends the race, and those
-        of the visits before it are returned.
+        each : called after each visit with all results so far, merged. interruptible : an interrupt ends the race, and
+        the results of the visits before it are returned.
         """
         found, timed = list[Result](), False
         try:
@@ -220,10 +219,11 @@ class Conductor:
         return sorted(merged(found), key=lambda one: place[one.contender])
 
     def asked(self, results: Sequence[Result]) -> list[str]:
-        """Whom the next visit to a workload asks, by its results over all visits: none where nothing is open.
+        """The contenders for the next visit to a workload, by its results over all visits; none if nothing is open.
 
-        The fastest, and whoever is not surely much slower, nor surely close; on the first visits also the baseline
-        and its A/A control. So the naive loop is not timed again and again to be told apart from a fused kernel.
+        These are the fastest, and each that is neither surely much slower nor surely close. Up to the least number of
+        visits, the baseline and its A/A control take part too. So a naive loop that is clearly slower is not timed
+        again and again.
         """
         able = (one for one in results if one.contender not in self._excluded[one.workload])
         times = {one.contender: one.latency for one in able if one.latency and not one.uncounted}
@@ -233,7 +233,7 @@ class Conductor:
         best = min(times, key=lambda name: (is_second_entry(name), times[name].median))
         kernels = {one.contender: implementation_of(one) for one in results if one.contender in times}
         same = [one.name for one in self.contenders if kernels.get(one.name) == kernels[best]]
-        best = same[0]  # two names of one kernel are no rivals: the first goes on, whichever was luckier
+        best = same[0]  # two names of one kernel are no rivals: the first goes on, whichever is faster
         found = verdicts_against(results, best, comparisons=1, margin=EARLY_MARGIN, alpha=EARLY_ALPHA)
         decided = {name for name, one in found.items() if one.settled}
         decided |= {name for name in times if kernels[name] == kernels[best] and not is_second_entry(name)}
@@ -244,7 +244,7 @@ class Conductor:
         return list(dict.fromkeys([*names, *(one for one in times if entered_once(one) == self.baseline)]))
 
     def _warn(self) -> None:
-        """Tell once that other programs take the cores."""
+        """Report once that other programs use the cores."""
         if self._watch is not None and (taken := self._watch.others()) > NOTABLE:
             self._watch = None
             self._on_event(
@@ -276,7 +276,7 @@ class Conductor:
         return Process(WORK, environment=contender.environment(os.environ), interpreter=interpreter), folders
 
     def _nursery(self, contender: Contender) -> Nursery | None:
-        """The nursery of its library and environment; None where it is to be started afresh. Raises Failed."""
+        """The nursery for its library and environment, or None: then its workers start without one. Raises Failed."""
         family = self._family(contender)
         if family not in self._nurseries:
             self._nurseries[family] = None

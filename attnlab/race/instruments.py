@@ -1,14 +1,16 @@
-"""What is measured of a prepared call beside its time: one class an instrument.
+"""What is measured of a prepared call besides its time: each instrument is a class.
 
-An instrument names its quantity and its base unit, and its `measure` does the work, in the worker process, on the call
-that is prepared there. It has a visit of its own, in which nothing was called before, or a pass after the rounds of
-each visit, because none may disturb another.
+An instrument names its quantity and its base unit. Its `measure` runs in the worker process, on the call that is
+prepared there. No instrument may disturb another one. So it has either a separate visit, in which nothing was called
+before, or a pass after the rounds of each visit.
 
-A new instrument is a class that is listed in `INSTRUMENTS`: its readings are a further measurement of each result.
+To add an instrument, write a class and list it in `INSTRUMENTS`: its readings become a further measurement of each
+result.
 
-What else uses the machine while contenders are timed is watched too. The kernel counts how long each thread was ready
-to run and did not (`attnlab.system.run_delay_seconds`): the one figure that sees a neighbour on another core, on which
-a team of threads waits for its last member. A hypervisor tells what it took, two clocks tell whether the machine slept.
+This module also watches what else uses the machine while contenders are timed. The kernel counts how long each thread
+was ready to run but did not run (`attnlab.system.run_delay_seconds`). No other figure shows that another program delays
+one thread of a team, for which the whole team then waits. A hypervisor reports the time that it took, and two clocks
+show whether the machine was suspended.
 """
 
 from __future__ import annotations
@@ -32,56 +34,56 @@ from attnlab.system import cores
 from attnlab.workload.result import Measurement
 from attnlab.workload.workload import Workload
 
-#: other programs that take more cores than this are told
+#: report other programs that use more cores than this
 NOTABLE = 0.25
-#: two clocks that differ by more seconds: the machine was suspended
+#: the machine was suspended if two clocks have moved apart by more seconds than this
 _SLEPT = 0.1
-#: seconds that may pass until a worker that was sent for is awake, and the conductor again after its answer
+#: seconds that may pass until a worker wakes up for a request, and the conductor for the answer
 _WAKING = 3e-3
-#: of the rounds of a visit, at most this part is left out
+#: at most this fraction of a visit's rounds is left out as disturbed
 _LEFT_OUT = 0.5
 
 
 class Notice(str):
-    """An event that is to be kept before a person's eyes, where others pass."""
+    """An event that should stay visible to the user; other events may be overwritten by the next one."""
 
 
 class Watch:
-    """Looks at the machine now, to tell later what happened since."""
+    """Records the state of the machine now, to report later what has happened since."""
 
     def __init__(self) -> None:
-        # a thread of the kernel is no program, and what it computes is neither of these two
+        # threads of the kernel are no programs; their time is of other kinds than these two
         self._since, self._busy, self._own = time.monotonic(), core_seconds("user", "nice"), _own_seconds()
         self._asleep = _asleep_seconds()
 
     def others(self) -> float:
-        """How many of our cores other programs took since, as far as the children of this process have ended."""
+        """The number of our cores that other programs used since then. Children of ours count until they end."""
         elapsed = max(1e-3, time.monotonic() - self._since)
         spent = core_seconds("user", "nice") - self._busy - (_own_seconds() - self._own)
         return min(max(0.0, spent / elapsed), float(cores()))
 
     def slept(self) -> bool:
-        """Whether the machine was suspended since."""
+        """Whether the machine was suspended since then."""
         return abs(_asleep_seconds() - self._asleep) > _SLEPT
 
 
 def steal_seconds() -> float:
-    """CPU seconds that a hypervisor has taken from our cores since the machine started; 0 where it does not say."""
+    """CPU seconds that a hypervisor has taken from our cores since the machine started; 0 if it reports none."""
     return core_seconds("steal")
 
 
 def core_seconds(*kinds: str) -> float:
-    """Seconds of these kinds that the cores have spent on which this process may run, since the machine started."""
+    """Seconds of these kinds since the machine started, over the cores on which this process may run."""
     every = psutil.cpu_times(percpu=True)
     ours = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(every))
     return math.fsum(getattr(every[at], one, 0.0) for at in ours if at < len(every) for one in kinds)
 
 
 def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
-    """Which turns of a contender's visit do not count: those that were disturbed for more than this part of their time.
+    """For each turn of a contender in a visit, whether it is left out because it was disturbed.
 
-    A turn whose two clocks contradict each other does not count. Of the others at least half do: where the machine is
-    busy throughout, the calmer half counts.
+    most : the largest fraction of a turn that may be lost. If the machine is busy all the time, the calmer half of the
+    turns counts. A turn in which two clocks contradict each other never counts.
     """
     parts = [turn["waited"] for turn in turns]
     middle = sorted(parts)[int((len(parts) - 1) * _LEFT_OUT)] if parts else 0.0
@@ -89,39 +91,40 @@ def disturbed(turns: Sequence[Mapping[str, float]], most: float) -> list[bool]:
 
 
 def waited(turn: Mapping[str, float], bracket: float, stolen: float) -> float:
-    """The part of a turn that was lost to others; infinite where the worker's clock contradicts the conductor's.
+    """The fraction of a turn that was lost to other programs; infinite if two clocks contradict each other.
 
-    bracket : seconds that the turn took by the conductor's clock. stolen : by the hypervisor meanwhile. The worker may
-    claim less by what waking it takes, and more by what its clock is off.
+    bracket : seconds of the turn by the conductor's clock. stolen : seconds that the hypervisor took meanwhile. By its
+    own clock, the worker may report less time, because waking it takes time, or slightly more, because clocks are
+    inexact.
     """
     timed = turn["seconds"] * turn["iterations"]
     claimed = turn["opening_s"] + timed + turn["between_s"]
     if claimed > 1.01 * bracket + 1e-4 or bracket - stolen > 1.1 * claimed + _WAKING:
         return float("inf")
-    delay = turn["run_delay_s"] if turn["run_delay_s"] == turn["run_delay_s"] else 0.0  # nan: not told
+    delay = turn["run_delay_s"] if turn["run_delay_s"] == turn["run_delay_s"] else 0.0  # nan: unknown
     return (delay + stolen) / max(timed, 1e-9)
 
 
 def _own_seconds() -> float:
-    """The same of this process and of its children that have ended, theirs included."""
+    """User seconds of this process and of its children that have ended, with all their children."""
     return os.times().user + os.times().children_user
 
 
 def _asleep_seconds() -> float:
-    """Seconds that the machine was suspended since it started, up to a constant."""
+    """Seconds for which the machine has been suspended since it started, up to a constant."""
     if not hasattr(time, "CLOCK_BOOTTIME"):
         return 0.0
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 Column = tuple[float, ...]
-#: as it was before any backend was imported
+#: the clock as it was before any backend was imported
 _clock = time.perf_counter
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What one `measure` read: samples, what was noted beside each, and what holds for all; see `Measurement`."""
+    """What one `measure` read: samples, columns of notes on each, and facts about all; see `Measurement`."""
 
     samples: Column
     columns: Mapping[str, Column] = field(default_factory=dict)
@@ -135,7 +138,7 @@ class Instrument(ABC):
     quantity: ClassVar[str]
     #: its base unit: s, B, J, ...
     unit: ClassVar[str]
-    #: whether it is measured after the rounds of every visit, and not in one of its own
+    #: whether it is measured after the rounds of every visit, and not in a separate visit
     every_visit: ClassVar[bool] = False
 
     def applies(self, workload: Workload) -> bool:
@@ -144,13 +147,13 @@ class Instrument(ABC):
 
     @abstractmethod
     def measure(self, library: Library, call: Call) -> Readings:
-        """Read it on `call`, whose arrays are those of `library`.
+        """Measure `call`, whose arrays are those of `library`.
 
-        What it raises ends this measurement, and is noted beside the result: the others stay.
+        An exception ends this measurement and is noted in the result; the other measurements stay.
         """
 
     def measurement(self, readings: Readings, visit: int) -> Measurement:
-        """The readings as they are stored: numbers are floats, whatever the instrument made of them."""
+        """The readings as they are stored: all numbers are floats, whatever type the instrument used."""
         columns = {name: tuple(map(float, column)) for name, column in readings.columns.items()}
         samples = tuple(map(float, readings.samples))
         columns["visit"] = (float(visit),) * len(samples)
@@ -160,15 +163,15 @@ class Instrument(ABC):
 class PeakMemory(Instrument):
     """Peak memory of one warm call in bytes: output included, inputs not.
 
-    On the CPU memray traces every allocation of the process, whatever library makes it: within 0.01 % of the analytic
-    value, where the kernel's count of pages was off by 30 %.
+    On the CPU, memray traces every allocation of the process, by any library. It is within 0.01 % of the analytic
+    value; the kernel's count of pages was wrong by 30 %.
     """
 
     quantity = "peak_memory"
     unit = "B"
 
     def measure(self, library: Library, call: Call) -> Readings:
-        """The peak of a second call: a first one carries workspaces that are kept (33 MB for one BLAS)."""
+        """The peak of the second call: the first also allocates workspaces that are kept (33 MB for one BLAS)."""
         call()
         peak, method = self._peak(library, call)
         return Readings((float(peak),), facts={"method": method})
@@ -191,25 +194,26 @@ class PeakMemory(Instrument):
 
 
 class BlockParts(Instrument):
-    """Seconds of a multi-head block's three parts, each called alone: projection, attention, output.
+    """Seconds of the three parts of a multi-head block, each called alone: projection, attention, output.
 
-    A sample is the sum of the three, the columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts, and
-    ``waited`` is the share of the pass for which threads waited for a core (nan: not told). The attention finds query,
-    key and value where the projection left them, the output projection its heads likewise.
+    A sample is the sum of the three. The columns ``projection_s``, ``attention_s`` and ``output_s`` are the parts.
+    ``waited`` is how long threads waited for a core, as a fraction of the pass (nan: unknown). Attention reads query,
+    key and value where the projection wrote them; the output projection likewise reads the heads where attention wrote
+    them.
     """
 
     quantity = "block_parts"
     unit = "s"
     every_visit = True
     _passes = 9
-    #: a part is called for so long in a pass, and once where it is longer; so long altogether at most, but two rounds
+    #: seconds of calls of a part in a pass, at least one call; seconds of all passes, at least two passes
     _part_seconds, _seconds = 1e-3, 0.5
 
     def applies(self, workload: Workload) -> bool:
         return workload.d_model is not None
 
     def measure(self, library: Library, call: Call) -> Readings:
-        """Passes over the parts, one after the other. Raises Declined for a call that has no parts."""
+        """Time the parts in several passes. Raises Declined for a call that has no parts."""
         parts: Mapping[str, Call] | None = getattr(call, "parts", None)
         if parts is None:
             raise Declined("it computes the block in one piece")
@@ -232,5 +236,5 @@ class BlockParts(Instrument):
 
 
 PEAK_MEMORY, BLOCK_PARTS = PeakMemory(), BlockParts()
-#: by their quantities
+#: all instruments, by quantity
 INSTRUMENTS: dict[str, Instrument] = {one.quantity: one for one in (PEAK_MEMORY, BLOCK_PARTS)}

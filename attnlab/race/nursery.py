@@ -1,6 +1,6 @@
-"""A nursery has imported an array library and forks workers from itself, so that a visit need not import it again.
+"""A nursery is a process that has imported an array library and forks workers, so that no visit imports it again.
 
-It has started no thread and no device. A worker becomes a child of the conductor, in a group of processes of its own.
+A nursery starts no thread and opens no device. A worker becomes a child of the conductor, with its own process group.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from attnlab.processes import Channel, Closed, Failed, Process
 from attnlab.system import adopt_orphans, die_with_parent
 
 WORK = "attnlab.race.worker:work"
-#: a forked process has so many seconds to become a child of the conductor
+#: seconds in which a forked process must become a child of the conductor
 _ADOPTING_SECONDS = 10.0
 
 
 class Nursery:
-    """The conductor's side. Raises Failed and OSError where it cannot be had: then workers start afresh."""
+    """The conductor's side. Raises Failed and OSError if there can be none; then workers are started without it."""
 
     def __init__(self, modules: Sequence[str], environment: Mapping[str, str], seconds: float) -> None:
         if sys.platform != "linux":
@@ -37,13 +37,13 @@ class Nursery:
         self._ready = False
 
     def wait(self) -> None:
-        """Return when it has imported its library. Raises Failed."""
+        """Return when the nursery has imported its library. Raises Failed."""
         if not self._ready:
             self._process.channel.receive(self._until)
             self._ready = True
 
     def fork(self) -> Process:
-        """A worker. Raises Failed, and the nursery has ended then."""
+        """Fork a worker. If that fails, raises Failed and ends the nursery."""
         channel, (ours, theirs) = self._process.channel, socket.socketpair()
         log = tempfile.TemporaryFile("a+b", prefix="attnlab-")  # noqa: SIM115 (the process closes it)
         adopt_orphans()
@@ -63,20 +63,20 @@ class Nursery:
         return Process.forked(number, Channel(ours), log)
 
     def close(self) -> None:
-        """No worker can be forked after that; those that were go on."""
+        """End the nursery. Workers that it has forked go on."""
         self._process.end()
 
 
 def tend(channel: Channel) -> None:
-    """In the nursery: import, and fork a worker whenever two open files come, its channel and its log."""
+    """In the nursery: import, then fork a worker for each pair of open files that arrives: its channel and its log."""
     modules, guardian = channel.receive()
     for module in (*modules, WORK.partition(":")[0]):
         importlib.import_module(module)
-    libraries()  # each worker would import them, and memray
+    libraries()  # else each worker would import them; memray too
     with contextlib.suppress(ImportError):
         importlib.import_module("memray")
     gc.collect()
-    gc.freeze()  # collecting would copy the pages that all share
+    gc.freeze()  # else a collection would copy the pages that all share
     channel.send("ready")
     with contextlib.suppress(Closed, OSError):
         while files := socket.recv_fds(channel.socket, 1, 2)[1]:
@@ -91,7 +91,7 @@ def tend(channel: Channel) -> None:
 
 
 def _born(guardian: int, own: int, log: int) -> None:
-    """In the process between: fork the worker and end at once, so that the conductor becomes its parent."""
+    """In the process between nursery and worker: fork the worker and end, so that the conductor becomes its parent."""
     try:
         if os.fork():
             os._exit(0)
@@ -102,7 +102,7 @@ def _born(guardian: int, own: int, log: int) -> None:
         while os.getppid() != guardian and time.monotonic() < until:
             time.sleep(2e-4)
         die_with_parent()
-        if os.getppid() == guardian:  # else it has gone meanwhile
+        if os.getppid() == guardian:  # else the conductor has ended
             channel = Channel(socket.socket(fileno=own))
             channel.socket.set_inheritable(False)
             os.register_at_fork(after_in_child=channel.socket.close)

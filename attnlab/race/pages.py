@@ -1,7 +1,7 @@
 """Arrays that the conductor and its workers share, each between two pages of NaN.
 
-The conductor draws the inputs there and overwrites them before each turn; a worker writes its answers there. A kernel
-that reads past the end of an array finds NaN, so that its answer is visibly wrong.
+The conductor writes the inputs into such arrays and overwrites them before each turn; a worker writes its answers into
+others. A kernel that reads past the end of an array reads NaN, so its answer is visibly wrong.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 _PAGE = mmap.PAGESIZE
-#: a byte that makes NaN of any number format
+#: a number that consists of these bytes is NaN in every number format
 _NAN = b"\xff"
 
 
 @dataclass(frozen=True)
 class Form:
-    """The number format of an array, as NumPy writes it, and its shape."""
+    """The number format of an array, in NumPy's notation, and its shape."""
 
     dtype: str
     shape: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        """Of the array, in whole pages, with a page of NaN behind it."""
+        """Bytes of the array and a page of NaN behind it, in whole pages."""
         size = np.dtype(self.dtype).itemsize * int(np.prod(self.shape))
         return (size // _PAGE + 2) * _PAGE
 
 
 class Pages:
-    """Arrays of these forms in shared memory, made here, or by the process that has given the `path`."""
+    """Arrays of these forms in shared memory: new memory, or that of the process that gave its `path`."""
 
     def __init__(self, forms: Sequence[Form], path: str | None = None) -> None:
         self.forms, size = tuple(forms), _PAGE + sum(one.bytes for one in forms)
         if path is not None:
             self._file: Any = Path(path).open("r+b")  # noqa: SIM115 (`close` closes it)
-        elif hasattr(os, "memfd_create"):  # nothing is left of it even if this process is killed
+        elif hasattr(os, "memfd_create"):  # no file is left, even if this process is killed
             self._file = os.fdopen(os.memfd_create("attnlab"), "r+b")
         else:
             self._file = tempfile.NamedTemporaryFile(prefix="attnlab-")  # noqa: SIM115
@@ -66,14 +66,14 @@ class Pages:
         own = self._file.name if named else f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
         self.path: str = path or own
         if path is not None:
-            self._file.close()  # the memory stays
+            self._file.close()  # the mapping stays valid
 
     def fill_nan(self) -> None:
-        """Make every number NaN: what a worker does not write is no answer."""
+        """Make every number NaN: what a worker does not write counts as no answer."""
         for array in self.arrays:
             array.view(np.uint8)[...] = 0xFF
 
     def close(self) -> None:
-        """Give up the memory, as soon as nothing refers to an array of it."""
+        """Release the memory; it is freed when nothing refers to its arrays any more."""
         self.arrays = []
         self._file.close()

@@ -1,8 +1,8 @@
-"""What earlier calls found of the same question on this machine, kept so that a second call adds to the first.
+"""The record of sittings: what earlier calls found on this machine, so that later calls can add to it.
 
-One call lasts seconds, a machine has states of minutes: only several sittings see them. The record is a file of JSON
-lines in the user's cache folder, one line a sitting of a pair of contenders on a workload. A sitting counts for a
-question again while machine, packages, variables, attnlab's text and both backend files are what they were.
+One call lasts seconds, but states of a machine last minutes: only several sittings show them. The record is a file of
+JSON lines in the user's cache folder. A line is one sitting of a pair of contenders on a workload. It counts for the
+same question again as long as machine, packages, variables, attnlab's source and both backend files are unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from attnlab.stats.intervals import (
 from attnlab.stats.ranking import entered_once
 from attnlab.workload.workload import Workload
 
-#: of a record so many bytes are read, and of one question so many sittings count, the newest of both
+#: most bytes of the record that are read, and most sittings of a question that count: the newest in both cases
 _MOST_BYTES, _MOST = 2**24, 50
 FILE = "sittings.jsonl"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A line of the record: `question` and `pair` are digests, the names and the workload's label are for people."""
+    """A line of the record. `question` and `pair` are digests; the names and the workload's label are for people."""
 
     question: str
     pair: str
@@ -54,9 +54,10 @@ class Line(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Combined:
-    """A verdict over all sittings of a question: they are in the order of time, and this call's is the last.
+    """A verdict over all sittings of a question. They are in the order of time, and the last one is this call's.
 
-    `between` is what a sitting adds to the logarithm of the ratio, and `shown` whether this machine has shown that.
+    `between` is the standard deviation that a sitting adds to the logarithm of the ratio. `shown` : whether stored
+    sittings of this pair were used to estimate it.
     """
 
     verdict: Verdict
@@ -66,7 +67,7 @@ class Combined:
 
     @property
     def differ(self) -> tuple[Sitting, Sitting] | None:
-        """The last two sittings whose intervals do not touch; None where there are none."""
+        """The newest earlier sitting whose interval does not touch that of the last one, and the last one; or None."""
         last = self.sittings[-1]
         for one in reversed(self.sittings[:-1]):
             if one.span[2] < last.span[1] or last.span[2] < one.span[1]:
@@ -75,18 +76,18 @@ class Combined:
 
 
 class Record:
-    """The sittings of this machine; with `afresh` earlier ones are left out, and this one is kept as well."""
+    """The sittings of this machine. With `afresh`, earlier sittings are ignored, but new ones are stored."""
 
     def __init__(self, *, afresh: bool = False, tell: Callable[[str], None] = lambda text: None) -> None:
         self._file, self._afresh, self._tell = cache_folder() / FILE, afresh, tell
         self._here = {name: one for name, one in circumstances().items() if name != "booted"}
 
     def lines(self) -> list[Line]:
-        """All that can be read of the newest part of the record."""
+        """All readable lines in the newest part of the record."""
         try:
             with self._file.open("rb") as file:
                 start = file.seek(max(0, file.seek(0, os.SEEK_END) - _MOST_BYTES))
-                # the first may be a part of a line
+                # the first line may be cut off
                 texts = file.read(_MOST_BYTES).split(b"\n")[bool(start) :]
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -111,9 +112,9 @@ class Record:
         folders: Sequence[str],
         kept: bool = True,
     ) -> dict[str, Combined]:
-        """The verdicts against the first contender over all sittings, this one included, which is `kept`.
+        """The verdicts against the first contender over all sittings, this one included; it is stored if `kept`.
 
-        A contender that runs elsewhere has this sitting alone: what it runs in may change under its name.
+        If a contender or the baseline runs elsewhere, nothing is stored: what it runs in may change under its name.
         """
         known, (baseline, *others) = ([] if self._afresh else self.lines()), contenders
         rest, levels, new = dict[str, Any](), dict[str, Callable[[float], Verdict]](), list[Line]()
@@ -145,7 +146,7 @@ class Record:
         return {name: Combined(verdict, *rest[name]) for name, verdict in found.items()}
 
     def _keep(self, new: Sequence[Line]) -> None:
-        """Add lines, in one piece: two processes that write at once lose nothing."""
+        """Append lines in one write, so that two processes that write at once lose nothing."""
         data = b"".join(b"\n" + msgspec.json.encode(one) + b"\n" for one in new)
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)

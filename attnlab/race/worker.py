@@ -1,7 +1,7 @@
-"""A contender's process in one visit: it holds one backend and does what the conductor asks, in order.
+"""A contender's process in one visit: it holds one backend and carries out the conductor's requests in order.
 
-Its inputs lie in pages that it shares with the conductor, and its answers go to others. It never knows how the inputs
-were drawn, nor which rows of a turn's answer will be checked.
+It reads its inputs from pages that it shares with the conductor, and writes its answers to other pages. It never knows
+how the inputs were drawn, nor which rows of a turn's answer will be checked.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.inputs import Inputs, unpack
 from attnlab.workload.workload import CONTIGUOUS, OUTPUT, Workload
 
-#: what is taken first moves all that is taken after it by up to this: a huge page
+#: memory that is allocated after the padding is shifted by up to this: a huge page
 _PADDING_BYTES = 2**21
-#: calls that a warm-up makes at least, unless they take so many seconds: in its first calls a process takes memory, and
-#: the plain formula was still 10 % and 6 % slower in its eighth and ninth; calls of a smaller workload; and those after
-#: a warm-up that tell what lies between calls on a GPU
+#: least calls of a warm-up; seconds after which fewer calls are enough; calls of a smaller workload; calls after a
+#: warm-up that show what a GPU's clock leaves out. A process allocates memory in its first calls: the plain formula was
+#: still 10 % and 6 % slower in its eighth and ninth call
 _CALLS, _LONG, _FEW, _BETWEEN = 8, 0.2, 3, 2
-#: what libraries say that cannot take more memory
+#: words of libraries that cannot allocate more memory
 _NO_MEMORY = ("can't allocate memory", "bad_alloc", "Cannot allocate memory", "RESOURCE_EXHAUSTED")
-#: as it was before any backend was imported
+#: the clock as it was before any backend was imported
 _clock = time.perf_counter
 _secret = random.SystemRandom()
-#: arrays that lie along the keys
+#: arrays with one row for each key
 OF_KEYS = ("key", "value")
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def _there(thing: T | None) -> T:
 
 
 def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callable[[], Any]:
-    """The call, and then a wait of `percent` of its own time: a known difference, which an instrument must find."""
+    """The call, then a wait of `percent` of its time: a known difference, to test the measurement itself."""
 
     def longer() -> Any:
         start = _clock()
@@ -69,7 +69,7 @@ def slowed(call: Callable[[], Any], library: Library, percent: float) -> Callabl
 
 
 class Worker:
-    """What the process holds. Requests name its methods."""
+    """The object that serves requests in a contender's process. Requests name its methods."""
 
     def __init__(self) -> None:
         self._backend: Backend | None = None
@@ -81,13 +81,13 @@ class Worker:
         self._call: Callable[[], Any] | None = None
         self._returned: Any = None
         self._library: Library | None = None
-        #: whether its inputs may be changed between calls
+        #: whether inputs may be changed between the calls of a turn
         self._changes = False
-        #: it moves what is taken after it: where memory lies decides the speed of some calls
+        #: it shifts all later allocations at random: the place in memory decides the speed of some calls
         self._padding = np.empty(_secret.randrange(1, _PADDING_BYTES), np.uint8)
 
     def load(self, contender: Contender, folders: list[str]) -> dict[str, Any]:
-        """Import the backend, with its own settings; what is known of it then."""
+        """Import the backend with its own settings, and return what its file declares."""
         one = load(contender.backend, folders, dict(contender.settings))
         self._backend, self._contender = replace(one, mask_form=contender.mask), contender
         self._file = digest(contender.backend, folders)
@@ -97,7 +97,7 @@ class Worker:
         return {name: getattr(one, name) for name in known}
 
     def declines(self, workload: Workload) -> None:
-        """Refuse what the backend does not do. Nothing is computed."""
+        """Raises Declined for a workload that the backend does not do. Computes nothing."""
         self._open(workload.device)
         contender = _there(self._contender)
         refusal = _there(self._backend).declines(workload, contender.projection)
@@ -105,17 +105,17 @@ class Worker:
             raise Declined(refusal)
 
     def free_bytes(self, device: str) -> int:
-        """Bytes that can still be taken on `device`."""
+        """Bytes of memory that are free on `device`."""
         return self._open(device).free_bytes()
 
     def trial(self, workload: Workload) -> float:
-        """Seconds of one call of a small workload: the least of some, or its processor time where that is less.
+        """Seconds of a call of a small workload: the least of several calls, or on a CPU its processor time if less.
 
-        On a busy machine a call may take many times as long as alone, but not more processor time.
+        On a busy machine a call may take many times as long as alone, but it does not take more processor time.
         """
         self.declines(workload)
         self._call = self._bound(workload, inputs_of(workload))
-        self._call()  # the first one starts threads, takes memory, plans or loads a kernel
+        self._call()  # the first call starts threads, allocates memory, plans or loads a kernel
         least = self.warm(0.0, _FEW)
         self._calling = self._call = None
         return least["seconds"] if workload.device != "cpu" else min(least["seconds"], least["processor_s"])
@@ -127,15 +127,15 @@ class Worker:
         inputs: tuple[list[Form], str],
         answers: tuple[list[Form], str],
     ) -> dict[str, Any]:
-        """Get ready for `workload`, whose inputs lie in pages, as do the answers that it will give.
+        """Prepare the call of `workload`. Its inputs lie in shared pages, and its answers go to other pages.
 
-        ``bind_s`` are the seconds that the backend took: compiling, sessions, masks, packed weights. ``refreshes``
-        tells whether its inputs can be overwritten from turn to turn.
+        ``bind_s`` : seconds that the backend took: compiling, sessions, masks, packed weights. ``refreshes`` : whether
+        its inputs can be overwritten before each turn. ``cache`` : "warm" or "cold" in timed calls.
         """
         self.declines(workload)
         system.confine(workload.device)
         library, pages = self._open(workload.device), Pages(*inputs)
-        # what a way back alone was made of stays as it was
+        # a backward pass alone keeps the inputs of its forward pass
         refreshes = library.refill is not None and OUTPUT in workload.results
         core = workload.d_model is None and workload.storage == CONTIGUOUS and not workload.backward
         self._changes = core and refreshes and library.in_place
@@ -158,7 +158,7 @@ class Worker:
         return slowed(call, _there(self._library), percent) if percent else call
 
     def refresh(self) -> None:
-        """Take over the numbers that lie in the pages now."""
+        """Take over the inputs that are in the pages now."""
         calling, inputs = _there(self._calling), _there(self._inputs)
         for arrays, made in calling.held:
             for array, other in zip(arrays, made(inputs), strict=True):
@@ -168,7 +168,7 @@ class Worker:
         calling.library.finish()
 
     def answer(self) -> dict[str, float]:
-        """Call once, and leave the answer in its pages."""
+        """Call once and write the answer to its pages. With ``deterministic=1``, a second call must give equal bits."""
         library, started = _there(self._library), _clock()
         self._returned = self._completed(_there(self._call)())
         library.finish()
@@ -188,7 +188,7 @@ class Worker:
         return returned if completed is None else completed(returned)
 
     def reveal(self) -> None:
-        """Write what the last call returned into the answer's pages. Raises Misbehaved where that is no answer."""
+        """Write what the last call returned to the answer's pages. Raises Misbehaved if that is no answer."""
         try:
             named = _there(self._backend).named(_there(self._workload), self._returned)
         except ValueError as fault:
@@ -198,9 +198,9 @@ class Worker:
         self._returned = None
 
     def warm(self, least_seconds: float, calls: int = _CALLS) -> dict[str, float]:
-        """Call for so many seconds at least: the least ``seconds`` of a call, and its least processor time.
+        """Call for at least `least_seconds`. Returns the least ``seconds`` and the least ``processor_s`` of a call.
 
-        ``between_s`` is what else a call of a turn takes.
+        ``between_s`` : seconds that a call of a turn takes in addition.
         """
         library, call, started = _there(self._library), _there(self._call), _clock()
         least = {"seconds": math.inf, "processor_s": math.inf}
@@ -210,14 +210,14 @@ class Worker:
             seconds = library.time_calls(call, 1)
             taken = system.processor_seconds() - before
             least = {name: min(least[name], one) for name, one in zip(least, (seconds, taken), strict=True)}
-        for _ in range(_BETWEEN if library.own_clock else 0):  # the first loads what launches a call
+        for _ in range(_BETWEEN if library.own_clock else 0):  # the first loads what a launch needs
             least["between_s"] = self._timed(call, 1)[1]
         started = _clock()
         self._change_a_key()
         return {"between_s": _clock() - started, **least}
 
     def _timed(self, call: Callable[[], Any], count: int) -> tuple[float, float]:
-        """Seconds of so many calls; and of the key's change before, and of what a device's clock leaves out."""
+        """Seconds of `count` calls, and other seconds: the change of a key, and what a device's clock leaves out."""
         library, began = _there(self._library), _clock()
         self._change_a_key()
         changed = _clock()
@@ -225,9 +225,10 @@ class Worker:
         return seconds, (_clock() - began - seconds) if library.own_clock else changed - began
 
     def turn(self, calls: int, opening: bool) -> dict[str, float]:
-        """Time so many calls, after one off the clock where an `opening` call is to refill the caches.
+        """Time `calls` calls. With `opening`, one more call comes first, off the clock, to refill the caches.
 
-        ``seconds`` is of one call. ``run_delay_s`` is how long threads of this process waited for a core meanwhile.
+        ``seconds`` : of one call. ``run_delay_s`` : how long threads of this process waited for a core in the timed
+        calls.
         """
         library, call = _there(self._library), _there(self._call)
 
@@ -249,7 +250,7 @@ class Worker:
                 seconds, between = seconds + timed, between + other
             ended = _clock()
             waited = system.run_delay_seconds() - waited
-            between += _clock() - ended  # a hundred threads are counted for some milliseconds
+            between += _clock() - ended  # to read the delays of a hundred threads takes milliseconds
         finally:
             gc.enable()
         return {
@@ -261,9 +262,10 @@ class Worker:
         }
 
     def _change_a_key(self) -> None:
-        """Copy one key and its value over others, off the clock: an answer kept from the call before is wrong then.
+        """Copy a random key and its value over another, off the clock. An answer kept from the call before is then
+        wrong.
 
-        Only where the call reads arrays that can be written in place, and nothing was prepared or derived from them.
+        Only if the call reads arrays that can be written in place, and nothing was prepared or derived from them.
         """
         inputs, calling = self._inputs, self._calling
         if inputs is None or calling is None or not self._changes or calling.again:
@@ -280,11 +282,11 @@ class Worker:
         return _there(self._library).attest(_there(self._call))
 
     def measure(self, quantity: str) -> Readings:
-        """The readings of the instrument of that quantity on the prepared call."""
+        """The readings of the instrument for `quantity` on the prepared call."""
         return INSTRUMENTS[quantity].measure(_there(self._library), _there(self._call))
 
     def facts(self, device: str) -> dict[str, Any]:
-        """Versions, thread pools, interpreter and a digest of the backend's file: what decides the figures here."""
+        """Versions, thread pools, interpreter and a digest of the backend's file: all that decides the figures here."""
         from threadpoolctl import threadpool_info
 
         known = ("user_api", "internal_api", "prefix", "version", "num_threads", "architecture")
@@ -296,11 +298,11 @@ class Worker:
         return {**told, "modes": modes} if modes else told
 
     def _open(self, device: str) -> Library:
-        """The backend's library, opened and set up once."""
+        """The backend's library on `device`, opened and set up once."""
         if self._library is None or self._library.device != device:
             contender = _there(self._contender)
             if device != "cpu":
-                system.confine(device)  # a device's driver maps far more than it takes
+                system.confine(device)  # a device's driver maps far more memory than it uses
             self._library = library = _there(self._backend).open(device)
             if contender.deterministic:
                 if not hasattr(library, "be_deterministic"):
@@ -312,7 +314,7 @@ class Worker:
 
 
 def told(fault: Exception) -> tuple[str, str]:
-    """As `attnlab.processes.refusal`, which does not know how libraries run out of memory."""
+    """Like `attnlab.processes.refusal`, but also recognizes how libraries say that memory ran out."""
     kind, text = refusal(fault)
     if "OutOfMemory" in type(fault).__name__ or kind == "memory" or any(one in text for one in _NO_MEMORY):
         return "memory", f"ran out of memory: {text}"
@@ -321,6 +323,6 @@ def told(fault: Exception) -> tuple[str, str]:
 
 def work(channel: Channel) -> None:
     """Answer requests until the channel closes."""
-    system.adopt_orphans()  # so that whatever is started ends with this process
+    system.adopt_orphans()  # so that all that a backend starts ends with this process
     system.confine()
     serve(channel, Worker(), told)

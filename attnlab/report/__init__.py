@@ -1,7 +1,7 @@
-"""From a stored run to what a person reads: a page in Markdown with figures, a page to explore, text for a terminal.
+"""Reports of a stored run: a page in Markdown with figures, a page to explore, and text for a terminal.
 
-Frames (`frames.py`) turn a run into tables, templates turn tables into words. All of it comes from the run alone, so
-that it can be made again at any time. matplotlib and altair are loaded only where they draw.
+`frames.py` turns a run into tables, and templates turn the tables into words. All comes from the stored run alone, so
+it can be made again at any time. matplotlib and altair are imported only when they draw.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from attnlab.text import bytes_text
 from attnlab.workload.result import Outcome
 
 REPORT, DETAILS, FIGURES = "report.md", "details.md", "figures"
-#: lengths in the table of all contenders
+#: most lengths in the table of all contenders
 MOST_LENGTHS = 6
-#: tables of groups of workloads on one page
+#: most tables on a page, each for a group of workloads
 MOST_GROUPS = 4
-#: a contender that the fastest beats by this factor wherever both were measured is not worth a further race
+#: a contender that is slower than the fastest by this factor wherever it was measured is not worth another race
 SLOW = 10.0
-#: above this part of disturbed rounds a reader is warned
+#: a report warns if a larger fraction of the rounds was disturbed
 BUSY = 0.2
-#: outcomes for which nobody should use a contender, the worst first
+#: outcomes after which nobody should use a contender, the worst first
 _FAULTS = [str(one).replace("_", " ") for one in (Outcome.WRONG, Outcome.CRASHED, Outcome.TIMED_OUT)]
-#: entries of an environment that the report shows: those that change a time
+#: entries of an environment that the report shows, because they can change a time
 _ENVIRONMENT = ("cpu", "gpus", "cores", "system", "python", "attnlab", "governor", "huge_pages", "variables")
 
 
 def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path:
     """Write ``report.md``, ``details.md``, ``figures/`` and ``explore.html`` into `folder`, by default the run's own.
 
-    explore : write the last of them too, which takes as long as the others together.
+    explore : whether to write ``explore.html``, which takes as long as the rest together.
 
-    Returns the path of the report. Works on any run, interrupted or empty. Replaces an earlier report. Raises
-    NotStored where the folder cannot be written to.
+    Returns the path of the report. Works on any run, even if it was interrupted or is empty. Replaces an earlier
+    report. Raises NotStored if the folder cannot be written to.
     """
     place, frames = folder or run.folder, Frames(run)
     try:
@@ -56,7 +56,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
         pictures = []
         for name, one in draw(frames).items():
             if one is None:
-                (place / FIGURES / f"{name}.png").unlink(missing_ok=True)  # an earlier report's
+                (place / FIGURES / f"{name}.png").unlink(missing_ok=True)  # of an earlier report
                 continue
             save(one.figure, place / FIGURES / f"{name}.png")
             says = one.says.replace("[", "(").replace("]", ")")
@@ -68,7 +68,7 @@ def write(run: Run, folder: Path | None = None, *, explore: bool = True) -> Path
         if explore:
             texts[PAGE] = page(frames, fill("verdict.md.j2", **answer(frames)))
         for name, text in texts.items():
-            (place / name).write_text(text, encoding="utf-8", errors="replace")  # names of folders may be odd
+            (place / name).write_text(text, encoding="utf-8", errors="replace")  # paths may be invalid UTF-8
     except OSError as fault:
         raise NotStored(
             f"the report cannot be written into {place}: {fault.strerror}; nothing measured is lost: make room, or "
@@ -84,9 +84,9 @@ def report_texts(
     *,
     elsewhere: bool = False,
 ) -> dict[str, str]:
-    """The report and its details as Markdown by the name of their file, with links to the pictures that there are.
+    """The report and its details as Markdown, by file name, with links to the `pictures`.
 
-    elsewhere : they are not written into the folder of the run.
+    elsewhere : whether they are written into another folder than the run's.
     """
     run, control, results, left_out = frames.run, frames.control, frames.results, frames.left_out
     by_itself = ~left_out.contender.astype(str).str.contains("[", regex=False)
@@ -121,7 +121,7 @@ def report_texts(
 
 
 def _race_two(frames: Frames, chosen: Mapping[str, Any] | None) -> str | None:
-    """What to type to race the choice with one that it could not be told from, at one such workload."""
+    """The command that races the chosen contender against one with which it is tied, at such a workload; or None."""
     if not chosen or not chosen["open"]:
         return None
     row, cells = chosen["open"][0], {cell.workload.label: cell for cell in frames.analysis.cells}
@@ -132,7 +132,7 @@ def _race_two(frames: Frames, chosen: Mapping[str, Any] | None) -> str | None:
 
 
 def answer(frames: Frames) -> dict[str, Any]:
-    """Everything that `verdict.md.j2` shows: the choice over all workloads and for each group, exceptions, warnings."""
+    """All values for `verdict.md.j2`: the choice over all workloads and for each group, exceptions and warnings."""
     results, winners, chosen = frames.results, frames.winners, frames.choice()
     name = chosen["name"] if chosen else None
     groups = [(group.name, frames.choice(group.name)) for group in frames.analysis.groups]
@@ -147,11 +147,11 @@ def answer(frames: Frames) -> dict[str, Any]:
     runners_up = list(winners.runner_up.value_counts().index)
     examples = winners[(winners.speedup_low > 1) & winners.runner_up.isin(runners_up[:1])]
     timed = results[results.seconds.notna()]
-    # where it is the fastest, or has no interval, it is not behind
+    # a contender that is the fastest, or has no interval, counts as not behind
     least = timed.behind.where(timed.behind_low.notna(), 1.0).groupby(timed.contender, sort=False).min()
     beside = [name, *chosen["runners_up"], *chosen["tied_with"]] if chosen else []
     memory, changes = list(peaks(results, beside).itertuples()), frames.crossovers
-    # those without an interval that may matter: a call takes less than twice as long as the fastest
+    # contenders without an interval that may matter: a call takes less than twice the time of the fastest
     alone, fastest = (
         dict(zip(winners.workload, winners[one], strict=True)) for one in ("not_compared", "seconds")
     )
@@ -185,7 +185,7 @@ def answer(frames: Frames) -> dict[str, Any]:
 
 
 def warnings(frames: Frames) -> dict[str, Any]:
-    """What a reader must know before believing anything; an entry is empty, 0 or None where there is nothing to say."""
+    """What a reader must know before trusting the results. A warning that does not apply is empty, 0, False or None."""
     run, results, control = frames.run, frames.results, frames.control
     timed = [one.latency for one in run.results if one.latency]
     disturbed = sum(len(one.disturbed_rounds) for one in timed)
@@ -193,7 +193,7 @@ def warnings(frames: Frames) -> dict[str, Any]:
     facts = [one.facts for one in timed]
     failed = control[control.differs]
     refused = results[results.outcome == NOT_BELIEVED]
-    # on a device it is the library that tells, or does not: no advice helps there
+    # on other devices a library reports the peak or does not: no advice helps there
     on_cpu = [one for one in run.results if one.latency and one.workload.device == "cpu"]
     without_peak = sum(one.peak_bytes is None and not is_second_entry(one.contender) for one in on_cpu)
     return {
@@ -215,7 +215,7 @@ def warnings(frames: Frames) -> dict[str, Any]:
 
 
 def machine(environment: Mapping[str, Any]) -> list[str]:
-    """The GPU and processor, number of cores and memory, as far as the environment tells."""
+    """The GPU, the processor, the number of cores and the memory, as far as the environment holds them."""
     gpus, cores = environment.get("gpus"), mapping(environment.get("cores")).get("logical")
     named = (*(gpus[:1] if isinstance(gpus, list) else ()), environment.get("cpu"))
     memory = environment.get("memory_bytes")
@@ -225,13 +225,13 @@ def machine(environment: Mapping[str, Any]) -> list[str]:
 
 
 def verdict_text(run: Run) -> str:
-    """The verdict and the table of the fastest as Markdown."""
+    """The verdict and the table of the fastest contenders, as Markdown."""
     frames = Frames(run)
     return fill("show.md.j2", **answer(frames), grids=grids(frames.winners), most_groups=MOST_GROUPS)
 
 
 def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False) -> str:
-    """One race in words and as a table, as Markdown; `chosen` says which workload was taken of several."""
+    """One race in words and as a table, as Markdown. chosen : a remark if one of several workloads was taken."""
     timed = {one.contender: one.latency for one in found.results if one.latency}
     facts = [one.facts for one in timed.values()]
     return fill(
@@ -249,7 +249,7 @@ def comparison_text(found: Comparison, *, chosen: str = "", quiet: bool = False)
 
 
 def to_json(run: Run) -> dict[str, Any]:
-    """The verdict and the frames `winners` and `results` as plain data; what is not known is None."""
+    """The verdict and the frames `winners` and `results` as plain data; unknown values are None."""
     frames = Frames(run)
     return {
         "complete": run.complete,
@@ -262,7 +262,7 @@ def to_json(run: Run) -> dict[str, Any]:
 
 
 def bmf(run: Run) -> dict[str, dict[str, dict[str, float]]]:
-    """Bencher's metric format: for each workload and contender the latency (ns), the speedup and the peak memory."""
+    """Bencher's metric format: for each workload and contender the latency (ns), speedup and peak memory (B)."""
     found: dict[str, dict[str, dict[str, float]]] = {}
     for row in records(Frames(run).results):
         if row["seconds"] is None:
@@ -306,7 +306,7 @@ def support_text(found: Sequence[Support]) -> str:
 
 
 def _formats(one: Support) -> list[str]:
-    """The number formats in which it does anything at all."""
+    """The number formats in which the backend ran any feature, right or wrong."""
     answers = [dtypes for by in one.answers.values() for dtypes in by.values()]
     return [name for name in (answers[0] if answers else ()) if any(_does(each[name]) for each in answers)]
 
@@ -316,7 +316,7 @@ def _does(answer: str) -> bool:
 
 
 def _direction(found: Sequence[Support], direction: str, reasons: Reasons) -> dict[str, Any]:
-    """The backends that do anything in a direction with a cell for each feature, and why the others do nothing."""
+    """For one direction: the backends that ran any feature, a cell for each feature, and why the others ran none."""
     shown, without = [], {}
     for one in (one for one in found if one.answers):
         answers = [by[direction] for by in one.answers.values()]
@@ -332,7 +332,7 @@ def _direction(found: Sequence[Support], direction: str, reasons: Reasons) -> di
 
 
 def _cell(answers: Mapping[str, str], formats: Sequence[str], reasons: Reasons) -> dict[str, Any]:
-    """`formats` : in which it does it, None for all that it has; `whys` : the numbers of the reasons for the others."""
+    """`formats` : those in which the feature works, None if all; `whys` : the numbers of the reasons for the others."""
     whys = dict.fromkeys(answers[name] for name in formats if answers[name] != YES)
     does = [name.replace("float", "f") for name in formats if answers[name] == YES]
     numbers = [reasons.setdefault(why, len(reasons) + 1) for why in whys]

@@ -1,8 +1,8 @@
 """The page to explore a run: one HTML file with charts to filter and a table to sort, which needs no network.
 
-The charts are Vega-Lite's (made with Altair), its JavaScript is inside the file. A policy in the page forbids whatever
-comes from elsewhere. Names and reasons are text wherever they stand: the data is JSON that holds no tag, the table is
-filled by a template that escapes.
+The charts are made with Altair for Vega-Lite, whose JavaScript is inside the file. A content security policy in the
+page forbids everything from elsewhere. Names and reasons are always shown as text: the data is JSON without tags, and
+the template escapes what it puts into the table.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import altair as alt
 
 PAGE = "explore.html"
-#: rows of the table, and raw rounds, that one page holds; of more the first, or evenly spaced ones
+#: most table rows of a page (of more, the first); most raw rounds of a page (of more, evenly spaced ones)
 MOST_ROWS, MOST_ROUNDS = 4000, 40_000
-#: what the curves may show: columns of the results, and how each is called
+#: columns of the results that the curves can show, with their labels
 QUANTITIES = {
     "seconds": "time of one call (s)",
     "speedup": "speedup over the baseline",
@@ -36,7 +36,7 @@ QUANTITIES = {
     "share_of_matmul": "share of the best matrix product",
     "error": "relative error",
 }
-#: what is told under the mouse, and in which of d3's formats
+#: columns in tooltips, each with its label and its d3 format
 _SPEEDUP = {
     "speedup": ("speedup", ".3r"),
     "speedup_low": ("its interval from", ".3r"),
@@ -69,9 +69,9 @@ def page(frames: Frames, verdict: str) -> str:
     return fill(
         "explore.html.j2",
         title=frames.run.folder.resolve().name,
-        head=Markup(head),  # markdown-it leaves HTML in it as text
+        head=Markup(head),  # markdown-it escapes HTML in it
         bundle=Markup(_bundle()),
-        spec=Markup(json.dumps(spec, allow_nan=False).replace("<", "\\u003c")),  # no tag can begin in it
+        spec=Markup(json.dumps(spec, allow_nan=False).replace("<", "\\u003c")),  # no tag can begin there
         rows=list(results[:MOST_ROWS].itertuples()),
         grouped=results.group.nunique() > 1,
         left_out=max(0, len(results) - MOST_ROWS),
@@ -82,7 +82,7 @@ def page(frames: Frames, verdict: str) -> str:
 
 @cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as one script. Making it takes two seconds, so it is kept."""
+    """Vega, Vega-Lite and Vega-Embed as one script. Making it takes two seconds, so it is kept in the cache folder."""
     import vl_convert
 
     kept = cache_folder() / f"vega-{version('vl-convert-python')}.js"
@@ -100,7 +100,7 @@ def _bundle() -> str:
 def charts(frames: Frames) -> alt.VConcatChart:
     """Curves against length, speedups with intervals at one size, the map of the fastest, and the raw rounds.
 
-    One choice of group, head count and length holds for all of them; at first it is the largest size.
+    All charts share one choice of group, head count and length. At first it is the last group and the largest size.
     """
     import altair as alt
 
@@ -126,7 +126,7 @@ def charts(frames: Frames) -> alt.VConcatChart:
 
 
 def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
-    """The four charts; `faded` is how opaque a contender is."""
+    """The four charts. colour, faded : the colour and the opacity of a contender."""
     import altair as alt
 
     here, size = "datum.group == group && datum.heads == heads", " && datum.n == n"
@@ -173,7 +173,7 @@ def _panels(colour: alt.Color, faded: Any) -> tuple[Any, Any, Any, Any]:
     raw = rounds.properties(title=title, height=320).transform_filter(here + size)
     raw = raw.transform_calculate(
         place=f"datum.visit + datum.round % {ROUNDS} / 20"
-    )  # side by side in a visit
+    )  # the rounds of a visit are side by side
     marks = {"domain": [False, True], "range": ["circle", "cross"]}
     raw = raw.mark_point().encode(
         alt.X("place:Q", title="visit", axis={"tickMinStep": 1}),

@@ -1,7 +1,7 @@
 """The figures of a run: latency by length, memory by length, and the roofline.
 
-Each asks one question; its title is the answer, and `says` states the result for whoever does not see it. Names stand
-beside curves, so that no figure needs colours to be read. None where there is nothing to draw.
+The title of a figure is the answer to one question, and `says` states the result for readers who cannot see it. Names
+stand beside curves, so a figure can be read without its colours. A figure with nothing to draw is None.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: a contender that the fastest beats by this factor wherever measured would press all other curves together
+#: a contender that is slower than the fastest by this factor everywhere is not drawn: it would compress other curves
 FAR = 100.0
-#: panels of one figure, and inches of a panel
+#: most panels of a figure; width and height of a panel in inches
 _PANELS, _PANEL = 3, (4.9, 4.0)
 
 
@@ -34,9 +34,10 @@ class Drawn(NamedTuple):
 
 
 class Curves(NamedTuple):
-    """What one figure of curves shows against length: a column, what is best in it, and how a value is written.
+    """What one figure of curves shows against length.
 
-    guides : columns that are known by arithmetic, drawn as grey lines under their names.
+    y : a column of the results. best, label : names of its best value and of its axis. written : writes a value.
+    better : min or max. guides : by name, columns that are computed, not measured; they are drawn as grey lines.
     """
 
     y: str
@@ -59,7 +60,7 @@ ROOFLINE = Curves(
 
 
 def draw(frames: Frames) -> dict[str, Drawn | None]:
-    """The figures by name, the most important first; None where there is nothing to draw."""
+    """The figures by name, the most important first; None if there is nothing to draw."""
     return {
         "latency": curves(frames, LATENCY),
         "memory": curves(frames, MEMORY),
@@ -68,14 +69,15 @@ def draw(frames: Frames) -> dict[str, Drawn | None]:
 
 
 def curves(frames: Frames, kind: Curves) -> Drawn | None:
-    """`kind` against length, a panel for each group and head count; of many panels an even part.
+    """Draw `kind` against length, with a panel for each group and head count; None if there is nothing to draw.
 
-    Where others are within the margin of the best, such as one percent, none is named as the best.
+    Of many panels, evenly spaced ones are drawn; of the roofline, only the last. If others are within the margin of the
+    best, usually one percent, none is named as the best.
     """
     behind = frames.results.groupby("contender", sort=False).behind.min()
     far = behind[behind >= FAR]
     known = frames.results[frames.results[kind.y].notna() & ~frames.results.contender.isin(far.index)]
-    # another name of a kernel has few visits and no rank
+    # a further name of the same kernel has few visits: it is not drawn
     aliases = dict(zip(frames.winners.workload, frames.winners.same_kernel, strict=True))
     others = [aliases.get(one.workload, {}).get(one.contender) for one in known.itertuples()]
     same = {name: one for name, one in zip(known.contender, others, strict=True) if one}

@@ -1,6 +1,6 @@
-"""A run as tidy tables: what report, terminal and page show, and nothing else.
+"""A run as tidy tables: the values that report, terminal and page show.
 
-Numbers are in base units (s, B, FLOP/s); a speedup above 1 means faster. What is not known is None.
+Numbers are in base units (s, B, FLOP/s); a speedup above 1 means faster. Unknown values are None.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from attnlab.workload.result import Outcome, Result
 if TYPE_CHECKING:
     import pandas as pd
 
-#: the outcome of a measurement that is not believed: above the machine's ceiling, or disturbed in every round
+#: the outcome of a measurement that exceeds the machine's ceiling, or was disturbed in every round
 NOT_BELIEVED = "not believed"
 NO_ROUND = "every round was disturbed: by other programs, or two clocks differed"
-#: a memory that is more than this many times another's counts as larger, where time does not decide
+#: where memory decides between contenders, peaks up to this many times the least one count as equal
 _MORE_MEMORY = 1.5
-#: head counts and lengths of one table or figure that a person reads
+#: most head counts and most lengths in one table of a report
 MOST_HEADS, MOST_LENGTHS = 6, 10
 
 
 @dataclass(frozen=True, eq=False)
 class Frames:
-    """The tables of `run`, each made when it is first asked for."""
+    """The tables of `run`, each made when it is first used."""
 
     run: Run
 
     @cached_property
     def analysis(self) -> Analysis:
-        """What its results say: see `attnlab.stats.analysis`."""
+        """The results, judged: see `attnlab.stats.analysis`."""
         return self.run.judged()
 
     @cached_property
     def results(self) -> pd.DataFrame:
-        """A row for each contender and workload, whatever became of it: see `_result`."""
+        """A row for each contender and workload, whatever its outcome: see `_result`."""
         cells = {cell.workload: cell for cell in self.analysis.cells}
         once = [one for one in self.run.results if not is_second_entry(one.contender)]
         baseline = self.analysis.baseline
@@ -60,10 +60,10 @@ class Frames:
 
     @cached_property
     def by_length(self) -> pd.DataFrame:
-        """The results of the first group at its greatest head count that have a time, the fastest contender first.
+        """The results with a time of the first group at its largest head count: the longest length first, then by time.
 
-        `times` is how many times slower than the fastest a contender is, 1 for itself. `unsure` where that has no
-        interval: it is then a ratio of medians.
+        `times` : the time over that of the fastest contender, 1 for the fastest itself. `unsure` : whether this has no
+        interval; it is then a ratio of medians.
         """
         timed = self.results[self.results.seconds.notna()]
         found: pd.DataFrame = timed[timed.group == timed.group.iloc[0]] if len(timed) else timed
@@ -77,7 +77,7 @@ class Frames:
 
     @cached_property
     def crossovers(self) -> pd.DataFrame:
-        """A row for each change of places: below `n` the contender `below` is faster, and `above` above it."""
+        """A row for each crossover: below the length `n`, contender `below` is faster; above it, `above` is faster."""
         rows = (
             {
                 "group": group.name,
@@ -93,7 +93,7 @@ class Frames:
 
     @cached_property
     def control(self) -> pd.DataFrame:
-        """A row for each workload on which a contender was entered twice: the speedup of the second entry."""
+        """A row for each workload with a contender entered twice: the speedup of the second entry over the first."""
         rows = (
             {
                 "workload": one.workload.label,
@@ -108,7 +108,7 @@ class Frames:
 
     @cached_property
     def growth(self) -> pd.DataFrame:
-        """A row for each contender and head count with several lengths: the slope of ln(time) against ln(n)."""
+        """A row for each contender and head count with at least three lengths: the slope of ln(time) against ln(n)."""
         known = self.results[self.results.seconds.notna()].sort_values("heads", kind="stable")
         named = ["group", "heads", "contender"]
         rows = (
@@ -143,7 +143,7 @@ class Frames:
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
-        """A row for each contender and number format: its largest error as a share of its budget."""
+        """A row for each contender and number format: the error that is the largest share of its budget."""
         checked = self.results[self.results.error.notna()]
         checked = checked.assign(share=(checked.error / checked.budget).where(checked.budget > 0, math.inf))
         named = ["contender", "dtype", "computes_in"]
@@ -152,7 +152,7 @@ class Frames:
 
     @cached_property
     def contenders(self) -> pd.DataFrame:
-        """A row for each contender that was measured: where, its set-up, and what ran."""
+        """A row for each measured contender: the number of workloads, set-up time, threads, kernels and versions."""
         rows, known = [], mapping(self.run.environment.get("contenders"))
         for name, mine in self.results.groupby("contender", sort=False):
             timed, facts = mine[mine.seconds.notna()], mapping(known.get(str(name)))
@@ -176,9 +176,10 @@ class Frames:
 
     @cached_property
     def left_out(self) -> pd.DataFrame:
-        """A row for each contender and outcome without a time: at how many workloads `of` all, the first, its reason.
+        """A row for each contender and outcome without a time: `at` is the number of such workloads, `of` that of all.
 
-        The outcome is `measured` where it has a time of some visits, and left others for that reason.
+        n, heads and reason are those of the smallest workload. The outcome is `measured` if the contender has a time
+        from some visits; the reason is then why it was not measured in others.
         """
         gone = self.results.seconds.isna() | self.results.left.notna()
         without = (
@@ -192,22 +193,23 @@ class Frames:
         return counted.assign(of=counted.contender.map(self.results.contender.value_counts()))
 
     def choice(self, group: str | None = None) -> dict[str, Any] | None:
-        """The contender to run where one is to do for all workloads, or for those of a group; None if none has a time.
+        """The contender to run if one must serve all workloads, or all of a group; None if none has a time.
 
-        It is the one that is the fastest, or hardly slower, at most workloads. Of several such it is the one that needs
-        the least memory at the largest workload, and of those that need about as much the first that was named.
+        It is the fastest, or surely at most 5 % slower, at the largest number of workloads. If several contenders are,
+        those that need about the least memory at the largest workload remain; of these it is the first in the plan.
 
-        ranked : all with a rank. alone : nowhere do two run different
-        kernels. won, close, tied, behind, absent : at how many workloads it is clearly the fastest, at most 5 %
-        behind, not told apart, clearly slower, and without a time. lead : the least and the greatest speedup over the
-        runner-up where it won. open : where it is tied. worst : where another leads by most. nearest : where it comes
-        nearest to the machine's best matrix product.
+        ranked : all contenders with a rank. alone : no two contenders with different kernels have a time at any of the
+        workloads. won, close, tied, behind, absent : the numbers of workloads at which it is clearly the fastest, is
+        first with others that are at most 5 % slower, is first with others that may be further apart, is clearly
+        slower, and has no time. lead : its least and its largest speedup over the runner-up where it won. open : the
+        rows at which it is tied. worst : the row at which another contender leads by the largest factor. nearest : the
+        row at which it comes nearest to the machine's best matrix product.
         """
         results, winners = (
             one if group is None else one[one.group == group] for one in (self.results, self.winners)
         )
         ranked = results[results.near.notna()]
-        near = ranked[ranked.near == True].contender.value_counts()  # noqa: E712 (None is there too)
+        near = ranked[ranked.near == True].contender.value_counts()  # noqa: E712 (it may be None)
         best = [one for one in self.analysis.names if one in near and near[one] == near.max()]
         if not best:
             return None
@@ -255,9 +257,9 @@ class Frames:
 
 
 def peaks(results: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
-    """All results with a peak of memory at one workload, the least first.
+    """All results with a memory peak at one workload, the smallest peak first.
 
-    It is the workload with the largest score matrix at which most of `names` have a peak.
+    Of the workloads at which the most of `names` have a peak, it is the one with the largest score matrix.
     """
     known = results[results.peak_bytes.notna()].sort_values("peak_bytes")
     mine = known[known.contender.isin(names)].groupby("workload")
@@ -294,12 +296,12 @@ def _frame(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pd.Data
     for name in made.columns[[not pd.api.types.is_numeric_dtype(one) for one in made.dtypes]]:
         made[name] = (
             made[name].astype(object).where(made[name].notna(), None)
-        )  # None, not NaN, for what has no text
+        )  # None, not NaN, for a missing value
     return made
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows as plain data for JSON: None for what is missing or infinite."""
+    """The rows as plain data for JSON: None for missing and infinite values."""
     return finite(frame.to_dict("records"), named=False)  # type: ignore[no-any-return]
 
 
@@ -309,10 +311,10 @@ def _place(cell: Cell) -> dict[str, Any]:
 
 
 def _result(cell: Cell, one: Result, baseline: str) -> dict[str, Any]:
-    """What became of a contender at a workload. What needs a time is None without a believed one.
+    """The row of a contender at a workload. Values that need a time are None if no time is believed.
 
-    `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender. `near` says
-    whether it is the fastest or hardly slower; None for one that is not ranked.
+    `speedup` is over the run's baseline; `behind` is the speedup of the fastest over this contender. `near` : whether
+    it is the fastest or surely at most 5 % slower; None if it is not ranked.
     """
     name, workload = one.contender, cell.workload
     beyond = cell.faults.get(name)
@@ -375,11 +377,11 @@ def _winner(cell: Cell) -> dict[str, Any]:
     }
 
 
-# -- speedups: the only place where ratios of time are turned ------------------------------------------
+# -- speedups: ratios of time, inverted ----------------------------------------------------------------
 
 
 def speedup_of(name: str, verdict: Verdict | None) -> dict[str, float | None]:
-    """The speedup of a verdict's contender over its baseline, and its interval, as columns."""
+    """The speedup of a verdict's contender over its baseline, with its interval, as columns."""
     if verdict is None:
         return dict.fromkeys(_ends(name))
     low, high = (1 / verdict.high, 1 / verdict.low) if verdict.low > 0 else (None, None)
@@ -395,7 +397,7 @@ def _ends(name: str) -> tuple[str, str, str]:
 
 
 def comparison(found: Comparison) -> pd.DataFrame:
-    """A row for each contender of one race: its speedup over the baseline, and what else is known of it."""
+    """A row for each contender of one race: its speedup over the baseline, and its entry in `Comparison.to_json`."""
     rows = []
     for one in found.to_json()["contenders"]:
         value, low, high = one["ratio"], one["ratio_low"], one["ratio_high"]
@@ -409,7 +411,11 @@ def comparison(found: Comparison) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows of one group of workloads by (heads, n): of a large group an even part, its ends included."""
+    """Rows of one group of workloads, for a table.
+
+    heads, lengths : those to show; of many, evenly spaced ones with both ends. cells : all rows by (heads, n). whole :
+    whether all heads and lengths are shown.
+    """
 
     name: str
     heads: list[int]
@@ -432,23 +438,23 @@ def grids(frame: pd.DataFrame) -> list[Grid]:
 
 
 def evenly(values: Sequence[Any], most: int) -> list[Any]:
-    """All of `values`, or `most` of them evenly spaced, the first and the last included."""
+    """All of `values`, or `most` of them that are evenly spaced, with the first and the last."""
     count = min(most, len(values))
     return [values[round(at * (len(values) - 1) / max(1, count - 1))] for at in range(count)]
 
 
-# -- what a stored environment tells -------------------------------------------------------------------
+# -- stored environments, and two runs side by side ----------------------------------------------------
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """An entry of an environment, in which a file may hold anything; empty where it is no mapping."""
+    """An entry of a stored environment, which may hold anything; empty if it is not a mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
 def differences(found: Diff) -> pd.DataFrame:
-    """A row for each contender and workload of two runs, those measured in neither left out.
+    """A row for each contender and workload of two runs, unless neither run measured it and its outcome is the same.
 
-    `speedup` is that of the second run over the first, `was` and `now` the speedups over the baseline of each run.
+    `speedup` is that of the second run over the first. `was` and `now` are the speedups over the baseline in each run.
     """
     rows = []
     for row in found.rows:

@@ -1,8 +1,8 @@
 """The page of experiments, ``numerics.md``: what each found, with figures of theory against measurement.
 
-There is one way to draw every experiment. What theory predicts is a line with its band; open marks are measured. The
-band is what passes, of the backend with most rows: its marks must lie in it. A row that misses its prediction is a red
-cross with the name of its backend.
+All experiments are drawn in the same way. A line with a band is the prediction of theory; open marks are measured
+values. The band is the range that passes for the backend with the most rows: the marks of that backend must lie in it.
+A row that misses its prediction is a red cross with the name of its backend.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAGE, CLAIMS = "numerics.md", "claims.json"
-#: rows shown of an experiment that missed their prediction
+#: most rows shown per experiment of those that missed their prediction
 _MOST_FAILED = 10
 _WIDTH, _HEIGHT = 6.4, 3.9
-#: conditions as a reader names them; any other is shown as it is
+#: labels of conditions; a condition without a label is shown by its name
 _LABELS = {
     "head_dim": "head dimension d_k",
     "keys": "keys n",
@@ -36,9 +36,9 @@ _LABELS = {
 
 
 def sections(findings: Sequence[lab.Finding], folder: Path) -> list[dict[str, Any]]:
-    """What templates show of each finding; its figures are drawn into ``figures`` of `folder`.
+    """The values of each finding for the templates. Its figures are written to ``figures`` in `folder`.
 
-    Raises OSError where the folder cannot be written to.
+    Raises OSError if the folder cannot be written to.
     """
     shown = []
     for one in findings:
@@ -78,7 +78,7 @@ def write_numerics(
 ) -> Path:
     """Write the page, its figures and, with `claims`, ``claims.json`` into `folder`.
 
-    Returns the page's path. Raises OSError where the folder cannot be written to.
+    Returns the page's path. Raises OSError if the folder cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if claims:
@@ -104,7 +104,7 @@ def write_numerics(
 
 
 def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
-    """`chart` from the rows of its experiment; None where none of its rows was measured."""
+    """Draw `chart` from the rows of its experiment; None if none of its rows was measured."""
     lines = {label: one(rows) for label, one in chart.lines.items()}
     found = {label: mine for label, mine in lines.items() if mine}
     if not found:
@@ -121,7 +121,7 @@ def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
         across = axes.get_xaxis_transform()
         axes.text(at, 1.03, text, transform=across, fontsize=style.SIZE - 2, color=style.GREY, ha="center")
     passed = [row.passed for mine in found.values() for row in mine]
-    # the title of an experiment holds where all agrees with theory
+    # the title of a chart is true if all rows agree with theory
     title = chart.title if all(passed) else f"{passed.count(False)} of {len(passed)} rows failed"
     style.entitle(axes, title, *names, pad=18 if chart.marks else 6)
     if not chart.by:
@@ -130,13 +130,13 @@ def draw(chart: lab.Chart, rows: Sequence[lab.Row]) -> Figure | None:
 
 
 def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> list[style.Curve]:
-    """Measured against a condition; returns each line with its name, after its mark, and colour."""
+    """Draw values against a condition. Returns each predicted line with its colour and its name, after its mark."""
     drawn = list[style.Curve]()
     for (label, rows), colour, marker in zip(lines.items(), style.CYCLE, style.MARKERS, strict=False):
         by_backend: dict[str, list[lab.Row]] = {}
         for row in sorted(rows, key=lambda row: float(row.where[chart.x])):
             by_backend.setdefault(str(row.where.get("backend", "")), []).append(row)
-        # of the backend with the most rows: what theory predicts is the same for all
+        # only for the backend with the most rows: the predictions are the same for all
         longest = max(by_backend.values(), key=len)
         room = np.array([row.room for row in longest])
         x = np.array([float(row.where[chart.x]) for row in longest])
@@ -165,14 +165,14 @@ def _curves(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> li
 
 
 def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
-    """A row of marks for each category, with what is predicted as a bar across it; returns how many there are."""
+    """Draw a row of marks for each category, with bars for the predictions. Returns the number of categories."""
     named = {
         label: [(str({"quantity": row.quantity, **row.where}.get(chart.by, "")), row) for row in rows]
         for label, rows in lines.items()
     }
     names = list(dict.fromkeys(name for rows in named.values() for name, _ in rows))
     for at, ((label, rows), colour) in enumerate(zip(named.items(), style.CYCLE, strict=False)):
-        # each line a little lower and with a mark of its own: none hides another, and none needs its colour
+        # each line has its own height and mark: none hides another, and all differ without colours too
         half, marker = 0.36 / len(named), style.MARKERS[at]
         for name, row in rows:
             y = names.index(name) - 0.36 + (2 * at + 1) * half
@@ -193,13 +193,13 @@ def _dots(axes: Axes, chart: lab.Chart, lines: dict[str, list[lab.Row]]) -> int:
 
 
 def _shown(row: lab.Row, chart: lab.Chart) -> float:
-    """What was measured; what lies outside the figure, as a 0 on a logarithmic axis, stands at its edge."""
+    """The measured value, or the edge of the figure if it lies outside, such as 0 on a logarithmic axis."""
     low, high = chart.limits or (-math.inf, math.inf)
     return high if math.isnan(row.measured) else min(max(low, row.measured), high)
 
 
 def _mark(axes: Axes, x: float, y: float, row: lab.Row, colour: str, marker: str) -> None:
-    """What was measured: an open mark, or a red cross with a name; whole at the edge of the figure too."""
+    """Draw an open mark, or a red cross with a name if the row failed. At the edge of the figure it is not clipped."""
     if row.passed:
         axes.plot([x], [y], marker, color=colour, mfc="none", ms=5, zorder=3, clip_on=False)
         return

@@ -1,7 +1,7 @@
-"""Templates filled with values, and Markdown shown in a terminal.
+"""Fills templates with values, and prints Markdown in a terminal.
 
-Every sentence for people stands in `templates/`. Whatever a template shows is escaped on the way: Markdown and HTML in
-a name or a reason stay text, whoever wrote it. Only `Markup` passes as it is.
+The sentences for readers are in `templates/`. Every value that a template shows is escaped: Markdown and HTML in a name
+or a reason stay text, whatever their source. Only `Markup` is not escaped.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from rich.console import Console, ConsoleOptions, RenderResult
 
-#: stands where there is nothing to say
+#: shown in place of a missing value
 NONE = "–"
 #: the start of an HTML tag or comment
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
-#: signs that end a code span or a table cell, or begin an image or a link
+#: signs that end a code span or a table cell, or begin an image or a link, with what replaces them
 _SIGNS = {"`": "'", "![": "! [", "](": "] (", "]:": "] :", "|": "\\|"}
-#: letters of one value; conclusions of experiments are the longest
+#: most characters of a value; the conclusions of experiments are the longest values
 _MOST = 4000
-#: columns where standard output is no terminal: no sentence is broken there
+#: columns if standard output is not a terminal: wide enough not to break sentences
 _PIPED = 400
 
 
 def fill(template: str, **values: Any) -> str:
-    """The text of `templates/NAME`. Raises jinja2.UndefinedError for a value that is missing."""
+    """The text of a file in `templates/`, filled with `values`. Raises jinja2.UndefinedError if a value is missing."""
     text = _templates(html=template.endswith(".html.j2")).get_template(template).render(**values)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
@@ -66,7 +66,7 @@ def _templates(*, html: bool) -> Environment:
 
 
 def escaped(text: str) -> str:
-    """`text` in one line, without signs that Markdown or HTML would act on; a space at its end stays."""
+    """`text` in one line, without signs that Markdown or HTML would interpret; a space at its end is kept."""
     text = _TAG.sub("&lt;", one_line(text, _MOST)) + " " * text[-1:].isspace()
     for sign, instead in _SIGNS.items():
         text = text.replace(sign, instead)
@@ -84,19 +84,19 @@ def _missing(value: Any) -> bool:
 
 
 def _known(text: Any) -> Any:
-    """The filter `text`, which shows a missing value as `NONE`."""
+    """A filter like `text` that shows a missing value as `NONE`."""
     return lambda value, *more: NONE if _missing(value) else text(value, *more)
 
 
 def code(names: str | Iterable[str], most: int = 4) -> Markup:
-    """Names as code, of many the first `most` and the number of the others."""
+    """Names as code: the first `most`, and the number of the others if there are more."""
     every = [names] if isinstance(names, str) else list(names)
     shown = [f"`{escaped(one)}`" for one in every[:most]]
     return Markup(", ".join([*shown, f"{len(every) - most} more"] if len(every) > most else shown))
 
 
 def shortened(text: str | None, most: int) -> str | None:
-    """`text`, cut to about so many letters."""
+    """`text`, cut after at most `most` characters."""
     return text if text is None or len(text) <= most else f"{text[:most].rstrip()}…"
 
 
@@ -106,7 +106,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def speedup(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """``1.39 [1.28, 1.50]``, without brackets where there is no interval."""
+    """``1.39 [1.28, 1.50]``, without brackets if there is no interval."""
     if value is None or _missing(value):
         return NONE
     if low is None or high is None or _missing(low) or not (low > 0 and math.isfinite(high)):
@@ -124,9 +124,9 @@ def faster(value: float, low: float | None = None, high: float | None = None) ->
 
 
 def print_markdown(markdown: str) -> None:
-    """Print Markdown on standard output: in a terminal as wide as that, else without colours.
+    """Print Markdown on standard output: in a terminal at its width and with colours, elsewhere without colours.
 
-    Names in tables are folded, not cut.
+    Long names in tables are continued on the next line, not cut.
     """
     from rich.console import Console
     from rich.markdown import Markdown, TableElement

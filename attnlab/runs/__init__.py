@@ -1,1 +1,1 @@
-"""What the program does with the rest: plan, execute, store, compare, check, call."""
+"""What the program does with the other parts: plan, carry out, store and compare runs, and judge a change."""

@@ -1,19 +1,20 @@
-"""Two stored runs of one machine and one plan side by side: what became slower, larger, wrong or right between them.
+"""Two stored runs of one machine and one plan, side by side: what became slower, larger, wrong or right.
 
-What may be said of it. The rounds of two runs were not interleaved: what the machine did on the one day and not on the
-other is in every ratio of their seconds, and no interval of ours covers that. Such a ratio is shown without an interval
-and without a verdict. Within each run a contender raced the run's baseline round by round, so that the ratio of the two
-has an interval (`attnlab.stats.intervals`) in which the day cancels. Where the two runs' intervals are disjoint, and
-further apart than the margin that counts as no difference, that ratio is called changed.
+What can be said. The rounds of two runs were not interleaved. So a ratio of their seconds also contains all that the
+machine did differently on the two days, and no interval here covers that. Such a ratio is shown without an interval and
+without a verdict. Within each run, a contender raced the run's baseline round by round. The ratio of these two has an
+interval (`attnlab.stats.intervals`), and the influence of the day cancels in it. If the intervals of the two runs are
+disjoint, and further apart than the margin that counts as no difference, this ratio is called changed.
 
-How often is that wrong? The intervals of a run miss in 5 % of workloads at most, shared among all contenders compared
-at the workload (Bonferroni, not step by step as for verdicts: here the intervals are believed, all at once). Disjoint
-intervals around an unchanged ratio mean that one of them missed: at most 10 % of workloads show a false change, and far
-fewer, as two intervals are disjoint only where the difference is as large as both of their half widths together. The
-chance is one a workload: of a hundred workloads some may show one.
+How often is that wrong? The intervals of a run miss the true ratio in at most 5 % of workloads. This error is shared
+among all contenders compared at a workload (Bonferroni, not stepwise as for verdicts, because here all intervals must
+hold at once). If the ratio is unchanged and the intervals are disjoint, one of them has missed it. So at most 10 % of
+workloads show a false change. The real number is far smaller: two intervals are disjoint only if the difference is as
+large as both half widths together. The chance is per workload: of a hundred workloads, some may show a false change.
 
-What a change is not. It says that the ratio was another in these two runs, not why: versions, the other conditions of
-that day, or the baseline, with which all ratios of a workload change, and then most of them the same way.
+What a change does not say. It says that the ratio differed in these two runs, but not why. The reason may be versions,
+other conditions on that day, or the baseline. If the baseline changed, all ratios of a workload change, most of them in
+the same direction.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOT_ASKED = "not asked"
 
 @dataclass(frozen=True)
 class Side:
-    """What a contender did at a workload in one run; `against_baseline` is its time by that of the run's baseline."""
+    """What a contender did at a workload in one run; `against_baseline` : its time over that of the run's baseline."""
 
     outcome: str = NOT_ASKED
     reason: str | None = None
@@ -45,7 +46,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Row:
-    """A contender at a workload in both runs. changed : whether its ratio to the baseline did; None if unknown."""
+    """A contender at a workload in both runs. changed : whether its ratio to the baseline changed; None if unknown."""
 
     workload: str
     contender: str
@@ -55,13 +56,13 @@ class Row:
 
     @property
     def news(self) -> int:
-        """0 for one that was measured and is no more, 1 for another new outcome, 2 for none."""
+        """0 if it was measured and no longer is, 1 for any other new outcome, 2 for the same outcome."""
         return 2 if self.was.outcome == self.now.outcome else int(self.was.outcome != Outcome.MEASURED)
 
 
 @dataclass(frozen=True)
 class Diff:
-    """Two runs side by side: `rows`, new outcomes first, then what changed; software and conditions that differ."""
+    """Two runs side by side: `rows` (new outcomes first, then changed ratios), software and conditions that differ."""
 
     baseline: str
     software: Mapping[str, tuple[str, str]]
@@ -70,10 +71,10 @@ class Diff:
 
 
 def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
-    """The second run beside the first.
+    """Compare the second run with the first.
 
-    anyway : also where machine, variables or plan differ; nothing is called changed then. Raises ValueError, in one
-    line, where they do and it is not, and for a run and itself, and two that share no workload.
+    anyway : compare them also if machine, variables or plan differ; then nothing is called changed. Raises ValueError,
+    in one line, if they differ and `anyway` is False, if both are the same run, and if they share no workload.
     """
     if first.folder.resolve() == second.folder.resolve() or (first.id and first.id == second.id):
         raise ValueError(f"both are one run, {first.folder}: name two")
@@ -99,7 +100,7 @@ def diff(first: Run, second: Run, *, anyway: bool = False) -> Diff:
 
 
 def _asked(run: Run, beside: Run) -> dict[str, object]:
-    """What decides what was asked in a run, where it is not so in the one beside, and for how long it was measured."""
+    """What `run` asked and `beside` did not (workloads, contenders), with the baseline and the limits of `run`."""
     labels = {one.label for one in run.plan.workloads} - {one.label for one in beside.plan.workloads}
     names = [one for one in run.plan.contenders if one not in beside.plan.contenders]
     own = {"workloads of its own": ", ".join(sorted(labels)), "contenders of its own": ", ".join(names)}

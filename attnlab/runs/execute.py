@@ -1,8 +1,8 @@
-"""Carrying out a plan: races and ceilings, and a folder in which nothing measured is lost.
+"""Carry out a plan: races and ceilings. Each result is stored in a folder as soon as it is measured.
 
-A plan may be spread over many machines: every shard is an ``attnlab run`` of its own, started by submitit on Slurm or
-here. A shard's run lies in a folder of its own below ``--out``. The same command again starts only what is missing:
-shards that have no run yet, and those whose run was interrupted.
+A plan may be spread over many machines. Every shard is a separate ``attnlab run``, started by submitit on Slurm, or on
+this machine. Its run lies in a separate folder below ``--out``. If the command is repeated, it starts only what is
+missing: shards that have no run yet, and those whose run was interrupted.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from attnlab.text import one_line
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: what hears that every workload has been visited once more, or (True) that the run has ended: it may write a report
+#: called with False after a lap over the workloads, with True when the run has ended; it may write a report
 OnLap = Callable[[Run, bool], object]
-#: seconds between two reports of a run that goes on
+#: least number of seconds between two reports of a run that is going on
 _BETWEEN_REPORTS = 90.0
 DEFAULT_FOLDER = Path("reports/latest")
-#: the baseline where none is named, if it takes part; else the first contender is
+#: the default baseline if contenders are not chosen by name and it takes part; else the first contender is
 USUAL_BASELINE = "torch_eager"
 
 
 class Progress:
-    """Shows how far a run has come; this one shows nothing."""
+    """Shows the progress of a run; this base class shows nothing."""
 
     def stage(self, text: str, *, done: int, total: int) -> None:
-        """`done` of `total` workloads are measured; `text` is what comes now."""
+        """`done` of `total` visits are over (before and after the laps: workloads); `text` is what comes now."""
 
     def detail(self, text: str) -> None:
-        """What happens within the stage."""
+        """What happens within the current stage."""
 
     def begins(self, run: Run) -> None:
-        """`run` is about to be measured: its plan, and the results that it has already."""
+        """Called before `run` is measured: it has its plan, and its earlier results."""
 
 
 def run(
@@ -66,13 +66,14 @@ def run(
 ) -> Run:
     """Measure `plan` into `folder` (by default ``reports/latest``) and return the run.
 
-    Results are on disk as soon as a visit is done. `on_lap` hears of each lap over the workloads but the last, and of
-    the end; another run can take the folder only when it has returned. An interrupt (Ctrl-C, SIGTERM) ends the
-    measuring, not the call: the run comes back with `complete` False, and `resume` goes on with it. The run of ours
-    that stands in the default folder is moved aside, under its starting time; any other folder must be new or empty.
+    Results are on disk as soon as a visit is done. `on_lap` is called after the first lap over the workloads, after
+    some of the later ones, and at the end; another run can take the folder only when it has returned. An interrupt
+    (Ctrl-C, SIGTERM) ends the measurement, not the call: the run is returned with `complete` False, and `resume`
+    continues it. If the default folder holds a run, that is moved aside, under the time of its last change; any other
+    folder must be new or empty.
 
-    Raises ValueError for an unknown backend and for a folder that cannot be used or that another run writes to,
-    NotStored where the disk is full.
+    Raises ValueError for an unknown backend, for a folder that cannot be used, and if another run writes to the folder;
+    NotStored if the disk is full.
     """
     plan, contenders = resolve(plan)
     with claimed(folder, DEFAULT_FOLDER, RUN_FILE) as place:
@@ -92,10 +93,10 @@ def run(
 
 
 def resume(folder: Path | str, *, progress: Progress | None = None, on_lap: OnLap = lambda *_: None) -> Run:
-    """Go on with the run in `folder`, and return it: what was not visited yet comes first, then further laps.
+    """Continue the run in `folder` and return it. What was not visited yet comes first, then further laps.
 
-    Raises ValueError where the conditions are not what they were (processor, cores, system, libraries, settings), and
-    where another process writes to the folder; NotStored as `run`.
+    Raises ValueError if the conditions have changed (processor, cores, system, libraries, settings), and if another
+    process writes to the folder; NotStored as `run`.
     """
     folder = require_run(folder)
     with held(folder):
@@ -112,7 +113,7 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
         with suppress(KeyboardInterrupt), terminable():
             _measure(record, contenders, progress, on_lap)
             ended = True
-        record.save()  # as incomplete: a kill may come before all is written
+        record.save()  # as incomplete: the process may be killed before all is written
         record.complete = ended and not record.left()
         on_lap(record, True)
         record.save()
@@ -123,7 +124,7 @@ def _carry_out(record: Run, contenders: Sequence[Contender], progress: Progress,
 
 
 def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
-    """The plan with its contenders, its baseline and its A/A control spelt out, and the contenders parsed.
+    """The plan with its contenders, its baseline and its A/A control filled in, and the parsed contenders.
 
     Raises ValueError for an unknown backend.
     """
@@ -142,9 +143,9 @@ def resolve(plan: Plan) -> tuple[Plan, tuple[Contender, ...]]:
 
 
 def _able(plan: Plan) -> dict[str, str | None]:
-    """All backends, but for those that compute blocks alone where no workload is one.
+    """All backends, each with the reason why it races only if it is named, or None.
 
-    With the reason where one races only if it is named.
+    Backends that only compute blocks are left out if no workload is a block.
     """
     blocks = any(one.d_model is not None for one in plan.workloads)
     names = (name for name in backends(plan.folders) if blocks or not block_only(name, plan.folders))
@@ -160,7 +161,7 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
     progress.begins(record)
     progress.stage("starting the contenders", done=total - len(left), total=total)
     with conductor:
-        with accounted(record, "environment"):  # while libraries are imported, and what a report takes, too
+        with accounted(record, "environment"):  # while nurseries import; a report needs these modules
             found = environment()
             for name in ("pandas", "matplotlib.figure"):
                 importlib.import_module(name)
@@ -184,15 +185,15 @@ def _measure(record: Run, contenders: Sequence[Contender], progress: Progress, o
 
 
 def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap) -> None:
-    """Laps over the workloads, in a random order: first those without results, then those with an open question.
+    """Make laps over the workloads, in random order: first those without results, then those with an open question.
 
-    They end when the seconds of all workloads are spent, but not before each has its least number of visits. Memory is
-    measured after the first lap. What a visit finds is on disk before the next begins; `on_lap` hears of a lap that is
-    over, if something is to come.
+    Laps end when the seconds of all workloads together are spent, but not before each has its least number of visits.
+    Memory is measured after the first lap. The results of a visit are on disk before the next one begins. `on_lap` is
+    called after a lap if more is to come, and not more often than every 90 s.
     """
     plan, limits = record.plan, record.plan.limits
     until = time.monotonic() + limits.workload_seconds * len(plan.workloads)
-    visits = dict.fromkeys(plan.workloads, 0)  # that were made to each
+    visits = dict.fromkeys(plan.workloads, 0)  # made to each so far
     for one in record.results:
         numbers = one.latency.visits.values() if one.latency else ()
         visits[one.workload] = max(visits.get(one.workload, 0), 1 + max(numbers, default=-1))
@@ -212,7 +213,7 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
         lacking = [w for w, some in answers.items() if memory and not any(one.peak_bytes for one in some)]
         if not (lap or lacking):
             return
-        # of the first lap, and of some later ones
+        # report the first lap, and some later ones
         if any(took.values()) and time.monotonic() - reported > _BETWEEN_REPORTS:
             record.save()
             on_lap(record, False)
@@ -234,21 +235,21 @@ def _visit(record: Run, conductor: Conductor, progress: Progress, on_lap: OnLap)
             _keep(record, conductor, conductor.visit(workload, names, number=number))
             visits[workload], took[workload] = number + 1, time.monotonic() - started
         if sum(visits.values()) == before:
-            return  # what is left has no results, and no time for another visit
+            return  # workloads without results are left, but no time for another visit
 
 
 def _keep(record: Run, conductor: Conductor, found: Sequence[Result]) -> None:
     told, known = record.environment, record.environment.get("contenders", {})
-    unchanged(told, {**told, "contenders": conductor.facts})  # a library may be another than before
+    unchanged(told, {**told, "contenders": conductor.facts})  # fails if libraries or files have changed
     if known | conductor.facts != known:
         record.environment = {**told, "contenders": known | conductor.facts}
-        record.save()  # a kill must not part results from the versions that they were made with
+        record.save()  # first: a kill must not leave results without their versions
     record.append(found)
 
 
 @contextmanager
 def accounted(record: Run, activity: str) -> Iterator[None]:
-    """Count the seconds that are spent within among those of an activity of the run."""
+    """Add the seconds that are spent within to those of an activity of the run."""
     started = time.monotonic()
     try:
         yield
@@ -256,16 +257,16 @@ def accounted(record: Run, activity: str) -> Iterator[None]:
         record.account[activity] = record.account.get(activity, 0.0) + time.monotonic() - started
 
 
-#: a job on a cluster ends after so long; the same command again goes on with it
+#: the time limit of a job on a cluster; the same command again continues it
 _MINUTES = 24 * 60
 AGAIN = "repeat the command to run what is missing"
 
 
 def missing(plan: Plan, arguments: Sequence[str], shards: int, out: Path) -> Iterator[tuple[str, list[str]]]:
-    """The shards of `plan` that are not complete: a name, and the arguments of ``attnlab`` that carry it out.
+    """The shards of `plan` that are not complete: a name, and the arguments of ``attnlab`` that carry the shard out.
 
-    arguments : those of ``attnlab run`` without shards, cluster and folder. Raises ValueError for so many shards that
-    one is empty, and for a shard's folder with a run that cannot be read or that is of another plan.
+    arguments : those of ``attnlab run`` without shards, cluster and folder. Raises ValueError if there are more shards
+    than workloads, and if a shard's folder holds a run that cannot be read or belongs to another plan.
     """
     for number in range(1, shards + 1):
         part = plan.shard(f"{number}/{shards}")
@@ -289,17 +290,17 @@ def carry_out(
     tell: Callable[[str], None] = lambda text: None,
     program: Sequence[str] = (sys.executable, "-m", "attnlab"),
 ) -> list[str]:
-    """Run the `jobs` of `missing`, and return the names of those that failed; `tell` hears of each, in one line.
+    """Run the `jobs` of `missing` and return the names of those that failed; `tell` is called with one line for each.
 
-    slurm : parameters for Slurm, as ``partition``: each job has a node for itself, and its output goes to ``jobs``
-    below `out`. Without it one job runs after another here: two that measure on one machine would slow each other. An
-    interrupt (Ctrl-C; here also SIGTERM) cancels what has not ended; a job here first writes its report. Raises
-    Unavailable on Slurm without submitit or without Slurm.
+    slurm : parameters for Slurm, such as ``partition``. Each job has a node for itself, and its output goes to ``jobs``
+    below `out`. If None, the jobs run on this machine, one after another: at the same time they would slow each other
+    down. An interrupt (Ctrl-C; on this machine also SIGTERM) cancels what has not ended; a job on this machine first
+    writes its report. Raises Unavailable with `slurm` if submitit or Slurm is missing.
     """
     failed = []
     if slurm is None:
         for name, words in jobs:
-            # in a group of its own: a terminal sends Ctrl-C to this process alone, and the child hears of it once
+            # separate process group: Ctrl-C in a terminal reaches only this process, which ends the child once
             with terminable(), subprocess.Popen([*program, *words], process_group=0) as child:
                 try:
                     child.wait()

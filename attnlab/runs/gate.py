@@ -1,11 +1,11 @@
-"""Did a change make attention slower, bigger or wrong here? Two versions in one race, and what may be said of it.
+"""Did a change make attention slower, larger or wrong? Two versions, BASE and HEAD, are compared in one race.
 
-BASE is entered twice. Where its two entries are told apart, the machine is not steady enough for any verdict. HEAD
-regressed where it is slower than both entries: neither interval holds 1, both ratios are beyond half of the margin, and
-a slow-down of the margin is not excluded; where it needs more memory or set-up than the margins allow, is no longer
-measured, or lets another kernel run. What does not pass is raced once more, with new processes: only what both races
-say holds. Both sides take large arrays on huge pages where they can: the place of small ones moves a time by up to 30 %
-from process to process.
+BASE is entered twice. If its two entries differ clearly, the machine is not steady enough for a verdict on time. HEAD
+has regressed if it is slower than both entries: both intervals lie above 1, both ratios exceed 1 by more than half of
+the margin, and the interval does not exclude a slow-down by the margin. HEAD has also regressed if it needs more memory
+or set-up than the margins allow, is no longer measured though available, or runs another kernel. What does not pass is
+raced once more, with new processes, and only what both races find counts. Both sides take large arrays on huge pages if
+they can, because the place of small pages changes a time by up to 30 % from process to process.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from attnlab.stats.ranking import is_second_entry
 from attnlab.workload.result import Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: visits to a workload, and the seconds after which no further one begins
+#: for each workload: the least and the largest number of visits, and the seconds after which no further one begins
 LIMITS = Limits(workload_seconds=20.0, visits=6, most_visits=50, call_seconds=5.0)
-#: at least: the interval over fewer may be narrow by chance
+#: least number of visits: with fewer, an interval may be narrow by chance
 LEAST_VISITS = 4
-#: what memory and set-up may differ by whatever the margins say: a page of code more is no regression
+#: differences in memory and set-up that are always allowed: one page of code more is no regression
 _LEAST_BYTES, _LEAST_SECONDS = 2**20, 0.05
 
 
@@ -46,16 +46,16 @@ class Kinds(StrEnum):
     PASSED = "passed"
 
 
-#: exit statuses: 2 is a mistake in the call
+#: exit statuses; 2 means a mistake in the call
 STATUS = {Kinds.PASSED: 0, Kinds.REGRESSION: 1, Kinds.NO_VERDICT: 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margins:
-    """By how much HEAD may differ from BASE, as parts of BASE's figures.
+    """By how much HEAD may differ from BASE, as fractions of BASE's figures.
 
-    `slower`, `memory` and `setup` are what is no regression yet. Where a slow-down of more than `unseen` would not have
-    been found, there is no verdict. `kernel_may_change` : another kernel is no regression.
+    `slower`, `memory` and `setup` are the margins of the rules above. If the interval allows a slow-down of more than
+    `unseen`, there is no verdict. `kernel_may_change` : another kernel is no regression.
     """
 
     slower: float = 0.03
@@ -67,11 +67,11 @@ class Margins:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a line did not pass: what is concerned, and of BASE and HEAD its figure or name.
+    """Why a line did not pass: what is concerned, and its figure or name for BASE and HEAD.
 
-    what : "time", "memory" (bytes), "set-up" (seconds), "kernel" or "outcome" for a regression; "outcome" also where
-    nothing could be compared; "control" where BASE differs from itself (the ends of its ratio's interval), "unseen" for
-    a slow-down that may have gone unseen, "no interval", "one race" where the other race does not agree, and
+    what : "time", "memory" (bytes), "set-up" (seconds), "kernel" or "outcome" for a regression. Without a verdict:
+    "outcome" if nothing could be compared, "control" if BASE differs from itself (with the ends of that interval),
+    "unseen" for a slow-down that may have gone unseen, "no interval", "one race" if the two races do not agree, and
     "interrupted".
     """
 
@@ -82,10 +82,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Line:
-    """What was found of one backend at one workload.
+    """What was found for one backend at one workload.
 
-    [`low`, `high`] is the interval of `ratio`, HEAD's seconds a call over BASE's; nan where there is none.
-    `no_memory` : memory could not be compared. `unconfirmed` : a first race called it a regression, the second did not.
+    [`low`, `high`] is the interval of `ratio`, HEAD's seconds per call over BASE's; nan if there is none. `no_memory` :
+    memory could not be compared. `unconfirmed` : the first race found a regression, and the second one passed.
     """
 
     backend: str
@@ -100,13 +100,13 @@ class Line:
 
     @property
     def faster(self) -> bool:
-        """Whether it passed, and HEAD takes less time with its whole interval."""
+        """Whether it passed and HEAD is faster by more than `MARGIN` in its whole interval."""
         return self.found is Kinds.PASSED and 0 < self.high < 1 / (1 + MARGIN)
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What a gate found: a line for each backend and workload, the worst first, and the versions of each side."""
+    """What a gate found: a line for each backend and workload, worst first, and the versions of each side."""
 
     base: str
     head: str
@@ -117,12 +117,12 @@ class Gate:
 
     @property
     def found(self) -> Kinds:
-        """The worst of its lines."""
+        """What was found in the worst line."""
         return self.lines[0].found
 
     @property
     def unseen(self) -> float | None:
-        """The largest slow-down, as a part, that a line does not exclude; None unless all passed, one with a time."""
+        """The largest slow-down that a line allows, as a fraction; None unless all lines passed, and one has a time."""
         highs = [one.high for one in self.lines if one.high > 0]
         return max(0.0, max(highs) - 1) if highs and self.found is Kinds.PASSED else None
 
@@ -147,11 +147,11 @@ def gate(
 ) -> Gate:
     """Race HEAD against BASE, each of `backends` at each of `workloads`.
 
-    base, head : a setting that says where a side runs, ("ref", "main"), as `contender.setting_of` gives it. backends :
-    with settings, as contenders; ``mine[pages=default]`` does without huge pages. limits : of each race; it goes on
-    until the intervals reach no further than a third of the margin, or the time is spent. interruptible : an interrupt
-    ends it, and there is no verdict on what was not raced to its end. Raises ValueError for a backend that is not
-    known, and Unavailable, before anything is raced, for a side that is not to be had.
+    base, head : the setting that says where a side runs, such as ("ref", "main"); `contender.setting_of` gives it.
+    backends : with their settings, as contenders; ``mine[pages=default]`` takes no huge pages. limits : those of each
+    race. A race ends when no interval reaches further than a third of the margin, or when the time is spent.
+    interruptible : an interrupt ends the gate, and there is no verdict on what was not raced to the end. Raises
+    ValueError for an unknown backend, and Unavailable, before anything is raced, for a side that is unavailable.
     """
     margins, started = margins or Margins(), time.monotonic()
     able = huge_pages_refused() is None
@@ -159,7 +159,7 @@ def gate(
     for one in backends:
         text = with_setting(one, "pages", "huge") if able and Contender.parse(one).pages is None else one
         sides = parse_all([with_setting(text, *side) for side in (base, base, head)])
-        if sides not in entered.values():  # two names of one are raced once
+        if sides not in entered.values():  # two names of one contender are raced once
             entered[one] = sides
     for contender in chain(*entered.values()):
         contender.require(folders)
@@ -193,13 +193,13 @@ def gate(
 
 
 def _narrow(margins: Margins, results: Sequence[Result]) -> bool:
-    """Whether the intervals reach no further than a third of the margin."""
+    """Whether no interval reaches further from its ratio than a third of the margin."""
     found, most = verdicts_against(results, results[0].contender), 1 + margins.slower / 3
     return all(one.high <= most * one.ratio and one.ratio <= most * one.low for one in found.values())
 
 
 def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
-    """What one race says; `results` are those of BASE, of BASE again, and of HEAD."""
+    """What one race finds. results : those of BASE, of BASE's second entry, and of HEAD."""
     base, control, head = results
     line = partial(Line, backend, base.workload)
     outcomes = [f"{one.outcome}: {one.reason}" if one.reason else str(one.outcome) for one in (base, head)]
@@ -232,7 +232,7 @@ def judged(backend: str, results: Sequence[Result], margins: Margins) -> Line:
 
 
 def _beside_time(base: Result, head: Result, margins: Margins) -> Iterator[Reason]:
-    """What else of HEAD is worse. Of set-up every process of HEAD has to take longer than any of BASE."""
+    """What is worse in HEAD besides time. In set-up, each process of HEAD must take longer than each of BASE."""
     if base.kernel != head.kernel and not margins.kernel_may_change:
         yield Reason("kernel", base.kernel, head.kernel)
     was, now = base.peak_bytes, head.peak_bytes
@@ -246,7 +246,7 @@ def _beside_time(base: Result, head: Result, margins: Margins) -> Iterator[Reaso
 
 
 def agreed(first: Line, second: Line) -> Line:
-    """What two races with different processes say together, the first of which did not pass."""
+    """What two races with different processes find together, if the first one did not pass."""
     if second.found is Kinds.PASSED:
         return replace(second, unconfirmed=first.found is Kinds.REGRESSION)
     if second.found is Kinds.NO_VERDICT:

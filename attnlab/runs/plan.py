@@ -1,8 +1,9 @@
 """What to measure: contenders, workloads, and how much time each workload may take.
 
-Presets are the shapes of known models as workloads, by name, with the source of each number (``presets.toml``). A
-preset has parts, one a phase, and one a kind of layer where a model has several. ``llama3-8b`` names all parts of a
-preset, ``llama3-8b/decode`` one phase, ``gemma2-9b/decode/local`` one kind of layer; commas join several names.
+A preset is a set of workloads with the shapes of a known model; ``presets.toml`` gives the source of each number. A
+preset has a part for each phase, and for each kind of layer if the model has several. ``llama3-8b`` names all parts of
+a preset, ``llama3-8b/decode`` one phase, ``gemma2-9b/decode/local`` one kind of layer. Several names are separated by
+commas.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from attnlab.workload.workload import Workload
 class Part:
     """One phase of a preset, or one kind of layer in it.
 
-    said : values by the names of a plan file. tokens : batch × length, where the batch follows from it.
+    said : values of options, by the names of a plan file. tokens : batch × length, if the batch follows from the
+    length.
     """
 
     preset: str
@@ -41,14 +43,15 @@ class Part:
 
     @property
     def path(self) -> str:
-        """``llama3-8b/decode``."""
+        """Its full name, such as ``llama3-8b/decode``."""
         return f"{self.preset}/{self.name}"
 
     def workloads(self, said: Mapping[str, Any] | None = None) -> tuple[Workload, ...]:
-        """Its workloads, small to large, the dtype last; what is `said` beside it, by the same names, goes before it.
+        """Its workloads, small to large, the dtype last. What is in `said`, by the same names, overrides its own
+        values.
 
-        A window of the preset's own that hides nothing at a length is left out there, so that backends without windows
-        take part. Raises ValueError as `Workload` does.
+        If a window of the preset's own hides nothing at a length, it is left out there, so that backends without
+        windows take part. Raises ValueError as `Workload` does.
         """
         own = {name: value for name, value in (said or {}).items() if value is not None}
         told = {**self.said, **own}
@@ -66,7 +69,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Preset:
-    """A model's shapes. source : where the numbers stand, and what they are called there. note : what differs here."""
+    """The shapes of a model. source : where the numbers stand, and their names there. note : what differs here."""
 
     name: str
     title: str
@@ -85,7 +88,7 @@ def presets() -> dict[str, Preset]:
         parts = []
         for part, own in table["parts"].items():
             said = {**table.get("shape", {}), **own}
-            for key, one in said.items():  # as `workloads` takes it: one value of a plural is one of several
+            for key, one in said.items():  # as `workloads` takes it: a plural has a tuple of values
                 said[key] = tuple(one) if isinstance(one, list) else (one,) if key in several else one
             parts.append(Part(name, part, said, table.get("tokens")))
         found[name] = Preset(name, table["title"], table["source"], table.get("note", ""), tuple(parts))
@@ -93,9 +96,9 @@ def presets() -> dict[str, Preset]:
 
 
 def chosen_parts(text: str) -> tuple[Part, ...]:
-    """The parts that names between commas stand for, each once: those of a preset whose paths begin with the name.
+    """The parts that the names in `text` select, each part once. A name selects the parts whose paths begin with it.
 
-    Raises ValueError for an unknown name, naming the near ones.
+    Raises ValueError for an unknown name, with similar names.
     """
     known, found = presets(), dict[str, Part]()
     for name in split_names(text):
@@ -112,17 +115,17 @@ def chosen_parts(text: str) -> tuple[Part, ...]:
 
 
 def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
-    """The workload that `text` names with what is `said` beside it, by the names of one workload's options.
+    """The workload that `text` names, with the values in `said`, by the names of one workload's options; and a remark.
 
-    Of a part with several lengths the middle one; then the text says so, and is else empty. Raises ValueError, naming
-    them, where there are several parts.
+    If the part has several lengths, the middle one is taken and the remark says so; else the remark is empty. Raises
+    ValueError if there are several parts, and names them.
     """
     parts, plural = chosen_parts(text), {choice.fields: choice for choice in choices(grid=True)}
     if len(parts) > 1:
         paths = ", ".join(part.path for part in parts)
         raise ValueError(f"--preset {text} stands for {len(parts)} parts: name one of {paths}")
     told = {}
-    for choice in choices(grid=False):  # in the words of a grid: length 512 is lengths (512,)
+    for choice in choices(grid=False):  # as options of a grid: length 512 becomes lengths (512,)
         if said.get(choice.name) is not None:
             other = plural[choice.fields]
             told[other.name] = (said[choice.name],) if other.several else said[choice.name]
@@ -135,9 +138,9 @@ def only_workload(text: str, said: Mapping[str, Any]) -> tuple[Workload, str]:
 
 
 def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What to say instead where the window to the left reaches all keys: it hides nothing there.
+    """The values to replace if the window reaches all keys to the left: then it hides nothing there.
 
-    Nor does a causal mask then whose only query stands at the end of the keys.
+    A bottom-right causal mask then hides nothing either if there is one query, because that stands at the last key.
     """
     left, right = said["window"]
     keys = said.get("keys", said["lengths"][0])
@@ -150,11 +153,11 @@ def _without_idle_window(said: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-#: stands for every backend, also those that race only where they are named
+#: names every backend, including those that race only if they are named
 EVERYBODY = "all"
-#: bytes of a plan file; a workload that is listed has some hundred
+#: most bytes of a plan file; a workload that is listed has about a hundred
 _MOST_BYTES = 2**23
-#: workloads of one plan: some ten hours of races at least
+#: most workloads of one plan: at least about ten hours of races
 _MOST_WORKLOADS = 20_000
 #: fields of `Plan` that have another name in a plan file
 _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
@@ -162,17 +165,17 @@ _FILE_NAMES = {"contenders": "backends", "folders": "implementations"}
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Contenders x workloads. Empty `contenders` stands for all backends that are available and set up fast.
+    """Contenders x workloads. Empty `contenders` stands for all backends but those that race only if they are named.
 
-    workloads : what every contender is asked; `Plan.grid` makes them.
-    origins : the parts of presets that ask for each workload, by `Part.path`; empty without a preset.
+    workloads : what every contender computes; `Plan.grid` makes them.
+    origins : for each workload, the parts of presets that ask for it, by `Part.path`; empty without a preset.
     contenders : in contender notation, ``torch_sdpa[threads=1]``; ``all`` alone for every backend.
     baseline : the contender that the others are compared with; by default the first that is named, or torch_eager.
-    folders : hold users' backends.
+    folders : folders with users' backends.
     control : enter the baseline a second time; any difference between the two is noise (an A/A control).
     memory, ceilings : measure peak memory; measure the machine's limits.
-    afresh : measure the machine's limits again where they are remembered.
-    experiments : names for the numerical chapter; ``all`` or ``none``. The command line runs them, and checks them.
+    afresh : measure the machine's limits again even if they are stored.
+    experiments : names for the numerical chapter; ``all`` or ``none``. The command line runs and checks them.
     limits : when to stop measuring, in seconds.
 
     Raises ValueError for an empty plan and for broken contender notation.
@@ -212,12 +215,12 @@ class Plan:
         dtypes: Sequence[str] | None = None,
         **rest: Any,
     ) -> Plan:
-        """The plan over all lengths x heads x dtypes, small to large; with `preset` over the workloads of presets.
+        """The plan over all lengths x heads x dtypes, small to large; with `preset`, over the workloads of presets.
 
-        `lengths` are queries and keys, by default those of `GRID`, as are `heads`; `dtypes` defaults to float32 on the
-        CPU, float32 and bfloat16 on CUDA; all three are what the file says where `distribution` is a file of inputs.
-        `rest` are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of `Plan`.
-        `preset` is written as in `attnlab.runs.plan`; what is said beside it goes before what it says.
+        `lengths` are queries and keys. `lengths` and `heads` default to those of `GRID`; `dtypes` to float32 on the
+        CPU, float32 and bfloat16 on CUDA. If `distribution` is a file of inputs, all three default to those of the
+        file. `rest` are fields of `Workload`, the same for all of them (``queries=1`` for decoding), and fields of
+        `Plan`. `preset` is written as in `attnlab.runs.plan`; other arguments override its values.
         """
         said: dict[str, Any] = {"lengths": lengths, "heads": heads, "dtypes": dtypes}
         said |= {one.name: rest.pop(one.name) for one in choices(grid=True) if one.name in rest}
@@ -241,7 +244,7 @@ class Plan:
         return cls(workloads=tuple(found), origins=tuple(map(", ".join, found.values())), **rest)
 
     def shard(self, text: str) -> Plan:
-        """Part ``N/COUNT`` (from 1): every COUNT-th workload, so that parts take about as long.
+        """Part ``N/COUNT`` (from 1): every COUNT-th workload, so that all parts take about the same time.
 
         Raises ValueError for a part that does not exist or has no workload.
         """
@@ -279,7 +282,7 @@ def read_plan(file: Path) -> dict[str, Any]:
 
 
 def _plan_file() -> type:
-    """What a plan file may hold: the options of workloads and the fields of a plan."""
+    """A dataclass of what a plan file may hold: the options of workloads and the fields of a plan."""
     kinds = {"preset": str} | {choice.name: choice.kind for choice in choices(grid=True)}
     for name, kind in get_type_hints(Plan).items():
         if get_origin(kind) is tuple:

@@ -1,8 +1,8 @@
-"""A run in one folder: what was asked, where, and every answer, appended as it came.
+"""A run in one folder: its plan, its environment, and every result, appended as it arrives.
 
-``run.json`` holds plan, environment, account of time and ceilings; ``results.jsonl`` one line for each contender and
-visit to a workload, on the disk before `Run.append` returns. A kill can cut off the last line, and a disk or an editor
-may damage any: damaged lines are skipped and reported by number, all others are read. ``numerics.json`` beside them
+``run.json`` holds plan, environment, account of time and ceilings. ``results.jsonl`` holds one line for each contender
+and visit to a workload; it is on the disk before `Run.append` returns. A kill can cut off the last line, and a disk or
+an editor may damage any line. Damaged lines are skipped and reported by line number. ``numerics.json`` beside them
 belongs to `attnlab.lab`.
 
 `collect` writes many stored runs to one Parquet file: tidy rows for pandas, DuckDB or Polars.
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: of the files, and the last version that reads the format before
+#: the format of the files, and the last version that reads the format before it
 FORMAT, FORMER_VERSION = 2, "attnlab 0.3.1"
 #: fields of a workload that hold a name: another version of attnlab may know other names
 _NAMED = ("mask", "storage", "direction", "dtype", "device", "bias", "layout", "distribution", "causal")
 RUN_FILE, RESULTS, LOCK = "run.json", "results.jsonl", "run.lock"
-#: columns of `Run.frame` that say what answered
+#: columns of `Run.frame` that describe the contender and its outcome
 _ANSWER = ("contender", "backend", "library", "outcome", "reason", "kernel", "computes_in")
 
 
@@ -47,14 +47,14 @@ _ANSWER = ("contender", "backend", "library", "outcome", "reason", "kernel", "co
 class Record:
     """The content of ``run.json``.
 
-    plan : what was asked.
-    environment : what of the machine, the system and the libraries changes figures.
-    id : tells this run from every other, wherever its folder is moved.
-    contenders : the names that results are filed under, in the plan's order.
-    baseline, command : the contender that the others are compared with; what repeats the run.
+    plan : what to measure.
+    environment : facts about machine, system and libraries that change figures.
+    id : distinguishes this run from every other, even if its folder is moved.
+    contenders : the names of the contenders in the results, in the plan's order.
+    baseline, command : the contender that the others are compared with; the command that repeats the run.
     started, complete : when it began, in UTC; False for a run that was interrupted.
-    account : the seconds that went into each activity.
-    ceilings : what the machine reached at most.
+    account : the seconds that each activity took.
+    ceilings : the highest rates that the machine reached.
     """
 
     format: int = FORMAT
@@ -79,7 +79,7 @@ class _Facts(TypedDict, total=False):
 class Run(Record):
     """A run in `folder`: its record, and its `results`, one for each contender and workload.
 
-    torn : by file, what of it could not be read, and why.
+    torn : by file, what could not be read, and why.
     """
 
     folder: Path
@@ -92,7 +92,7 @@ class Run(Record):
         return f"Run({self.folder}: {sizes}, {len(self.results)} results, {state})"
 
     def append(self, results: Sequence[Result]) -> None:
-        """Keep `results`, a line each, on the disk before this returns. Raises NotStored."""
+        """Store `results`, one line each; they are on the disk when this returns. Raises NotStored."""
         _append(self.folder / RESULTS, "".join(one.to_json() + "\n" for one in results).encode())
         self.results = _joined([*self.results, *results])
 
@@ -107,7 +107,7 @@ class Run(Record):
         return [one for one in self.plan.workloads if not {(one, name) for name in self.contenders} <= done]
 
     def judged(self) -> Analysis:
-        """What its results say: see `attnlab.stats.analysis.analyse`."""
+        """Its results, judged: see `attnlab.stats.analysis.analyse`."""
         return analyse(
             self.results,
             baseline=self.baseline,
@@ -119,7 +119,7 @@ class Run(Record):
         )
 
     def frame(self) -> pd.DataFrame:
-        """A tidy table, one row a measurement, and one for each result that has none.
+        """A tidy table with one row for each measurement, and one for each result without measurements.
 
         Columns: the workload's fields, ``contender``, ``backend``, ``library``, ``outcome``, ``reason``, ``kernel``,
         ``computes_in``, ``relative_error``, ``quantity`` (latency, peak_memory, ...), ``unit`` (s, B), ``value``
@@ -144,7 +144,7 @@ class Run(Record):
 def read_run(folder: Path | str) -> Run:
     """The run stored in `folder`, complete or interrupted; `Run.torn` names the lines that could not be read.
 
-    Raises ValueError, in one line, where the folder holds no run, or one of another format.
+    Raises ValueError, in one line, if the folder holds no run, or one of another format.
     """
     file = require_run(folder) / RUN_FILE
     results = file.with_name(RESULTS)
@@ -159,7 +159,7 @@ def read_run(folder: Path | str) -> Run:
         raise ValueError(f"{file} is of format {stored}, not {FORMAT}: {reads} reads it")
     try:
         record = msgspec.convert(data, Record)
-        msgspec.convert(record.environment.get("contenders", {}), dict[str, _Facts])  # others read into it
+        msgspec.convert(record.environment.get("contenders", {}), dict[str, _Facts])  # is read elsewhere
     except (ValueError, TypeError) as fault:
         if isinstance(fault.__cause__, FieldError) and fault.__cause__.field in _NAMED:
             by = f"attnlab {data.get('environment', {}).get('attnlab', 'of another version')}"
@@ -178,12 +178,12 @@ def read_run(folder: Path | str) -> Run:
             faults.append(f"line {number}: {one_line(why, 200)}")
     torn = {RESULTS: faults} if faults else {}
     run = Run(folder=file.parent, results=_joined(found), torn=torn, **vars(record))
-    run.complete = run.complete and not run.left()  # lines may be lost
+    run.complete = run.complete and not run.left()  # lines may have been lost
     return run
 
 
 def require_run(folder: Path | str) -> Path:
-    """`folder`, which holds a run. Raises ValueError where it does not."""
+    """`folder` as a path. Raises ValueError if it holds no run."""
     folder = Path(folder)
     if not (folder / RUN_FILE).is_file():
         raise ValueError(f"{folder} holds no run: there is no {RUN_FILE} in it")
@@ -191,7 +191,7 @@ def require_run(folder: Path | str) -> Path:
 
 
 def _joined(results: Sequence[Result]) -> list[Result]:
-    """One result for each contender and workload, over all visits; of a visit that was made twice the last counts."""
+    """One result for each contender and workload, over all visits; if a visit was made twice, the last one counts."""
 
     def visit(one: Result) -> tuple[Any, ...]:
         which = one.outcome if one.latency is None else min(one.latency.visits.values())
@@ -201,9 +201,9 @@ def _joined(results: Sequence[Result]) -> list[Result]:
 
 
 def _append(file: Path, data: bytes) -> None:
-    """Append whole lines, on the disk before this returns; after a line that was cut off they begin a new one.
+    """Append whole lines; they are on the disk when this returns. After a line that was cut off, they begin a new line.
 
-    Raises NotStored where that fails; the file is then as it was before.
+    Raises NotStored if that fails; the file is then as it was before.
     """
     try:
         with file.open("a+b", buffering=0) as handle:
@@ -212,10 +212,10 @@ def _append(file: Path, data: bytes) -> None:
                 data = b"\n" + data
             rest = memoryview(data)
             try:
-                while rest:  # mostly once
+                while rest:  # usually one write is enough
                     rest = rest[handle.write(rest) :]
                 os.fsync(handle.fileno())
-            except BaseException:  # an interrupt too
+            except BaseException:  # also an interrupt
                 handle.truncate(before)
                 raise
     except OSError as fault:
@@ -224,10 +224,10 @@ def _append(file: Path, data: bytes) -> None:
 
 @contextmanager
 def claimed(folder: Path | str | None, default: Path, marker: str) -> Iterator[Path]:
-    """Hold the folder to write to: `folder`, which must be new or empty, or `default`.
+    """Lock the folder to write to: `folder`, which must be new or empty, or `default`.
 
-    What stands in the default folder is moved aside, under the time of its `marker` file, by which a folder of ours is
-    known. Raises ValueError for a folder that cannot be used, or that another process writes to.
+    If the default folder holds a run, which its `marker` file shows, it is moved aside, under the time of that file.
+    Raises ValueError for a folder that cannot be used, or that another process writes to.
     """
     place = default if folder is None else Path(folder)
 
@@ -245,7 +245,7 @@ def claimed(folder: Path | str | None, default: Path, marker: str) -> Iterator[P
             taken()
             place.mkdir(parents=True, exist_ok=True)
             holding.enter_context(held(place))
-            if taken():  # asked while it is held: another may have come and gone meanwhile
+            if taken():  # again, now that it is locked: another process may have used it
                 begun = datetime.fromtimestamp((place / marker).stat().st_mtime, UTC)
                 aside = f"{place.name}-{begun:%Y-%m-%d-%H%M%S}"
                 names = (place.with_name(f"{aside}-{n}" if n else aside) for n in count())
@@ -258,9 +258,9 @@ def claimed(folder: Path | str | None, default: Path, marker: str) -> Iterator[P
 
 
 def held(folder: Path) -> AbstractContextManager[Any]:
-    """Hold `folder` within a ``with``: one process writes to it. The lock of a process that was killed is free.
+    """Lock `folder` within a ``with``: one process writes to it. When a process is killed, its lock is released.
 
-    Raises ValueError where another process holds it, or where it cannot be written to.
+    Raises ValueError if another process holds the lock, or if the folder cannot be written to.
     """
     try:
         return filelock.FileLock(folder / LOCK, timeout=0).acquire()
@@ -271,10 +271,10 @@ def held(folder: Path) -> AbstractContextManager[Any]:
 
 
 def collect(folders: Iterable[Path], out: Path) -> tuple[int, int, list[str]]:
-    """Write the measurements of all runs in and below `folders` to `out`; return how many runs and rows it holds.
+    """Write the measurements of all runs in and below `folders` to `out`. Returns how many runs and rows it holds.
 
-    And why runs were left out, in one line each: they cannot be read. A run that was found twice is written once.
-    Raises ValueError where no run can be read, NotStored where `out` cannot be written, Unavailable without pyarrow.
+    Also returns why folders and runs were left out, in one line each. A run that was found twice is written once.
+    Raises ValueError if no run can be read, NotStored if `out` cannot be written, Unavailable without pyarrow.
     """
     import pandas as pd
 
@@ -294,7 +294,7 @@ def collect(folders: Iterable[Path], out: Path) -> tuple[int, int, list[str]]:
             parts = ("cpu", "system", "python", "attnlab")
             told |= {name: str(run.environment.get(name) or "") for name in parts}
             rows = run.frame()
-            # a column has one type: these hold tuples, or words and False
+            # a column must have one type: these hold tuples, or words and False
             mixed = [name for name in ("window", "key_lengths", "causal") if name in rows]
             rows[mixed] = rows[mixed].map(lambda one: None if one is None else str(one))
             frames.setdefault(run.id or str(run.folder.resolve()), pd.DataFrame(told, rows.index).join(rows))

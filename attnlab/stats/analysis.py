@@ -1,7 +1,7 @@
-"""The results of a run, judged: which measurements to believe, what is first where, what changes with length.
+"""The results of a run, judged: which measurements to believe, which contender is first, what changes with length.
 
-Report, page and terminal read these values; nothing else turns results into winners. Workloads stand in groups that
-differ in heads and length only; a group is named by what tells it from the others.
+Report, page and terminal show these values; no other code turns results into winners. Workloads that differ only in
+heads and length form a group. The name of a group says how it differs from the others.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from attnlab.workload.number_formats import lower
 from attnlab.workload.result import Ceiling, Outcome, Result
 from attnlab.workload.workload import Workload, in_label, spoken
 
-#: fields that follow from others, unless they are given
+#: fields that follow from others if they are not given
 _FOLLOWING = ("kv_heads", "queries", "value_dim", "scale")
 _FIELDS = {one.name: one for one in fields(Workload)}
-#: all but heads and length, those that a reader looks for first in front
+#: all fields but heads and length; those that a reader looks for first come first
 _CONDITIONS = tuple(
     one
     for one in dict.fromkeys(("dtype", "device", "batch", "head_dim", *_FIELDS))
@@ -42,11 +42,11 @@ _CONDITIONS = tuple(
 
 
 def grouped(asked: Mapping[Workload, str]) -> tuple[str, list[tuple[str, list[Workload]]]]:
-    """What all workloads share, heads and length apart, and the groups of those that share everything else.
+    """What all workloads have in common, and the groups: workloads in a group differ in heads and length only.
 
-    asked : by workload the parts of presets that asked for it, between commas, or "". A group's name says what tells it
-    from the others, those parts first; it is empty where there is one group. Where the batch follows from the length
-    (so many tokens in all), it does not part them.
+    asked : by workload, the parts of presets that asked for it, separated by commas, or "". The name of a group says
+    how it differs from the others, beginning with those parts; it is empty if there is one group only. If the batch
+    follows from the length (the number of tokens is fixed), workloads with different batches are in one group.
     """
     tokens = _tokens(asked)
     found: dict[tuple[Any, ...], list[Workload]] = {}
@@ -68,7 +68,7 @@ def grouped(asked: Mapping[Workload, str]) -> tuple[str, list[tuple[str, list[Wo
 
 
 def _tokens(asked: Mapping[Workload, str]) -> dict[str, int]:
-    """By origin, how many tokens each of its workloads has, where their batches differ and this does not."""
+    """By origin, the number of tokens of each of its workloads, if the batches differ but this number does not."""
     found = {}
     for origin in set(asked.values()) - {""}:
         mine = [workload for workload, path in asked.items() if path == origin]
@@ -79,7 +79,7 @@ def _tokens(asked: Mapping[Workload, str]) -> dict[str, int]:
 
 
 def _conditions(workload: Workload, tokens: int | None) -> tuple[Any, ...]:
-    """The value of each of `_CONDITIONS`; None where it follows from others."""
+    """The value of each of `_CONDITIONS`; None if it follows from others."""
     usual = workload.heads, workload.keys, workload.head_dim, 1 / math.sqrt(workload.head_dim)
     derived = dict(zip(_FOLLOWING, usual, strict=True))
     if workload.d_model is not None:
@@ -91,7 +91,7 @@ def _conditions(workload: Workload, tokens: int | None) -> tuple[Any, ...]:
 
 
 def _text(at: int, value: Any) -> str:
-    """As in a workload's label; empty at its default."""
+    """A condition as in a workload's label; empty at its default."""
     name = _CONDITIONS[at]
     if value is None:
         return ""
@@ -102,26 +102,27 @@ def _text(at: int, value: Any) -> str:
 
 # -- a time beside what this machine can do ----------------------------------------------------------
 #
-# Williams, Waterman and Patterson 2009, "Roofline". The ceiling of arithmetic is measured: the best matrix product of
-# the libraries here. A kernel may honestly do better than theirs (OpenVINO and ONNX Runtime reached three times the
-# rate of NumPy's product on an AMD EPYC), so only a rate that no library's choice of instructions explains is a failed
-# measurement.
+# The roofline model of Williams, Waterman and Patterson 2009. The ceiling of arithmetic is measured: the best matrix
+# product of the installed libraries. A correct kernel may be faster than that (OpenVINO and ONNX Runtime reached three
+# times the rate of NumPy's product on an AMD EPYC). So a measurement counts as failed only if no choice of instructions
+# by a library can explain its rate.
 
-#: a share of the copy bandwidth above this is a failed measurement
+#: a measurement above this fraction of the copy bandwidth is not believed
 _BELIEVED_COPY = 1.05
-#: shares of the matrix-product rate above these are failed measurements. On a CPU, libraries that use 128-bit vectors
-#: and no fused multiply-add, as all here may, give away a factor of 8 (512 bits, and two operations in one); on CUDA
-#: all take the vendor's product
+#: a measurement above this fraction of the matrix-product rate is not believed. On a CPU, all installed libraries may
+#: use 128-bit vectors and no fused multiply-add, which costs a factor of 8 (512 bits, and two operations in one). On
+#: CUDA all use the vendor's product
 _BELIEVED = {"cpu": 8.0, "cuda": 1.05}
-#: buffers of the copy benchmark; a warm call on less may stay in the caches and outrun memory honestly
+#: bytes of both buffers of the copy benchmark; a warm call on fewer may stay in the caches, really faster than memory
 _BEYOND_CACHES = 2**28
 
 
 @dataclass(frozen=True)
 class Rate:
-    """`flops` achieved in FLOP/s; `compute` and `bandwidth` as shares of the two ceilings.
+    """`flops` is the rate reached, in FLOP/s; `compute` and `bandwidth` are fractions of the two ceilings.
 
-    `beyond` names the ceiling that was exceeded by more than can be: the time is then no measurement; None for none.
+    `beyond` names the ceiling that was exceeded by more than is possible; then the time is no measurement. Else it is
+    None.
     """
 
     flops: float
@@ -131,10 +132,10 @@ class Rate:
 
 
 def rate(result: Result, ceilings: Sequence[Ceiling]) -> Rate | None:
-    """What shares of the ceilings of its device and number format it reached; None where that is not known.
+    """The fractions of the ceilings of its device and number format that a result reached; None if unknown.
 
-    The copy bandwidth bounds a call only where its bytes must come from memory: with cold caches, or where its inputs
-    and output are too large for any.
+    The copy bandwidth limits a call only if its bytes must come from memory: with cold caches, or if its inputs and
+    output are too large for any cache.
     """
     workload, latency = result.workload, result.latency
     computes = (workload.device, result.computes_in or workload.dtype)
@@ -157,12 +158,12 @@ def rate(result: Result, ceilings: Sequence[Ceiling]) -> Rate | None:
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One workload: its answers (each contender once), those that were measured and are believed, and their order.
+    """One workload: its results (each contender once), those that were measured and are believed, and their order.
 
-    `group` is the name of its group. `faults` names the ceiling beyond which a measurement lies that is not believed;
-    `rates` holds what the machine's ceilings say of a time. `margin` is the relative difference that counts as none
-    here. `ranking` holds those that compute in the inputs' precision, or where there are none in the highest that there
-    is; `everyone` all that were measured. `won` is the first place.
+    `group` is the name of its group. `faults` names, for each measurement that is not believed, the ceiling that it
+    exceeds. `rates` holds the fractions of the machine's ceilings. `margin` is the relative difference that counts as
+    none here. `ranking` holds those that compute in the inputs' precision, or, if there are none, in the highest
+    precision that any has; `everyone` holds all that were measured and are believed. `won` is the first place.
     """
 
     workload: Workload
@@ -177,13 +178,13 @@ class Cell:
     won: Winner
 
     def standing(self, name: str) -> Standing | None:
-        """The contender's place, in the ranking or apart from it; None where it has no speed."""
+        """The contender's place, in the ranking or else among everyone; None if it has no speed."""
         peer = self.ranking.of(name) if self.ranking else None
         return peer or (self.everyone.of(name) if self.everyone else None)
 
     @cached_property
     def first(self) -> frozenset[str]:
-        """Every contender that is first here or tied for it, under every name of a kernel."""
+        """Every contender that is first here or tied for it, with all names of the same kernels."""
         if self.ranking is None:
             return frozenset()
         return self.ranking.names_of(one for one in self.ranking.standings if one.contender in self.won.first)
@@ -191,7 +192,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Workloads that differ in heads and length only: `cells` by (heads, length of the keys), see `grouped`."""
+    """Workloads that differ in heads and length only: `cells` by (heads, number of keys); see `grouped`."""
 
     name: str
     cells: Mapping[tuple[int, int], Cell]
@@ -201,8 +202,8 @@ class Group:
 class Analysis:
     """The results of a run, judged. `names` are its contenders, each once, in the plan's order.
 
-    `margin` is the relative difference that counts as none; a cell has a larger one of its own where its A/A control
-    failed. `shared` says what all workloads have in common, heads and length apart.
+    `margin` is the relative difference that counts as none; a cell has a larger margin if its A/A control failed.
+    `shared` says what all workloads have in common, besides heads and length.
     """
 
     names: tuple[str, ...]
@@ -228,12 +229,12 @@ def analyse(
     ceilings: Sequence[Ceiling] = (),
     margin: float = MARGIN,
 ) -> Analysis:
-    """Judge `results`: believe or refuse each measurement, hold the A/A control, rank every workload.
+    """Judge `results`: believe or refuse each measurement, evaluate the A/A control, rank every workload.
 
-    Results of which no turn counts are left out.
+    Results without a turn that counts are left out.
 
-    workloads, contenders : those asked for, in the order in which they are shown; those of results come after them
-    origins : of each of `workloads`, the parts of presets that asked for it; none for a run without presets
+    workloads, contenders : those asked for, in the order in which they are shown; others in `results` come after them
+    origins : for each of `workloads`, the parts of presets that asked for it; none for a run without presets
     """
     asked = dict(zip(workloads, origins, strict=True)) if origins else {}
     answers: dict[Workload, dict[str, Result]] = {workload: {} for workload in asked or workloads}
@@ -271,7 +272,7 @@ def analyse(
 
 
 def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
-    """Those that compute in the highest precision that there is: what is ranked answers the same question."""
+    """The results in the highest precision that any has: only results of the same precision are ranked together."""
     formats = {name: one.computes_in or one.workload.dtype for name, one in measured.items()}
     return {
         name: one
@@ -282,10 +283,10 @@ def _peers(measured: Mapping[str, Result]) -> dict[str, Result]:
 
 # -- how a contender's time grows with length --------------------------------------------------------
 #
-# The slope of ln(time) against ln(length), with its interval. A slope of 2 is quadratic growth. Where a constant cost
-# or a cache bends the line, the interval is wide: it comes from how far the measured lengths lie from the line.
+# The slope of ln(time) against ln(length), with its interval. A slope of 2 is quadratic growth. If a constant cost or a
+# cache bends the line, the interval is wide, because it depends on how far the measured lengths lie from the line.
 
-#: two points determine a line, and nothing is left to tell how sure it is
+#: two lengths determine the line exactly, and leave nothing to estimate its error from
 LEAST_LENGTHS = 3
 
 
@@ -316,14 +317,14 @@ def slope_of(seconds: Mapping[int, float]) -> Slope | None:
 
 # -- where two contenders change places --------------------------------------------------------------
 #
-# A crossover is the length at which two curves meet. There is none where neither overtakes the other. ln(ratio) is
-# interpolated against ln(n) by straight lines. The curves of the ratio and of both ends of its interval are followed
-# from a length where one contender is clearly faster to one where the other is. Straight lines place a crossover
-# between two lengths only about: the interval is widened on both sides by `_DOUBT` of the distance between the lengths
-# beside it.
+# A crossover is the length at which two curves meet. There is none if neither contender overtakes the other. ln(ratio)
+# is interpolated linearly in ln(n). This is done for the ratio and both ends of its interval, from a length where one
+# contender is clearly faster to a length where the other is. Linear interpolation places a crossover between two
+# lengths only roughly. So the interval is widened on both sides by `_DOUBT` of the distance between the lengths beside
+# it.
 
-#: how well straight lines place a crossover, in parts of ln(n) between two lengths: for overheads and costs of a pair
-#: that differ up to fiftyfold, with lengths that double, they err by less
+#: largest error of a crossover by linear interpolation, as a fraction of ln(n) between two lengths: for lengths that
+#: double, and for overheads and costs per pair that differ by up to a factor of 50
 _DOUBT = 0.1
 
 
@@ -342,10 +343,10 @@ class Crossover:
 
 
 def crossovers(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> list[Crossover]:
-    """Where `contender` (whose ratio to `baseline` is given by length, with an interval) and `baseline` change places.
+    """The lengths at which `contender` and `baseline` change places. verdicts : by length, contender / baseline.
 
-    Only between lengths at which the verdict is decided; an empty list means: none in the range. Where the ratio passes
-    1 several times between two such lengths, the last is taken, and the interval covers all.
+    They lie only between lengths at which the verdict is decided; an empty list means none in the range. If the ratio
+    passes 1 several times between two such lengths, the last place is taken, and the interval covers all.
     """
     decided = [n for n in sorted(verdicts) if verdicts[n].kind in (Kind.FASTER, Kind.SLOWER)]
     return [
@@ -356,9 +357,9 @@ def crossovers(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -
 
 
 def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> Crossover:
-    """The crossover between the first and the last of `verdicts`, by length, which are decided and differ."""
+    """The crossover between the first and the last of `verdicts`, by length; these two are decided and differ."""
     lengths, found = list(verdicts), list(verdicts.values())
-    if found[-1].kind is Kind.FASTER:  # the baseline's ratio to the contender rises
+    if found[-1].kind is Kind.FASTER:  # turn the ratio, so that it rises with length
         found, baseline, contender = [one.turned for one in found], contender, baseline
     length = _zeros(lengths, [one.ratio for one in found])[-1]
     low = _zeros(lengths, [one.high for one in found])[0]
@@ -370,16 +371,16 @@ def _between(baseline: str, contender: str, verdicts: Mapping[int, Verdict]) -> 
 
 
 def _zeros(lengths: Sequence[int], ratios: Sequence[float]) -> list[float]:
-    """The lengths at which `ratios`, which begin below 1 and end above it, pass 1 upwards."""
+    """The lengths at which `ratios` rise through 1; they begin below 1 and end above it."""
     places = itertools.pairwise(zip(lengths, map(math.log, ratios), strict=True))
     return [n0 * (n1 / n0) ** (-y0 / (y1 - y0)) for (n0, y0), (n1, y1) in places if y0 <= 0 < y1]
 
 
 def find_crossovers(analysis: Analysis, group: Group) -> Iterator[tuple[int, Crossover]]:
-    """All decided changes of places among those that are first somewhere and the baseline, with the head count.
+    """All decided crossovers between contenders that are first somewhere, or the baseline, with the number of heads.
 
-    Of two names for one kernel the one that stands for it takes part. The error rate of each interval is shared among
-    the pairs, or among the contenders where those are more.
+    Of several names for one kernel, only the one that stands for it takes part. The error rate of each interval is
+    shared among the pairs, or among the contenders if there are more of those.
     """
     leaders = {name for cell in group.cells.values() for name in cell.won.first} | {analysis.baseline}
     pairs = list(itertools.combinations([one for one in analysis.names if one in leaders], 2))

@@ -1,21 +1,22 @@
-"""Contenders compared over visits: a ratio, its interval, and a verdict. The only place that makes verdicts of results.
+"""Contenders compared over visits: a ratio, its interval, and a verdict. No other module turns results into verdicts.
 
-Where a process's memory and code come to lie is drawn when it starts, and decides its speed by up to 30 %; and a
-machine has states of some 10 to 60 s. So the unit of replication is the *visit*: fresh processes of both contenders at
-one moment. Within a visit the rounds are interleaved, so that the machine's drift cancels in r = ln(t_contender /
-t_baseline); the visit's figure is
+When a process starts, its memory and code get a random place, which changes its speed by up to 30 %. And a machine has
+states that last about 10 to 60 s. So the unit of replication is the *visit*: fresh processes of both contenders at one
+moment. Within a visit the rounds are interleaved, so that the machine's drift cancels in r = ln(t_contender /
+t_baseline). The figure of a visit is
 
     d_v = median of r over its rounds,
 
-and the interval is Student's over the k visits (Kalibera and Jones 2013, "Rigorous benchmarking in reasonable time", on
-replicating at the level that varies most), mean(d) ± t(k - 1 + p) s / sqrt(k). A few visits tell little of their own
-spread, so s² counts what the rounds say of it as p further visits (Smyth 2004, "Linear models and empirical Bayes
-methods", the moderated t): in recorded visits d_v scatters about 1.4/√n times as much as the n rounds within a visit,
-and p is 2. It is never less than what the visits themselves scatter by. A neighbour that comes and goes makes a few
-visits outliers. So from seven visits on the most extreme tenth at either end, one at least, counts as its nearest
-neighbour (Tukey and McLaughlin 1963, "Less vulnerable confidence and significance procedures", the trimmed t).
+and the interval is Student's over the k visits, mean(d) ± t(k - 1 + p) s / sqrt(k) (Kalibera and Jones 2013, "Rigorous
+benchmarking in reasonable time": replicate at the level that varies most). A few visits estimate their own spread
+badly. So s² includes an estimate from the rounds, which counts as p further visits (Smyth 2004, "Linear models and
+empirical Bayes methods", the moderated t): in recorded visits, d_v scatters about 1.4/√n times as much as the n rounds
+within a visit, and p is 2. s² is never less than the variance of the visits themselves. A program that runs from time
+to time makes a few visits outliers. So from seven visits on, the most extreme tenth at either end, at least one visit,
+is left out of the mean, and s² counts it as its nearest neighbour (Tukey and McLaughlin 1963, "Less vulnerable
+confidence and significance procedures", the trimmed t).
 
-What visits and sittings differ by is told too: whether a contender has two speeds, and one estimate from several
+This module also finds whether a contender has two speeds from visit to visit, and makes one estimate from several
 sittings.
 """
 
@@ -36,28 +37,29 @@ from attnlab.workload.result import Measurement, Result
 
 #: chance that any verdict of one workload is wrong, and that a single interval misses its true ratio
 ALPHA = 0.05
-#: a run looks after each lap and asks no more where it is as sure as this that a contender is slower by so much: so
-#: strict that looking often costs nothing of the 95 % (Peto and others 1976, "Design and analysis of randomized
-#: clinical trials", on looks before the last), and more than the place of memory makes a process slower
+#: after each lap, a run stops measuring a contender that is slower by this margin at this error level. The level is so
+#: strict that frequent looks do not lower the 95 % (Peto and others 1976, "Design and analysis of randomized clinical
+#: trials", on looks before the last)
 EARLY_ALPHA, EARLY_MARGIN = 0.001, 0.2
-#: the spread that n rounds let expect between visits, in their standard deviations over √n (that of a median is 1.25);
-#: up to how many rounds that was seen; and how many visits it counts for
+#: expected standard deviation between visits of n rounds, in units of that of the rounds over √n (a median has 1.25);
+#: the largest n for which this was seen; the number of visits that this expectation counts as
 _WITHIN, _MOST_ROUNDS, _PRIOR_VISITS = 1.4, 12, 2
-#: from so many visits on this part is trimmed at either end, one visit at least
+#: least number of visits for trimming; the fraction trimmed at either end, at least one visit
 _TRIMMED_FROM, _TRIMMED = 7, 0.1
-#: with fewer degrees of freedom there is no interval: Student's quantile of one is 12.7, and 64 at 1 %
+#: with fewer degrees of freedom there is no interval: with one, Student's quantile is 12.7, and 64 at 1 %
 _LEAST_FREEDOM = 2
-#: what a sitting adds to the logarithm of a ratio on a machine that has not shown it yet, of two backends and of one
-#: backend twice, which suffers alike from what the machine does; it counts as so many sittings: `benchmarks/verdicts`
+#: standard deviation that a sitting adds to the logarithm of a ratio, assumed until this machine has shown it: for two
+#: backends; for one backend twice, which the machine affects alike; the number of sittings that this counts as
+#: (`benchmarks/verdicts`)
 BETWEEN, BETWEEN_ALIKE, _PRIOR_SITTINGS = 0.03, 0.005, 8
-#: differences up to this are called equivalent
+#: relative differences up to this are called equivalent
 MARGIN = 0.01
-#: two that are undecided, but with their whole interval within this, are close: what differs hardly matters
+#: an undecided pair is close if its whole interval lies within this: the difference hardly matters
 CLOSE = 0.05
 
 
 class Kind(StrEnum):
-    """What the interval says about the contender, held against the margin."""
+    """What the interval says about the contender, compared with the margin."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -69,9 +71,9 @@ class Kind(StrEnum):
 class Verdict:
     """How a contender compares with the baseline.
 
-    `ratio` is contender / baseline in seconds per call, [`low`, `high`] its interval over `visits`, [0, inf] where
-    there is none; `rounds` were compared and `disturbed` left out. `spread` is the standard deviation of the visits'
-    log ratios with `freedom` degrees. `margin` is the relative difference that counts as none.
+    `ratio` is contender / baseline in seconds per call; [`low`, `high`] is its interval over `visits`, or [0, inf] if
+    there is none. `rounds` were compared and `disturbed` were left out. `spread` is the standard deviation of the
+    visits' log ratios, with `freedom` degrees of freedom. `margin` is the relative difference that counts as none.
     """
 
     kind: Kind
@@ -87,12 +89,12 @@ class Verdict:
 
     @property
     def apart(self) -> float:
-        """The largest difference that the interval allows, as a fraction: inf where there is no interval."""
+        """The largest difference that the interval allows, as a fraction; inf if there is no interval."""
         return max(self.high, 1 / self.low) - 1 if self.low > 0 else math.inf
 
     @property
     def settled(self) -> bool:
-        """Of a verdict with `EARLY_ALPHA` and `EARLY_MARGIN`: the two are far apart, or close, and nothing is open."""
+        """Whether a verdict with `EARLY_ALPHA` and `EARLY_MARGIN` shows that the two are far apart, or close."""
         return self.kind in (Kind.FASTER, Kind.SLOWER) or self.apart <= CLOSE
 
     @property
@@ -110,7 +112,7 @@ class Verdict:
 
     @property
     def no_interval(self) -> Literal["disturbed", "few rounds"] | None:
-        """Why the ratio has no interval; None where it has one."""
+        """Why the ratio has no interval; None if it has one."""
         if self.low > 0:
             return None
         return "disturbed" if self.disturbed >= self.rounds else "few rounds"
@@ -128,12 +130,12 @@ def compare(
     alpha: float = ALPHA,
     known: tuple[float, int] = (0.0, 0),
 ) -> Verdict:
-    """The verdict on `contender` against `baseline`, over the rounds that both took part in undisturbed.
+    """The verdict on `contender` against `baseline`, over the rounds in which both had an undisturbed turn.
 
-    Rounds in which a turn of either was disturbed are left out. `comparisons` is how many contenders are compared with
-    the baseline: the error rate `alpha` is shared among them. `known` is what visits of like comparisons scattered by:
-    a sum of squares and its degrees of freedom. One visit of fewer than three undisturbed rounds has
-    no interval, and the verdict is undecided. Raises ValueError where the two share no round.
+    `comparisons` is the number of contenders that are compared with the baseline: the error rate `alpha` is shared
+    among them. `known` is the scatter of visits in similar comparisons: a sum of squares and its degrees of freedom.
+    One visit of fewer than three undisturbed rounds has no interval, and the verdict is undecided. Raises ValueError if
+    the two share no round.
     """
     shared = baseline.by_round.keys() & contender.by_round.keys()
     if not shared:
@@ -155,10 +157,10 @@ def compare(
 def _center(
     figures: Sequence[float], rounds: Sequence[Sequence[float]], others: tuple[float, int]
 ) -> tuple[float, float, int]:
-    """The mean of the visits' `figures`, its standard error times √k, and the degrees of freedom of that.
+    """The mean of the visits' `figures`, its standard error times √k, and the degrees of freedom of that error.
 
-    Of many visits the trimmed mean, with the Winsorized standard deviation. `rounds` tell some degrees of freedom, as
-    many at most as their spread has itself.
+    With many visits, it is the trimmed mean, with the Winsorized standard deviation. `rounds` add degrees of freedom:
+    `_PRIOR_VISITS`, but not more than their own spread has. `others` is `known` in `compare`.
     """
     count = len(figures)
     cut = max(1, int(_TRIMMED * count)) if count >= _TRIMMED_FROM else 0
@@ -176,7 +178,7 @@ def _center(
 
 
 def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[float]]:
-    """By visit, ln(contender / baseline) of every round that both took part in undisturbed."""
+    """By visit, ln(contender / baseline) of every round in which both had an undisturbed turn."""
     left_out = baseline.disturbed_rounds | contender.disturbed_rounds
     base, other, numbers = baseline.by_round, contender.by_round, baseline.visits
     found: dict[int, list[float]] = {}
@@ -188,14 +190,14 @@ def log_ratios(baseline: Measurement, contender: Measurement) -> dict[int, list[
 
 @lru_cache(maxsize=4096)
 def quantile(freedom: int, alpha: float) -> float:
-    """The two-sided quantile of Student's t: P(|T| > it) = alpha."""
+    """The two-sided quantile q of Student's t: P(|T| > q) = alpha."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, 1 - alpha / 2))
 
 
 def _at_level(found: Verdict, alpha: float, margin: float) -> Verdict:
-    """The same comparison with the interval that misses with probability `alpha`, and what follows from it."""
+    """The same comparison with an interval that misses with probability `alpha`, and the verdict from it."""
     if found.freedom < _LEAST_FREEDOM:
         return found
     return _judged(found, quantile(found.freedom, alpha) * found.spread / math.sqrt(found.visits), margin)
@@ -219,7 +221,7 @@ def _judged(found: Verdict, half: float, margin: float) -> Verdict:
 
 
 def latencies(results: Iterable[Result]) -> dict[str, Measurement]:
-    """Seconds per call of those that were measured, by contender."""
+    """Seconds per call of each contender that was measured, by name."""
     return {one.contender: found for one in results if (found := one.latency) is not None}
 
 
@@ -233,9 +235,9 @@ def verdicts_against(
 ) -> dict[str, Verdict]:
     """The verdict on every other measured contender of one workload against `baseline`, by contender.
 
-    Empty where the baseline was not measured; a contender that shares no round with it is left out.
+    Empty if the baseline was not measured; a contender that shares no round with it is left out.
 
-    The chance `alpha` that any verdict is wrong is shared among `comparisons`, by default as many as there are other
+    The chance `alpha` that any verdict is wrong is shared among `comparisons`, by default the number of other
     contenders: see `stepwise`.
     """
     times = latencies(results)
@@ -252,17 +254,17 @@ def verdicts_against(
 
 
 def stepwise(levels: Mapping[str, AtLevel], count: int, alpha: float) -> dict[str, Verdict]:
-    """Verdicts by name of which any is wrong with probability `alpha`. levels : gives each at a level.
+    """Verdicts by name; the probability that any of them is wrong is at most `alpha`. levels : makes each at a level.
 
-    Each is held against its part of `alpha`, one of `count`, and where some are decided the others against a part of as
-    many as are left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So one that is far
-    behind does not widen the interval of one that is near. Where r are decided, their intervals are made at the level r
-    `alpha` / `count`. Of those a part of at most `alpha` is expected to miss, where they are independent or depend
-    positively (Benjamini and Yekutieli 2005, "False discovery rate-adjusted multiple confidence intervals for selected
-    parameters").
+    Each verdict first gets the level `alpha` / `count`. When some are decided, the level of the others is `alpha`
+    divided by the number that is left (Holm 1979, "A simple sequentially rejective multiple test procedure"). So a
+    contender that is far behind does not widen the interval of one that is near. If r are decided, their intervals are
+    made at the level r `alpha` / `count`. At most a fraction `alpha` of these intervals is expected to miss, if they
+    are independent or depend positively (Benjamini and Yekutieli 2005, "False discovery rate-adjusted multiple
+    confidence intervals for selected parameters").
     """
     found, decided = dict[str, Verdict](), list[str]()
-    for _ in range(len(levels) + 1):  # until no further one is decided
+    for _ in range(len(levels) + 1):  # until no further verdict is decided
         found = {name: at(alpha / max(1, count - len(decided))) for name, at in levels.items()}
         decided = [name for name, one in found.items() if one.kind is not Kind.UNDECIDED]
     return found | {name: levels[name](alpha * min(1, len(decided) / count)) for name in decided}
@@ -270,29 +272,29 @@ def stepwise(levels: Mapping[str, AtLevel], count: int, alpha: float) -> dict[st
 
 # -- what visits and sittings differ by ---------------------------------------------------------------
 
-#: two speeds are told apart where they differ by more than this, ...
+#: two groups of visits are two speeds if they differ by more than this (relative), ...
 _APART = 0.12
-#: ... by more than so many times the widest scatter within either, and each is met so often
+#: ... if the gap is at least this many times the widest mean gap within either, and each was met this often, ...
 _SCATTERS = 3.0
 _MET = 3
-#: times that one follows the other, at least
+#: ... and if the speed changed at least this often between successive visits
 _TURNS = 2
 
 
 @dataclass(frozen=True)
 class Speed:
-    """One of a contender's speeds: median seconds a call, and in how many visits it was met."""
+    """One of a contender's speeds: median seconds per call, and the number of visits in which it was met."""
 
     seconds: float
     visits: int
 
 
 def speeds(latency: Measurement) -> tuple[Speed, ...]:
-    """The speeds that a contender has from visit to visit, fastest first: one, or two clearly apart.
+    """The speeds that a contender has from visit to visit, fastest first: one, or two that clearly differ.
 
-    The medians of its visits are cut at their widest gap. Two groups count as two speeds where they are 12 % apart,
-    three times as far as either scatters, and each was met three times: otherwise they are one. They must come by
-    turns: where all fast visits come before all slow ones, or after, the machine may have changed its own speed once.
+    The medians of its visits are cut at their widest gap. The two groups count as two speeds if they differ by 12 %, if
+    the gap is three times the mean gap within either, and if each was met three times. They must also alternate: if all
+    fast visits come before all slow ones, or after them, the machine may have changed its own speed once.
     """
     by_visit: dict[int, list[float]] = {}
     for index, sample in latency.by_round.items():
@@ -314,9 +316,9 @@ def speeds(latency: Measurement) -> tuple[Speed, ...]:
 
 @dataclass(frozen=True)
 class Sitting:
-    """What the visits of one invocation found of one pair: the mean of ln(contender / baseline), its standard error.
+    """What the visits of one invocation found about one pair: the mean of ln(contender / baseline), its standard error.
 
-    `freedom` are the degrees of the error, `moment` is UTC in ISO format. A stored figure beyond its bounds is damaged.
+    `freedom` : degrees of freedom of the error. `moment` : UTC in ISO format. A stored figure out of bounds is damaged.
     """
 
     moment: str
@@ -327,15 +329,16 @@ class Sitting:
 
     @property
     def span(self) -> tuple[float, float, float]:
-        """The ratio, contender / baseline, and its interval by these visits alone."""
+        """The ratio, contender / baseline, and its interval from these visits alone."""
         half = quantile(self.freedom, ALPHA) * self.error
         return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
 
 
 def between_sittings(questions: Iterable[Sequence[Sitting]], assumed: float = BETWEEN) -> float:
-    """The standard deviation that a sitting adds to a mean, by the sittings of `questions` about one pair.
+    """The standard deviation that a sitting adds to a mean, from the sittings of `questions` about one pair.
 
-    What they differ by beyond their errors, and what is `assumed`, which counts as much as eight of them.
+    It combines how far they differ beyond their errors with what is `assumed`, which counts as much as eight of them.
+    It is at least a quarter of what is `assumed`.
     """
     squares, count = _PRIOR_SITTINGS * assumed**2, _PRIOR_SITTINGS
     for sittings in (one for one in questions if len(one) > 1):
@@ -349,13 +352,13 @@ def between_sittings(questions: Iterable[Sequence[Sitting]], assumed: float = BE
 def over_sittings(
     found: Verdict, sittings: Sequence[Sitting], between: float, alpha: float = ALPHA
 ) -> Verdict:
-    """The verdict by all `sittings` of a question, of which the last is that of `found`.
+    """The verdict from all `sittings` of a question; the last of them is that of `found`.
 
-    Their mean is weighted by 1 / (error² + between²). Where they differ by more than that lets expect, the interval
-    widens as Hartung and Knapp (2001, "A refined method for the meta-analysis of controlled clinical trials") have it.
-    One sitting alone cannot see how sittings differ: `between` widens it. Errors and `between` are known with few
-    degrees of freedom each, their sum with more (Satterthwaite 1946, "An approximate distribution of estimates of
-    variance components"; rounded down).
+    Their mean is weighted by 1 / (error² + between²). If they differ by more than this predicts, the interval is
+    widened by the method of Hartung and Knapp (2001, "A refined method for the meta-analysis of controlled clinical
+    trials"). One sitting alone cannot show how sittings differ: `between` widens its interval. Each error and `between`
+    have few degrees of freedom, and their sum has more (Satterthwaite 1946, "An approximate distribution of estimates
+    of variance components"; rounded down).
     """
     weights = [1 / (one.error**2 + between**2) for one in sittings]
     total, freedom = math.fsum(weights), _PRIOR_SITTINGS + len(sittings) - 1

@@ -1,14 +1,14 @@
-"""Which contender is first at one workload, by how much and how sure, and whether the machine can tell.
+"""Which contender is first at one workload, by how much and how surely, and whether the machine is steady enough.
 
-The contender with the least median, or one that is ahead of it visit by visit, is the reference, and every other is
-compared with it. Those that are not clearly slower share the first place: "first" is a set; a set of one is a win.
+The reference is the contender with the least median, or one that is ahead of it visit by visit. Every other contender
+is compared with it. Those that are not clearly slower share the first place: "first" is a set; a set of one is a win.
 
-Choosing the reference from the same data costs no confidence. Let no verdict of a rival against the *truly* fastest be
-wrong, which fails with probability 5 % at most when the error is shared among all rivals. Several names of one kernel
-are no rivals of each other, and one of them stands for it, whichever was luckier. Then the truly fastest is
-never clearly slower than the reference, so it is in the first set; and where that set has one member, it is the truly
-fastest, whose verdicts are right (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained simultaneous
-confidence intervals for multiple comparisons with the best").
+The reference is chosen from the same data, but this costs no confidence. Suppose that no verdict of a rival against the
+*truly* fastest is wrong. This fails with a probability of at most 5 %, as the error is shared among all rivals. Several
+names of one kernel are no rivals of each other; one of them stands for it, even if another one was luckier. Then the
+truly fastest is never clearly slower than the reference, so it is in the first set. If that set has one member, this is
+the truly fastest, and its verdicts are right (Gupta 1965, "On some multiple decision rules"; Hsu 1984, "Constrained
+simultaneous confidence intervals for multiple comparisons with the best").
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ def entered_once(name: str) -> str:
 
 
 def is_second_entry(name: str) -> bool:
-    """Whether `name` is a further entry of a contender that is there already."""
+    """Whether `name` is a further entry of a contender that is already entered."""
     return _ENTRY.search(name) is not None
 
 
 def implementation_of(result: Result) -> str:
-    """What really ran, told apart from other implementations.
+    """A name for what really ran; different implementations have different names.
 
-    Two backends of one library that report the same fused attention kernel are one implementation under two names;
-    sharing a matrix product or a BLAS library does not make them one. Settings count: the same kernel with other
-    threads is another choice to a user. Around one kernel two backends may make different blocks, so that these are
-    told apart by backend alone.
+    Two backends of one library that report the same fused attention kernel are one implementation under two names.
+    Backends that only share a matrix product or a BLAS library are not. Settings count: the same kernel with other
+    threads is another choice for a user. Two backends may make different blocks around one kernel, so blocks are
+    distinguished by backend alone.
     """
     settings = entered_once(result.contender).partition("[")[2]
     fused = result.kernel is not None and "attention" in result.kernel and result.workload.d_model is None
@@ -55,9 +55,9 @@ def implementation_of(result: Result) -> str:
 class Standing:
     """One contender's place at one workload.
 
-    `seconds` is the median call over the undisturbed rounds, of which there were `rounds`. The verdicts' ratios are
-    this contender / best and this contender / baseline; None for the best, or the baseline, itself, and where too few
-    visits are shared for any interval.
+    `seconds` is the median call over the undisturbed rounds; `rounds` is their number. The ratios of the verdicts are
+    this contender / best and this contender / baseline. They are None for the best, or the baseline, itself, and if too
+    few visits are shared for an interval.
     """
 
     contender: str
@@ -70,7 +70,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Every contender that was measured on one workload: the best, then by median."""
+    """Every contender that was measured on one workload: first the best, then the others by median."""
 
     standings: tuple[Standing, ...]
 
@@ -81,13 +81,13 @@ class Ranking:
 
     @cached_property
     def first(self) -> tuple[Standing, ...]:
-        """The best, and those that are not clearly slower; contenders without an interval are not here."""
+        """The best, and those that are not clearly slower; contenders without an interval are not included."""
         tied = (one for one in self.standings if (v := one.against_best) and v.kind is not Kind.SLOWER)
         return (self.best, *tied)
 
     @cached_property
     def near(self) -> tuple[Standing, ...]:
-        """The best, and those that are known to be hardly slower: between these other things may decide."""
+        """The best, and those that are surely at most 5 % slower: other things may decide between these."""
         return tuple(one for one in self.first if one.against_best is None or one.against_best.close)
 
     def of(self, contender: str) -> Standing | None:
@@ -95,7 +95,7 @@ class Ranking:
         return next((one for one in self.standings if one.contender == contender), None)
 
     def names_of(self, standings: Iterable[Standing]) -> frozenset[str]:
-        """The contenders of these standings, under every name of their kernels."""
+        """The contenders of these standings, with all names of the same kernels."""
         kernels = {one.implementation for one in standings}
         return frozenset(one.contender for one in self.standings if one.implementation in kernels)
 
@@ -112,18 +112,18 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
     visits = {name: len({one.visits[index] for index in one.by_round}) for name, one in times.items()}
     order = sorted(medians, key=medians.__getitem__)
     # the luckiest of several names of a kernel would win too often: the one with the most visits stands for it, or the
-    # first; one that was soon left out of visits shares too few with the others for all to be compared with it
+    # first. One that was soon left out shares too few visits with the others to be the reference
     stands: dict[str, str] = {}
     for name in sorted(times, key=lambda one: -visits[one]):
         stands.setdefault(implementation_of(results[name]), name)
     able = [name for name in order if name in stands.values() and 2 * visits[name] > max(visits.values())]
     best = able[0]
     against_best = _against(best, results, margin)
-    for name in able:  # the machine may drift: ahead is ahead visit by visit
+    for name in able:  # not by medians, since the machine may drift: ahead visit by visit
         if name in against_best and against_best[name].ratio < 1:
             best, against_best = name, _against(name, results, margin)
     against_baseline = against_best if baseline == best else _against(baseline, results, margin)
-    if baseline != best and baseline in against_best:  # one comparison has one interval
+    if baseline != best and baseline in against_best:  # the same comparison: the same interval
         against_baseline[best] = against_best[baseline].turned
     standings = tuple(
         Standing(
@@ -140,7 +140,7 @@ def rank(results: Mapping[str, Result], *, baseline: str, margin: float = MARGIN
 
 
 def _against(reference: str, results: Mapping[str, Result], margin: float) -> dict[str, Verdict]:
-    """The verdicts on all others. Further names of the reference's kernel are no rivals, with an error of their own."""
+    """The verdicts on all others. Other names of the reference's kernel are no rivals: their error is separate."""
     kernel = implementation_of(results[reference]) if reference in results else None
     alike = [one for one in results.values() if implementation_of(one) == kernel]
     rivals = [
@@ -152,7 +152,7 @@ def _against(reference: str, results: Mapping[str, Result], margin: float) -> di
 def decidable(
     results: Iterable[Result], baseline: str, margin: float, comparisons: int | None = None
 ) -> dict[str, Verdict]:
-    """`verdicts_against` without those that rest on too few visits for an interval."""
+    """`verdicts_against` without the verdicts that have too few visits for an interval."""
     found = verdicts_against(results, baseline, comparisons=comparisons, margin=margin)
     return {name: verdict for name, verdict in found.items() if verdict.low > 0}
 
@@ -164,8 +164,8 @@ class Sure(StrEnum):
     """How sure the first place is.
 
     DECIDED: every other implementation that was compared is slower with its whole interval. CLOSE: some are not, and
-    these are at most 5 % slower. TIE: of some not even that is known. NO_INTERVAL: too few undisturbed visits to
-    compare any. ALONE: nothing else was measured. NOBODY: nothing was.
+    these are surely at most 5 % slower. TIE: for some, not even that is sure. NO_INTERVAL: too few undisturbed visits
+    to compare any. ALONE: nothing else was measured. NOBODY: nothing was measured.
     """
 
     DECIDED = "decided"
@@ -178,7 +178,7 @@ class Sure(StrEnum):
 
 @dataclass(frozen=True)
 class Lead:
-    """How many times as fast as another the winner is, with its interval; the ends are None where there is none."""
+    """How many times as fast as another contender the winner is, with an interval; its ends are None without one."""
 
     over: str
     ratio: float
@@ -190,10 +190,10 @@ class Lead:
 class Winner:
     """The first place at one workload.
 
-    `first` holds the winner and those tied with it, one name an implementation, the winner in front; empty where
-    nothing was measured. `seconds` is the winner's median call. `ahead` is over the fastest other implementation (one
-    that is tied, where there is one: the second of `first`). `not_compared` were measured, in too few undisturbed
-    visits for an interval. `aliases` : by further name of an implementation the one that stands for it.
+    `first` holds the winner and those tied with it, one name for each implementation, the winner first; it is empty if
+    nothing was measured. `seconds` is the winner's median call. `ahead` compares with the fastest other implementation
+    (one that is tied, if there is one: the second of `first`). `not_compared` were measured, in too few undisturbed
+    visits for an interval. `aliases` : by each further name of an implementation, the name that stands for it.
     """
 
     sure: Sure
@@ -210,10 +210,10 @@ class Winner:
 
 
 def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
-    """What `ranking` says of the first place.
+    """What `ranking` says about the first place.
 
-    order : names, of which the first that ran an implementation stands for it; by default the fastest does. Two names
-    of one kernel (see `implementation_of`) are one implementation, and no rivals.
+    order : names; the first of them that ran an implementation stands for it, by default the fastest. Two names of one
+    kernel (see `implementation_of`) are one implementation, and no rivals.
     """
     if ranking is None:
         return Winner(Sure.NOBODY)
@@ -226,7 +226,7 @@ def winner(ranking: Ranking | None, order: Sequence[str] = ()) -> Winner:
     first = dict.fromkeys(one.implementation for one in ranking.first)
     named: dict[str, str] = {}
     for one in sorted(ranking.standings, key=lambda one: places[one.contender]):
-        # a name that left early may stand for a kernel that is first, unless it is known to be slower
+        # a name that left early may stand for a kernel that is first, unless its verdict says slower
         slower = one.against_best is not None and one.against_best.kind is Kind.SLOWER
         if one.implementation not in first or not slower:
             named.setdefault(one.implementation, one.contender)
@@ -272,8 +272,8 @@ def _lead(other: Standing | None, best: Standing) -> Lead | None:
 
 # -- the A/A control ---------------------------------------------------------------------------------
 #
-# One contender is entered twice, so that any difference between its two entries is noise. Its figures are those of the
-# workload that they were seen on: a machine is disturbed for seconds, not for a run.
+# One contender is entered twice, so that any difference between its two entries is noise. Each control holds for its
+# own workload only: a disturbance of the machine lasts seconds, not a whole run.
 
 
 @dataclass(frozen=True)
@@ -297,17 +297,17 @@ class Control:
 
     @property
     def between(self) -> float | None:
-        """Standard deviation between the processes of visits, as a fraction, None where it cannot be told.
+        """Standard deviation between the processes of visits, as a fraction; None if unknown.
 
-        That of a visit's log ratio by sqrt(2): each of the two processes adds its own.
+        It is that of a visit's log ratio divided by sqrt(2), because both processes of the ratio contribute equally.
         """
         return None if math.isnan(self.verdict.spread) else self.verdict.spread / math.sqrt(2)
 
 
 def controls(results: Mapping[str, Result], *, comparisons: int = 1, margin: float = MARGIN) -> list[Control]:
-    """Every second entry against the first, of the measured `results` of one workload, by the name in the race.
+    """Each second entry against the first, for the measured `results` of one workload, by the name in the race.
 
-    comparisons : how many such controls there are in all: of a calm run 95 in 100 have none that fails.
+    comparisons : the number of such controls in all: of 100 calm runs, about 95 have no control that fails.
     """
     found = []
     for name in filter(is_second_entry, results):

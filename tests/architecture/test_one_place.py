@@ -1,4 +1,4 @@
-"""A new mask, direction or backend is one class, one row or one file: here one is added to each, and asked for."""
+"""A new kind of mask is one class: the test adds one, and labels, questions, backends and references use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from attnlab.workload.workload import GRADIENTS, Workload
 
 @pytest.fixture
 def dilated() -> Iterator[None]:
-    """A kind of mask for this test alone: query i sees the keys i, i − step − 1, i − 2·(step + 1), ..."""
+    """A kind of mask for this test only: query i sees the keys i, i − step − 1, i − 2·(step + 1), ..."""
 
     @dataclass(frozen=True)
     class Dilated(Part):

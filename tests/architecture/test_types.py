@@ -1,4 +1,4 @@
-"""Types are right, and the site of the documentation is built without a warning."""
+"""The types are right, and the documentation site is built without a warning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
     "words", ["mypy attnlab implementations", "mkdocs build --strict --quiet --site-dir {}"]
 )
 def test_a_tool_has_nothing_to_say(words: str, tmp_path: Path) -> None:
-    """What it needs comes with the dependency groups `types` and `docs`."""
+    """The tools come with the dependency groups `types` and `docs`."""
     command = words.format(tmp_path).split()
     pytest.importorskip(command[0], reason="pip install --group types --group docs")
     where = {"cwd": Path(__file__).parents[2], "capture_output": True, "text": True}

@@ -1,4 +1,4 @@
-"""The multi-head block: one meaning however x is projected, one line for what does not fit, sizes that add up."""
+"""The multi-head block: every projection gives the same result, and one line refuses input that does not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def written_out(problem: Inputs) -> np.ndarray:
-    """The block by the formula, a head, a query and a component at a time, in float64."""
+    """The block by its formula, in float64; the heads are split and concatenated explicitly."""
     block = problem.block
     assert block is not None
     projected = {}
@@ -49,7 +49,7 @@ def written_out(problem: Inputs) -> np.ndarray:
 @pytest.mark.parametrize("name", ["numpy_vectorized", "torch_sdpa"])
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_every_projection_around_every_core_is_the_formula(variant, name, projection) -> None:
-    """In float64, to rounding; in two array libraries."""
+    """Checked in float64, up to rounding, in two array libraries."""
     workload = SMALL.with_(**variant)
     backend, problem = load(name), inputs_of(workload)
     refusal = backend.declines(workload, projection)
@@ -62,7 +62,7 @@ def test_every_projection_around_every_core_is_the_formula(variant, name, projec
 
 
 def test_a_state_dict_of_torch_is_taken_as_it_is() -> None:
-    """And the block is PyTorch's module, in its own arithmetic."""
+    """The block then gives the result of PyTorch's module, up to rounding."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(3)
     module = torch.nn.MultiheadAttention(24, 4, batch_first=True)
@@ -82,7 +82,7 @@ X = np.zeros((1, 3, 8), np.float32)
 
 
 def state(**changed: Any) -> dict[str, Any]:
-    """A state dict that fits X and two heads, but for what is changed."""
+    """A state dict that fits X and two heads, except for what is changed; None removes an entry."""
     shapes = dict(zip(PARAMETERS, ((24, 8), (24,), (8, 8), (8,)), strict=True))
     found = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()} | changed
     return {name: one for name, one in found.items() if one is not None}
@@ -101,7 +101,7 @@ def state(**changed: Any) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str, Any], message: str) -> None:
-    """What was expected, and what came."""
+    """The message says what was expected and what was given."""
     arguments = {"x": X, "parameters": state(), "heads": 2, **given_}
     with pytest.raises(ValueError, match=message) as refusal:
         attnlab.block("numpy_vectorized", **arguments)
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_refused_in_one_line_with_the_mend(given_: dict[str
 
 
 def test_bfloat16_is_computed_in_bfloat16() -> None:
-    """As `attend` does, without a dtype."""
+    """Without a dtype argument the dtype of x decides, as in `attend`."""
     pytest.importorskip("torch")
     x = np.linspace(-1, 1, X.size).reshape(X.shape).astype(FORMATS["bfloat16"])
     found = attnlab.block("torch_sdpa", x, state(**{"out_proj.bias": np.full(8, 0.3)}), heads=2)
@@ -117,7 +117,7 @@ def test_bfloat16_is_computed_in_bfloat16() -> None:
 
 
 def test_a_callers_mask_with_an_empty_row_is_declined() -> None:
-    """The workload does not know it, and the module would answer NaN."""
+    """A workload does not hold the caller's mask, and PyTorch's module would return NaN."""
     pytest.importorskip("torch")
     mask = np.arange(3)[:, None] != np.full(3, 2)
     with pytest.raises(Declined, match="a query sees no key"):

@@ -1,4 +1,4 @@
-"""Gradients through a backend: `attnlab.gradients`, and what a library without them, or a broken backend, says."""
+"""Gradients by `attnlab.gradients`, and the errors for a library without them or a broken backend."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Q, K, V, G = (
 
 
 def written(folder: Path, body: str) -> list[Path]:
-    """A torch backend `mine` of this body, in a folder."""
+    """Write a torch backend `mine` with this body; returns its folder in a list."""
     source = "import torch\nLIBRARY = 'torch'\ndef attend(query, key, value, *, causal, scale):\n    " + body
     (folder / "mine.py").write_text(source, encoding="utf-8")
     return [folder]
@@ -76,7 +76,7 @@ def test_a_backend_without_a_way_back_says_so(tmp_path, body, raised, message) -
 
 
 def test_gradients_of_a_row_that_an_array_hides_are_declined() -> None:
-    """The workload knows nothing of an array of a caller's own: it is seen when bound. One may hide nothing."""
+    """A caller's mask is checked when the call is bound. A mask that hides nothing is accepted."""
 
     def attend(query: Any, key: Any, value: Any, *, causal: bool, scale: float, mask: Any = None) -> Any:
         return (query @ key.mT * scale).masked_fill(~mask, -np.inf).softmax(-1) @ value

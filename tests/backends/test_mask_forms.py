@@ -1,4 +1,4 @@
-"""The same mask in another form: the same answer, and a reason where there is no such form."""
+"""A mask in another form gives the same answer; if a mask has no such form, it is declined with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attnlab.backends.discovery import load
 from attnlab.workload.workload import Workload
 
 BASE = Workload(batch=2, heads=4, queries=24, keys=24, head_dim=8)
-#: masks that hide nothing of `BASE`
+#: masks that hide no key of `BASE`
 IDLE: list[dict[str, Any]] = [{}, {"key_lengths": (24, 24)}, {"window": (23, 23)}]
 HIDING: list[dict[str, Any]] = [
     {"causal": "top_left"},
@@ -28,7 +28,7 @@ NAMES = ["numpy_vectorized", "torch_sdpa", "onnxruntime"]
 
 
 def told(form: str | None, fields: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a mask that a backend with all of them is given."""
+    """The mask keywords that are passed to a backend which takes all of them."""
     given: dict[str, Any] = {}
     options = frozenset({"causal", "window", "key_lengths", "mask"})
     mine = Backend("mine", "numpy", lambda *_, **asked: given.update(asked), options=options, mask_form=form)

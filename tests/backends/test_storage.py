@@ -1,4 +1,4 @@
-"""However keys and values are stored, a call attends over the very same ones."""
+"""However keys and values are stored, a call reads exactly the same numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STORED = [name for name in STORAGES if name != CONTIGUOUS]
 
 
 ASKED = {"device": "cpu", "direction": "forward", "distribution": "normal"}
-#: keys up to some pages, and batch elements without any
+#: workloads with up to three pages of keys; batch elements may have no keys
 CACHES = st.builds(
     lambda one, storage: one.with_(**ASKED, storage=storage), workloads(3 * PAGE), st.sampled_from(STORED)
 )
@@ -27,7 +27,7 @@ CACHES = st.builds(
 @given(workload=CACHES)
 @settings(max_examples=35, deadline=None)
 def test_what_is_read_is_what_was_laid_down(name: str, workload: Workload) -> None:
-    """Bit for bit, call after call, where a batch element has keys; elsewhere it is a number."""
+    """Bit for bit and in every call, where a batch element has keys. Elsewhere the numbers are finite."""
     library = open_library(name)
     if library.declines(workload.dtype):
         return

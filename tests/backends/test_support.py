@@ -1,4 +1,4 @@
-"""The support matrix: what a fault in it looks like."""
+"""The support matrix: how faults and bad settings are shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def attend(query, key, value, *, causal, scale):
 
 
 def test_what_is_not_declined_and_not_done_is_a_fault(tmp_path: Path) -> None:
-    """Wrong where it is causal, dead in float64; the backend is asked on after either."""
+    """The backend ignores `causal`, and ends its process in float64. After both it is still asked the rest."""
     (tmp_path / "forgets.py").write_text(WRONG)
     causal = "causal, as many queries as keys"
     found = support("forgets", folders=[str(tmp_path)], only=(PLAIN, causal, "sinks"))

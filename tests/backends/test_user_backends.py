@@ -1,4 +1,4 @@
-"""A user's file becomes a backend, or a clear line that says what is wrong with it."""
+"""A user's file becomes a backend, or is refused in one line that says what is wrong."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ SMALL = Workload(heads=2, queries=3, keys=5, head_dim=4)
 
 
 def write(folder: Path, source: str = "", name: str = "mine") -> Path:
-    """A user's file, and the folder it is in."""
+    """Write a user's file; returns its folder."""
     (folder / f"{name}.py").write_text(source, encoding="utf-8")
     return folder
 
 
 def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
-    """Beside those that come with attnlab, sorted; files that begin with _ or a dot, and others, are not."""
+    """Sorted among the backends of attnlab. Names that begin with _ or a dot, and other files, are left out."""
     write(tmp_path)
     write(tmp_path, name="_private")
     (tmp_path / "notes.txt").touch()
-    (tmp_path / ".#mine.py").symlink_to("user@host.1234:99")  # as Emacs does while it edits
+    (tmp_path / ".#mine.py").symlink_to("user@host.1234:99")  # Emacs makes such a link while it edits
     (tmp_path / "a-folder.py").mkdir()
     assert backends([tmp_path]) == sorted([*backends(), "mine"])
     assert backends([str(tmp_path), tmp_path]) == backends([tmp_path]), "a folder may be named twice"
@@ -46,7 +46,7 @@ def test_a_file_in_a_folder_is_found_by_its_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, message: str) -> None:
-    """With the file's name or the backend's, what is wrong, and the line in the file where there is one."""
+    """The message has the name of the file or backend, what is wrong and, if known, the line number."""
     with pytest.raises(ValueError, match=message) as refusal:
         load("mine", [write(tmp_path, source)])
     assert "\n" not in str(refusal.value)
@@ -54,13 +54,13 @@ def test_a_malformed_file_is_refused_in_one_line(tmp_path: Path, source: str, me
 
 
 def test_a_missing_library_is_unavailable_by_name(tmp_path: Path) -> None:
-    """Not an error of the user's."""
+    """It is not reported as an error of the user."""
     with pytest.raises(Unavailable, match=r"mine needs nosuchlibrary, which is not installed"):
         load("mine", [write(tmp_path, "import nosuchlibrary.deep")])
 
 
 def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
-    """By a built-in, or by a file in another folder."""
+    """It may be taken by a backend of attnlab or by a file in another folder. Bad names and folders are refused too."""
     with pytest.raises(ValueError, match=r"numpy_vectorized.py has the name of another backend"):
         backends([write(tmp_path, name="numpy_vectorized")])
     one, other, two = tmp_path / "one", tmp_path / "other", tmp_path / "two"
@@ -79,7 +79,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 
 def of(function: Any, **fields: Any) -> Backend:
-    """A backend made by hand."""
+    """A backend made from a function, without a file."""
     return Backend(name="mine", library="numpy", attend=function, **fields)
 
 
@@ -93,7 +93,7 @@ def of(function: Any, **fields: Any) -> Backend:
     ],
 )
 def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, options: set[str]) -> None:
-    """So that a function of three arrays is a backend already."""
+    """So a function of three arrays is already a backend."""
     source = f"LIBRARY = 'numpy'\ndef attend({signature}): ..."
     assert load("mine", [write(tmp_path, source)]).options == options
 
@@ -109,7 +109,7 @@ def test_options_are_read_off_the_signature(tmp_path: Path, signature: str, opti
     ],
 )
 def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str], reason: str) -> None:
-    """And done where the keyword for it is there; a keyword that says another alignment is none."""
+    """It is declined if the backend lacks its keyword; a keyword for another causal alignment does not count."""
     backend = of(lambda q, k, v: v, options=frozenset(taken | {"scale"}))
     refusal = backend.declines(SMALL.with_(**asked))
     assert refusal is not None and reason in refusal.reason
@@ -127,14 +127,14 @@ def test_each_feature_is_declined_by_name(asked: dict[str, Any], taken: set[str]
     ],
 )
 def test_a_keyword_is_given_what_it_says(asked, taken, given) -> None:
-    """And what rests has its resting value."""
+    """A keyword for a feature that the workload does not use gets False or None."""
     seen: dict[str, Any] = {}
     of(lambda q, k, v, **rest: seen.update(rest), options=frozenset(taken)).bind(SMALL.with_(**asked))()
     assert seen == given
 
 
 def test_rows_that_see_no_key_are_zeroed_for_who_does_not_say_that_it_does() -> None:
-    """Forward; what its gradients are there is not known, and declined."""
+    """This holds for the forward pass. The gradients of such rows are not known, so they are declined."""
     workload = SMALL.with_(batch=2, key_lengths=(5, 0))
     for empty_rows, expected in ((None, 0.0), ("zeros", 7.0), ({"cuda": "zeros"}, 0.0)):
         backend = of(
@@ -160,6 +160,6 @@ RIGHT = np.zeros((1, 2, 3, 4), np.float32)
     ],
 )
 def test_an_output_that_is_not_the_workloads_is_refused(output: Any, message: str) -> None:
-    """By what came and what was expected."""
+    """The message says what was returned and what was expected."""
     with pytest.raises(ValueError, match=f"mine {message}"):
         of(None).named(SMALL, output)

@@ -1,4 +1,4 @@
-"""Every mistake is one line on standard error that names it, with exit status 2: no traceback, nothing printed."""
+"""Every mistake gives one line on standard error that names it, and exit status 2: no traceback, no other output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typed import status
 
 from attnlab.cli import REMOVED
 
-#: what is typed, in a folder with the files of `folder`, and what the line names
+#: by command line, typed in the folder of the fixture `folder`: what the error line contains
 MISTAKES = {
     # commands and options
     "gate . HEAD --backends numpy_blocked --summary missing/x.md": "missing/x.md",
@@ -28,7 +28,7 @@ MISTAKES = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands are typed: files of other kinds."""
+    """The working folder of the commands, with files of several kinds."""
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     Path("full").mkdir()
@@ -48,7 +48,7 @@ def test_a_mistake_is_one_line(typed: str, capsys: pytest.CaptureFixture[str]) -
     assert MISTAKES[typed] in shown.err
 
 
-#: what a plan file says, and how the line names it
+#: by the text of a plan file: what the error line contains
 SLIPS = {
     "length = [64]": "unknown key 'length'; did you mean lengths",
     "[limits]\nvisits = 1_000_000_000_000": "visits must be above 0 and at most 1,000",
@@ -76,7 +76,7 @@ def test_what_is_gone_is_one_line_that_says_what_to_do(gone: str, capsys: pytest
 
 
 def test_a_gate_takes_the_sizes_of_a_file_of_inputs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is refused here is the number of visits, not sizes that nobody typed."""
+    """The number of visits is refused here, not the sizes, which nobody typed."""
     save = pytest.importorskip("safetensors.numpy").save_file
     arrays = {f"a.{name}": np.ones((1, 2, 8, 4), np.float32) for name in ("query", "key", "value")}
     save(arrays, "qkv.safetensors")

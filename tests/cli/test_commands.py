@@ -1,4 +1,4 @@
-"""What is typed is understood, and what commands print is what other programs may rely on."""
+"""Commands understand their arguments, and print what other programs may rely on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEAN = 'LIBRARY = "numpy"\ndef attend(q, k, v): return v.mean(2, keepdims=True).
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str, status_is: int = 0) -> str:
-    """Standard output of a command; of progress nothing is there."""
+    """The standard output of a command. Standard error must be empty: no progress is shown."""
     assert status(*words) == status_is
     shown = capsys.readouterr()
     assert shown.err == ""
@@ -78,7 +78,7 @@ def test_a_comparison_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_backend_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line where it is to be quiet; one that is named and cannot be asked fails too."""
+    """With -q the report is one line. A backend that is named and cannot be asked fails too."""
     (tmp_path / "mean.py").write_text(MEAN)
     words = ("check", "mean", "--implementations", str(tmp_path), "--dtypes", "float32", "-q")
     for more in (("--seed", "7"), ("--device", "cuda")):

@@ -1,4 +1,4 @@
-"""Nothing heavy is imported before it is needed: proved in fresh interpreters, by a check that can fail."""
+"""Heavy packages are not imported before they are needed: checked in new interpreters, by a check that can fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import attnlab
 
 HEAVY = {"torch", "pandas", "matplotlib", "scipy", "memray", "cpuinfo", "pytest", "numba", "jax", "rich"}
-#: packages of which every module stays light
+#: packages in which no module imports a heavy package
 PACKAGES = ("workload", "backends", "stats", "race", "runs")
 LIGHT = [
     f"attnlab.{package}.{file.stem}"
@@ -21,7 +21,7 @@ LIGHT = [
 
 
 def imported_by(code: str) -> set[str]:
-    """The top packages that are loaded after `code` ran in a new Python."""
+    """The top-level packages that are loaded after `code` has run in a new Python."""
     show = "import sys; print('loaded', *{name.partition('.')[0] for name in sys.modules})"
     command = [sys.executable, "-P", "-c", f"{code}\n{show}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -29,7 +29,7 @@ def imported_by(code: str) -> set[str]:
 
 
 def test_the_instruments_import_nothing_heavy() -> None:
-    """Listing backends imports none of their libraries."""
+    """Listing the backends imports none of their libraries."""
     assert len(LIGHT) > 30, "the packages are there"
     first = "import attnlab; attnlab.backends(); attnlab.Workload()"
     assert imported_by("\n".join([first, *(f"import {name}" for name in LIGHT)])) & HEAVY == set()

@@ -1,4 +1,4 @@
-"""What is installed is what is in the tree, and the README's line is the one that CI runs."""
+"""Every package and data file of the tree is declared for the wheel, and CI runs the test command of the README."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(en
 
 
 def test_every_folder_with_modules_is_a_package_that_is_declared() -> None:
-    """One that is missing from the list vanishes from the wheel unnoticed."""
+    """A package that is not declared would be missing from the wheel without notice."""
     folders = {file.parent for top in TOPS for file in (ROOT / top).rglob("*.py")}
     assert all((folder / "__init__.py").exists() for folder in folders)
     names = (".".join(folder.relative_to(ROOT).parts) for folder in folders)
@@ -23,7 +23,7 @@ def test_every_folder_with_modules_is_a_package_that_is_declared() -> None:
 
 
 def test_every_file_of_data_is_declared() -> None:
-    """As a page's template, or a table of claims."""
+    """For example the template of a page or a table of claims."""
     declared = PYPROJECT["tool"]["setuptools"]["package-data"]
     matched = {
         file

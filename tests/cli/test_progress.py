@@ -1,4 +1,4 @@
-"""How far a measurement is: a bar in a terminal, plain lines elsewhere, and text from outside made safe."""
+"""Progress of a measurement: a bar in a terminal, plain lines elsewhere, and foreign text made safe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from synthetic import synthetic
 from attnlab.cli.progress import TimeLeft, progress
 from attnlab.race.instruments import Notice
 
-#: of a run of 18 workloads on two cores, by lap: the workload of each visit (heads, length) and its seconds
+#: the visits of a run of 18 workloads on two cores, lap by lap: workload (heads, length) and seconds
 VISITS = json.loads(Path(__file__).with_name("visits.json").read_text(encoding="utf-8"))
 
 
 def shown(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, terminal: bool, quiet: bool = False, **variables: str
 ) -> str:
-    """What stands on standard error at the first visit of a second lap."""
+    """The text on standard error at the first visit of the second lap."""
     file = io.StringIO()
     monkeypatch.setattr(file, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", file)

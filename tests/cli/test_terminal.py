@@ -1,4 +1,4 @@
-"""What is printed fits a terminal, a pipe has one width, and nobody needs to read to the end."""
+"""Output fits a terminal of 80 columns and has one width in a pipe; its reader may stop before the end."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ REFERENCE = Path(__file__).parents[2] / "reports" / "reference"
 
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
-    """The lines that a command prints on a terminal of 80 columns, none of which is longer."""
+    """A function from a command to the lines that it prints on a terminal of 80 columns; none may be longer."""
 
     def lines(words: str) -> list[str]:
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         assert status(*words.split()) == 0
-        # colours and links take no room
+        # colours and links take no columns
         found = re.sub(r"\x1b(\[[0-9;]*m|\]8;.*?\x1b\\)", "", capsys.readouterr().out).splitlines()
         assert max(map(cell_len, found)) <= 80
         return found
@@ -48,7 +48,7 @@ def test_a_pipe_has_one_width(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_nobody_needs_to_read_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``| head`` does not, and ``>&-`` cannot. The exit status stays that of the command."""
+    """``| head`` stops reading, and ``>&-`` closes the output. The exit status is still that of the command."""
     reading, writing = os.pipe()
     os.close(reading)
     unread = os.fdopen(writing, "w")

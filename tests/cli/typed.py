@@ -1,4 +1,4 @@
-"""What a person types, in this process."""
+"""Command lines of ``attnlab``, run in this process."""
 
 from __future__ import annotations
 

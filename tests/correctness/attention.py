@@ -1,4 +1,4 @@
-"""Problems with every part of the contract, and their answers by PyTorch, which share nothing with `mutants.parts`."""
+"""Problems with every part of the contract, and their answers by PyTorch, with code independent of `mutants.parts`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnlab.workload.number_formats import round_to
 from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 RNG = np.random.default_rng(1)
-#: every part of the contract alone, and all together; the masks are for 37 queries and 41 keys
+#: each part of the contract by itself, and several together; the masks are for 37 queries and 41 keys
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "value_dim": {"value_dim": 5},
@@ -42,9 +42,9 @@ def drawn(
     std: float = 1.0,
     **features: Any,
 ) -> Inputs:
-    """Two batch elements, four heads on two of key and value; float arrays are rounded to the dtype.
+    """A random problem: two batch elements, four query heads, two key heads; arrays are rounded to the dtype.
 
-    bias : "normal" for an array of each head's own.
+    bias : "normal" for a random array that differs between heads.
     """
     rng, value_dim = np.random.default_rng(seed), value_dim or dim
     shapes = ((2, 4, queries, dim), (2, 2, keys, dim), (2, 2, keys, value_dim), (2, 4, queries, value_dim))
@@ -59,7 +59,7 @@ def drawn(
 
 
 def by_differentiation(problem: Inputs) -> dict[str, np.ndarray]:
-    """Output and gradients in float64, by what a user wrote in PyTorch and its automatic differentiation."""
+    """Output and gradients in float64, by a user's PyTorch function and automatic differentiation."""
     leaves = [torch.tensor(x).double().requires_grad_() for x in (problem.query, problem.key, problem.value)]
     given = {"mask": problem.mask.array(problem.shape), "bias": problem.bias_array, "sinks": problem.sinks}
     arrays = {name: torch.tensor(one) for name, one in given.items() if one is not None}

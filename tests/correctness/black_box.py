@@ -1,4 +1,4 @@
-"""A function from inputs to its answers as the check's black box: it is asked and watched as a backend is."""
+"""An attention function as a black box for the check: it is called and watched in the same way as a backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 
 def asked(attention: Attention | Remembering) -> Callable[[Question], Answers]:
-    """An attention is given arrays that lie in memory as the question says. An exception of it is Misbehaved."""
+    """Answer questions by `attention`, on arrays in the question's memory layout. Its exceptions become Misbehaved."""
     attend = attention.fresh() if isinstance(attention, Remembering) else attention
     witness = Witness(open_library("numpy", "cpu"))
 

@@ -1,4 +1,4 @@
-"""Every backend that comes with attnlab passes in a dtype that it does not decline, backwards too; so do users' own."""
+"""Backends of attnlab and of a user pass the check in the dtypes that they do not decline, also for gradients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from attnlab.errors import Unavailable
 from attnlab.workload.number_formats import DTYPES
 from attnlab.workload.workload import LOG_SUM, Workload
 
-#: seconds a query-key pair by the clock of these tests, and for a question of a library that compiles for every shape
+#: seconds by the clock of these tests: per query-key pair; per question to a library that compiles for every shape
 PACE, COMPILING = 5e-5, 0.5
 COMPILERS = ("jax", "keras", "mlx", "openvino")
-#: each in one dtype, without the questions that take it long; and any mask in one array, in whose softmax
-#: differentiation goes back through the maximum
+#: each backend in one dtype, without the questions that are slow for it; and a user's backend
 BRIEF = [(name, DTYPES[at % len(DTYPES)], True) for at, name in enumerate(every())]
 BRIEF.append(("any_mask_in_one_array", "float16", True))
 ALL = [(name, dtype, name == "naive_loop") for dtype in DTYPES for name in every()]
@@ -31,7 +30,7 @@ ALL = [(name, dtype, name == "naive_loop") for dtype in DTYPES for name in every
     ("name", "dtype", "brief"), [*BRIEF, *(pytest.param(*one, marks=pytest.mark.thorough) for one in ALL)]
 )
 def test_no_false_alarm(name: str, dtype: str, brief: bool) -> None:
-    """Every right backend passes; one that declines everything says why."""
+    """Every right backend passes; a backend that declines everything says why."""
     written = [str(Path(__file__).with_name("written"))] if name == "any_mask_in_one_array" else []
     try:
         probe = Probe(load(name, written))
@@ -93,9 +92,11 @@ BANDS = {
     ],
 )
 def test_a_right_answer_to_unusual_inputs_passes_before_a_race(name: str, asked: dict[str, Any]) -> None:
-    """Small scores, beside which errors of exp are large; equal weights; a rounded scale that moves all scores alike;
-    weights for which a processor takes 0; large errors of scores, whose exponentials are not normal; capped scores;
-    and a block's row that sees one key and a sink.
+    """In each case rounding errors are unusual.
+
+    Small scores, compared with which errors of exp are large. A block's row that sees one key and a sink. Equal
+    weights. A rounded scale that shifts all scores equally. Weights that a processor replaces by 0. Large errors of
+    scores, after which the errors of their exponentials are not normally distributed. Capped scores.
     """
     torch.set_flush_denormal(True)
     try:

@@ -1,4 +1,4 @@
-"""A block's budget from both sides: real blocks use it and stay within it, and no fault does."""
+"""The error budget of a block: real blocks use it and stay within it, and faulty blocks do not."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CASES: dict[str, Workload] = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize(
     ("dtype", "least"),
-    # sums in lanes of a SIMD register have a small part of the error of a sum in order, which the budget allows
+    # the budget allows the error of a sum in order; a sum in lanes of a SIMD register has a small part of it
     [("bfloat16", 0.5), ("float16", 0.4), ("float32", 0.02), ("float64", 0.01)],
 )
 def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, least: float) -> None:
-    """Where the number format's own roundings dominate, the prediction is the measured error, within a factor of 2."""
+    """If roundings to the number format dominate, the error is at least 0.5 (0.4 in float16) of the predicted one."""
     workload = CASES[case].with_(dtype=dtype)
     for projection in PROJECTIONS:
         found = judged(load("torch_sdpa"), workload, projection=projection)
@@ -44,14 +44,14 @@ def test_real_blocks_are_within_the_budget_and_use_it(case: str, dtype: str, lea
 
 
 def parameter(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Block], Block]:
-    """One of the parameters replaced."""
+    """Replace one of the parameters by change(a copy of it)."""
     return lambda block: replace(
         block, parameters={**block.parameters, name: change(block.parameters[name].copy())}
     )
 
 
 def zeroed(where: Any) -> Callable[[np.ndarray], np.ndarray]:
-    """0 at an index."""
+    """Set the numbers at an index to 0."""
 
     def change(x: np.ndarray) -> np.ndarray:
         x[where] = 0
@@ -70,7 +70,7 @@ FAULTS: dict[str, Callable[[Block], Block]] = {
     "W_O transposed": parameter("out_proj.weight", lambda w: np.ascontiguousarray(w.T)),
     "keys and values exchanged": parameter("in_proj_weight", lambda w: w[np.r_[:64, 128:192, 64:128]]),
 }
-#: what a block is asked for, and what it answers instead, as fields of a workload
+#: fields of the workload that is asked for, and further fields of the workload that the block answers instead
 IGNORED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"scale": 64**-0.5}),
     ({"kv_heads": 2, "causal": "top_left"}, {"kv_heads": 2, "causal": False}),
@@ -80,14 +80,14 @@ ROWS = list(range(20))
 
 
 def answered(workload: Workload, inputs: Inputs) -> dict[str, np.ndarray]:
-    """What `torch_sdpa` answers to `inputs`, posed as `workload`."""
+    """The answers of `torch_sdpa` to `inputs` of the `workload`."""
     backend = load("torch_sdpa")
     return backend.named(workload, backend.bind(workload, inputs)())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wrong_block_is_caught(dtype: str) -> None:
-    """Whatever it does to the parameters, and whatever part of the question it ignores or makes up."""
+    """It is caught if it changes a parameter, and if it ignores or invents a part of the question."""
     for fault, change in FAULTS.items():
         workload = FAULTY.with_(dtype=dtype)
         inputs = inputs_of(workload)

@@ -1,4 +1,4 @@
-"""Exact results against automatic differentiation, and error budgets against attentions that round for real."""
+"""Exact results compared with automatic differentiation, and error budgets compared with real rounding errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HALVES = ("float16", "bfloat16")
 
 @pytest.mark.parametrize("feature", FEATURES)
 def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) -> None:
-    """And the tilt is their derivative in the scale, by the difference quotient."""
+    """The tilt is their derivative in the logarithm of the scale, compared with a difference quotient."""
     problem, step = drawn("float64", **FEATURES[feature]), 1e-5
     expected = by_differentiation(problem)
     above, below = (expect(problem.with_(scale=0.4 * math.exp(by))) for by in (step, -step))
@@ -28,7 +28,7 @@ def test_the_exact_results_are_those_of_automatic_differentiation(feature: str) 
         np.testing.assert_allclose(reference.lenient.tilt, quotient, atol=1e-7)
 
 
-#: right ways of rounding, and the classes of output and of gradients that they are of
+#: right implementations, and the error classes of their output and of their gradients (None: not tested)
 KINDS = {
     "float64 inside": ("full precision inside", "full precision inside"),
     "weights rounded": ("weights rounded", None),
@@ -43,7 +43,7 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("feature", ["plain", "soft cap", "bias", "all"])
 def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind: str, dtype: str) -> None:
-    """From both sides, as far as an upper model of several implementations goes."""
+    """The error is neither far below nor above the budget, which is an upper model of several implementations."""
     features = {**FEATURES[feature], "queries": 70, "keys": 90, "dim": 16}
     problem = drawn(dtype, 1, **features)
     of_output, of_gradients = KINDS[kind]
@@ -61,7 +61,7 @@ def test_who_rounds_has_the_error_of_the_budget_of_its_class(feature: str, kind:
     ("n", "d", "std", "mean"), [(64, 8, 1, 0), (256, 64, 8, 0), (600, 32, 1, 0), (128, 64, 1, 3)]
 )
 def test_the_inner_model_is_the_error_of_sums_in_order(n: int, d: int, std: float, mean: float) -> None:
-    """Every partial sum rounded to float32, one term after another."""
+    """The sums are computed term by term, with every partial sum rounded to float32."""
     rng = np.random.default_rng(5)
     q, k, v = (rng.standard_normal((1, 1, n, d)).astype(np.float32) for _ in range(3))
     q, k = (std * q + mean).astype(np.float32), (k + mean).astype(np.float32)

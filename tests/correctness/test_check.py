@@ -1,4 +1,4 @@
-"""`check`: questions to a user's file, in a process of its own."""
+"""`check` asks a user's file its questions, in a process of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def attend_with_log_sum(query, key, value, *, causal, scale):
 """
 
 
-#: so that a check is short
+#: declines large workloads, so that a check is short
 SMALL_ALONE = """
 def declines(workload):
     large = workload.direction == "forward" and workload.queries * workload.keys > 700
@@ -46,13 +46,13 @@ def declines(workload):
 def held(
     folder: Path, *, scale: str = "scale", extra: str = "pass", more: str = "", **options: Any
 ) -> Checked:
-    """`check` of a NumPy backend with one thing changed; right answers are kept for the next."""
+    """`check` of a NumPy backend with one thing changed. The right answers are kept for the next call."""
     (folder / "mine.py").write_text(NUMPY.format(scale=scale, extra=extra) + more)
     return check("mine", [str(folder)], **{"dtypes": ("float16",), "keep": True, **options})
 
 
 def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
-    """NumPy has no bfloat16: that is declined, and not held against it. The result is plain JSON."""
+    """NumPy has no bfloat16: it is declined, which is no failure. The result can be written as JSON."""
     told: list[str] = []
     found = held(
         tmp_path, on_event=told.append, invariance=True, more=LOG_SUM, dtypes=("float16", "bfloat16")
@@ -79,14 +79,14 @@ def test_a_right_file_passes_with_its_precision(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_file_is_told_in_one_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
-    """With the question that showed it."""
+    """The line has the question that showed the fault."""
     found = held(tmp_path, dtypes=("float32",), **change)
     assert found.passed is False
     assert found.reason is not None and told in found.reason and "\n" not in found.reason
 
 
 def test_a_wrong_number_format_hides_no_other(tmp_path: Path) -> None:
-    """A line for each, also where the process ends in one of them."""
+    """Each number format has its own line, also if the process ends in one of them."""
     ended = "if query.dtype == np.float32: os._exit(3)"
     found = held(tmp_path, extra=ended, dtypes=("float32", "float16"), more=SMALL_ALONE)
     half, single = found.formats["float16"], found.formats["float32"]
@@ -137,7 +137,7 @@ def attend(query, key, value, *, causal, scale):
 
 @pytest.mark.parametrize(("leaf", "told"), [("2 * x - x.detach()", " gradient: "), ("x.detach()", None)])
 def test_a_backward_pass_is_judged_and_none_is_no_fault(tmp_path: Path, leaf: str, told: str | None) -> None:
-    """Its gradients are twice too large. A kernel for inference is right without gradients; the reason is told."""
+    """Gradients of twice the right size fail. A kernel without gradients is right, and the reason is reported."""
     (tmp_path / "mine.py").write_text(BACKWARD.format(leaf=leaf) + SMALL_ALONE)
     found = check("mine", [str(tmp_path)], dtypes=("float16",), keep=True)
     assert found.passed is (told is None), found.reason

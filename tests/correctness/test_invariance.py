@@ -1,4 +1,4 @@
-"""The same bits again: what depends on batch, heads, queries or earlier calls is found, and nothing else."""
+"""Does a repeated call give the same bits? Dependence on batch, heads, queries or earlier calls is found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from attnlab.correctness.answering import Child
 from attnlab.workload.result import GRADIENTS_AGAIN, SAME_BITS
 
-#: in float64, row by row: no sum depends on what else is there, unless it is made to
+#: in float64, row by row: no sum depends on other rows, unless `condition` is true
 SOURCE = """
 import numpy as np
 LIBRARY = "numpy"
@@ -34,7 +34,7 @@ def attend(query, key, value, *, causal, scale):
     ("condition", "differ"),
     [
         ("False", set()),
-        # the whole is the first call
+        # the whole is computed in the first call
         ("calls % 2", {"again", "batch alone", "a chunk of queries"}),
         ("query.shape[0] == 1", {"batch alone"}),
         ("query.shape[1] == 1", {"head alone"}),
@@ -47,6 +47,6 @@ def test_what_the_bits_depend_on_is_found(tmp_path: Path, condition: str, differ
     child = Child()
     child.load("mine", {}, [str(tmp_path)], None, "cpu")
     found = child.same_bits("float32", "cpu")
-    # NumPy gives no gradients, and another process has other threads
+    # NumPy has no gradients, and the last entry needs another process, with other threads
     assert set(found["same"]) == {*SAME_BITS[:-1]} - {GRADIENTS_AGAIN} and found["reason"] is None
     assert {name for name, same in found["same"].items() if not same} == differ

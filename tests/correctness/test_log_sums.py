@@ -1,4 +1,4 @@
-"""Questions about ln Z: right ones pass, and every fault is told."""
+"""Questions about ln Z: right answers pass, and every fault is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attnlab.workload.number_formats import DTYPES, round_to
 from attnlab.workload.workload import LOG_SUM, OUTPUT, Workload
 
 Array = NDArray[np.float64]
-#: another ln Z, of the right one and the inputs
+#: from the right ln Z and the inputs to another ln Z
 Change = Callable[[Array, Inputs], Array]
 FAULTS: dict[str, Change] = {
     "to base 2": lambda z, p: z / np.log(2),
@@ -32,13 +32,13 @@ FAULTS: dict[str, Change] = {
 
 
 def exact(inputs: Inputs) -> tuple[Array, Array]:
-    """Output and ln Z."""
+    """The exact output and ln Z."""
     found = expect(inputs, log_sum=True)
     return found[OUTPUT].output, np.where(found[LOG_SUM].infinite, -np.inf, found[LOG_SUM].output)
 
 
 def asked(change: Change) -> Callable[[Question], Answers]:
-    """As a black box that rounds once."""
+    """A black box that answers with the changed ln Z, and rounds once."""
 
     def ask(question: Question) -> Answers:
         inputs = question.inputs
@@ -52,7 +52,7 @@ def asked(change: Change) -> Callable[[Question], Answers]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_right_ln_z_passes_and_one_that_was_stored_coarsely_does_not(dtype: str) -> None:
-    """Parts that are merged by it would be weighted wrongly: a bfloat16 of 8 is off by up to 0.016."""
+    """Parts that are merged with a coarse ln Z have wrong weights: a bfloat16 below 8 is wrong by up to 0.016."""
     found = examine(asked(lambda z, p: z), dtype, kinds=(LOG_SUM,))
     assert found.passed, found.fault
     assert 17 <= found.asked <= 18  # float16 does not hold the largest logits
@@ -70,7 +70,7 @@ def test_a_wrong_ln_z_is_told(fault: str) -> None:
 
 
 def test_equal_terms_below_a_sink_may_round_alike() -> None:
-    """A chain adds their errors up linearly. Ordinary rows have the budgets that they had."""
+    """In a long sum their errors add up linearly, which is allowed. A larger error in ln Z still fails."""
     workload = Workload(heads=6, queries=1, keys=500, head_dim=2, dtype="float64", scale=0.0, sinks=True)
     workload = workload.with_(direction="forward_with_log_sum")
     inputs, backend = inputs_of(workload).with_(sinks=np.linspace(0.5, 2, 6)), load("naive_loop")

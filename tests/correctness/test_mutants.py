@@ -1,4 +1,4 @@
-"""Faulty attentions are caught in a dtype in which they are faults, and no right variant is."""
+"""Faulty attentions are caught in a dtype in which the fault counts, and right variants pass."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mutants.rounding import RIGHT
 
 from attnlab.correctness.check import examine
 
-#: of all of them, every so many; `python benchmarks faults` asks all, in all dtypes, over many seeds
+#: step through the list of faults; `python benchmarks faults` tests all of them, in all dtypes, with many seeds
 EVERY = 16
-#: what is right in a dtype is worked out once: most are faults in the first
+#: right answers are computed once for each dtype, so most faults are tested in the first
 DTYPES = ("bfloat16", "float32")
 
 
 @pytest.mark.parametrize("name", list(FAULTS)[::EVERY])
 def test_a_fault_is_caught(name: str) -> None:
-    """A question and a reason are named, in one line."""
+    """The report is one line with the question and the reason."""
     fault = FAULTS[name]
     dtype = next(one for one in DTYPES if one in fault.dtypes)
     found = examine(asked(fault.attention), dtype, kinds=(fault.direction,))
@@ -26,13 +26,13 @@ def test_a_fault_is_caught(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(RIGHT)[:: EVERY // 2])
 def test_a_right_variant_passes(name: str) -> None:
-    """Whatever is rounded, stored, blocked or added in another order."""
+    """It passes whatever it rounds, stores, blocks or adds in another order."""
     found = examine(asked(RIGHT[name]), DTYPES[0], daily=True)
     assert found.passed and found.left_out == 0, found.fault
 
 
 def test_every_excuse_is_arithmetic() -> None:
-    """Where a fault is none in a dtype, its effect is at most what the same dtype costs a right implementation."""
+    """If a fault is excused in a dtype, its effect is at most what this dtype costs a right implementation."""
     assert len(FAULTS) >= 400
     for fault in FAULTS.values():
         assert fault.dtypes, f"{fault.name} is nowhere a fault"

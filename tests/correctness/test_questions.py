@@ -1,4 +1,4 @@
-"""Questions of the table and drawn at random, what they carry, and which a slow black box is spared."""
+"""Questions from the table and drawn at random: what they contain, and which a slow black box is not asked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_drawn_question_can_be_posed_and_posed_again(seed: int, dtype: str, ki
 
 
 def test_drawn_questions_have_every_kind_of_mask_and_every_part_of_the_contract() -> None:
-    """Over a hundred seeds; a kind that is added to the contract is drawn without a change here."""
+    """Over a hundred seeds. A kind of mask that is added to the contract is tested without a change here."""
     found = [one for seed in range(100) for one in drawn("float32", seed).values()]
     masks = " ".join(one["mask"] for one in found)
     assert {kind for kind in Part.kinds if kind in masks} == set(Part.kinds) - {"given"}
@@ -41,7 +41,7 @@ def exact(question: Question) -> dict[str, Any]:
 
 
 def test_a_slow_one_is_asked_what_fits() -> None:
-    """By a clock of the test's own, in seconds a pair; its start-up is not held against it."""
+    """The clock is simulated, in seconds per pair. The slower first call does not count."""
     now, kinds = 100.0, Counter[str]()
 
     def ask(question: Question) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def test_a_slow_one_is_asked_what_fits() -> None:
 
 
 def test_one_without_ln_z_is_asked_a_few_times_and_goes_on_to_gradients() -> None:
-    """As with gradients: a black box that declines the plainest questions, of several shapes, is not asked the rest."""
+    """A black box that declines the plainest questions about ln Z, or about gradients, is not asked the other ones."""
     seen = Counter[str]()
 
     def ask(question: Question) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One answer against its reference: what the gate says of it, and the check before a race."""
+"""One answer compared with its reference: what the check reports, and the check before a race."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKLOAD = Workload(batch=2, heads=4, queries=96, keys=96, head_dim=16, dtype="b
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("feature", FEATURES)
 def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dtype: str) -> None:
-    """Of one that stores every step, and of one that rounds its results; each result tells on a feature left out."""
+    """The right answers round every step, or only the results. Without the feature, every result is wrong."""
     problem = drawn(dtype, **FEATURES[feature])
     references, exact = expect(problem), by_differentiation(problem)
     for answers in (
@@ -58,7 +58,7 @@ def test_right_answers_pass_and_those_to_another_problem_do_not(feature: str, dt
     ],
 )
 def test_a_fault_is_told_by_what_it_looks_like(said, scale, gain, where, number) -> None:
-    """In one line, which survives JSON; facts come before statistics."""
+    """The report is one line, which JSON preserves. Broken facts are reported before statistics."""
     posed = inputs_of(WORKLOAD)
     output = gain * whole(posed.with_(scale=posed.scale * scale), WORKLOAD.dtype)["output"]
     if where:
@@ -70,7 +70,7 @@ def test_a_fault_is_told_by_what_it_looks_like(said, scale, gain, where, number)
     assert Result.from_json(result.to_json()).to_json() == result.to_json()
 
 
-# -- who computes in less than its inputs' precision
+# -- backends that compute in a lower precision than that of their inputs
 
 
 RACED = Workload(batch=2, heads=3, queries=70, keys=90, head_dim=16)
@@ -92,7 +92,7 @@ def computed(problem: Inputs, dtype: str, scale: float = 1.0) -> np.ndarray:
     ("dtype", "words"), [("bfloat16", "in bfloat16:"), ("float16", "in float16 or TF32:")]
 )
 def test_who_says_it_is_judged_by_that_format_and_who_does_not_is_told(dtype: str, words: str) -> None:
-    """By the truth of inputs rounded to it, to which the answer is nearer; a wrong scale stays wrong."""
+    """For a backend that says its format, the truth is that for inputs rounded to it. A wrong scale is still wrong."""
     posed = inputs_of(RACED)
     answers = {OUTPUT: computed(posed, dtype)}
     said, silent = (weighing.judge(RACED, posed, ROWS, answers, one) for one in (dtype, None))

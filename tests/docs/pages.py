@@ -1,8 +1,8 @@
-"""The code blocks of the documentation: where they stand, what they hold, and a reader who does what they say.
+"""The code blocks of the documentation: where they are, what they contain, and a reader that runs them.
 
-A block is run as it stands, unless an HTML comment right before it says otherwise and why:
+A block is run as written, unless an HTML comment directly before it says otherwise, and why:
 
-``<!-- test: parsed: takes minutes -->``  its commands are understood, and not run;
+``<!-- test: parsed: takes minutes -->``  its commands are parsed, but not run;
 ``<!-- test: with --length 32 -->``       its `attnlab` commands are run with these options after their own.
 """
 
@@ -30,18 +30,18 @@ from attnlab.cli import app
 from attnlab.runs.plan import Plan, read_plan
 
 ROOT = Path(__file__).parents[2]
-#: rendered from percent files, which a test of their own runs
+#: pages rendered from scripts, which have their own test
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 MARK = re.compile(r"<!-- test: (parsed|with):? (.+?) -->")
-#: what a page shows is what is printed, but that ``...`` stands for what differs from machine to machine
+#: a page shows what is printed; ``...`` stands for what differs between machines
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-#: a plan that tests give to commands which measure: the machine's limits take ten seconds
+#: a plan for commands that measure, without the machine's limits, which take ten seconds
 QUICK = "ceilings = false\nmemory = false\n"
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of `page`, whose fence stands in `line`, with the mark that stands before it."""
+    """A fenced block of `page` that begins in `line`. `mark` and `said` are from the comment before it."""
 
     page: Path
     line: int
@@ -53,14 +53,14 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every Markdown page that holds blocks, but for rendered notebooks."""
+    """Every Markdown page with code blocks, except rendered notebooks."""
     written = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
     found = sorted((ROOT / "docs").rglob("*.md"))
     return [one for one in written + found if one.parent != NOTEBOOKS and list(blocks(one))]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, in its order, those in lists and details among them."""
+    """The fenced blocks of a page in their order, including those in lists and details."""
     text = page.read_text(encoding="utf-8")
     lines = text.splitlines()
     for token in MarkdownIt().enable("table").parse(text):
@@ -77,7 +77,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def script(path: Path) -> Any:
-    """A script that makes pages, as a module."""
+    """Load a script that makes pages, as a module."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}_script", path)
     assert spec and spec.loader
     sys.modules[spec.name] = found = importlib.util.module_from_spec(spec)  # dataclasses look it up
@@ -86,7 +86,7 @@ def script(path: Path) -> Any:
 
 
 class Reader:
-    """Somebody who types a page from its top, in a folder of his own, with the run that comes with the repository."""
+    """Runs the blocks of a page from its top, in a folder of its own that has a copy of the reference run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.names, self.printed = folder, dict[str, Any](), ""
@@ -94,7 +94,7 @@ class Reader:
         (folder / "quick.toml").write_text(QUICK, encoding="utf-8")
 
     def does(self, block: Block) -> None:
-        """One block. Raises AssertionError where it does not do what the page says."""
+        """Run one block. Raises AssertionError if it does not do what the page says."""
         printed, self.printed = self.printed, ""
         if block.language == "text":
             right = doctest.OutputChecker().check_output(block.text, printed, COMPARISON)
@@ -111,7 +111,7 @@ class Reader:
                     exec(code, self.names)
         elif block.language == "toml":
             assert Plan.grid(**read_plan(path)).workloads
-        elif block.language == "yaml":  # a CI file, with 1 for its variables
+        elif block.language == "yaml":  # a CI file, with its variables replaced by 1
             text = re.sub(r"\$\{\{.*?\}\}|\$\w+", "1", block.text)
             for line in re.findall(r"^[ -]*(?:run: )?(attnlab .*)$", text, re.MULTILINE):
                 understood(shlex.split(line, comments=True))
@@ -124,7 +124,7 @@ class Reader:
 
     @contextlib.contextmanager
     def _typed(self) -> Iterator[None]:
-        """In the reader's folder; what is printed is read."""
+        """Run in the reader's folder, and keep what is printed."""
         printed = io.StringIO()
         with contextlib.chdir(self.folder), contextlib.redirect_stdout(printed):
             yield
@@ -144,7 +144,7 @@ class Reader:
 
 
 def understood(words: list[str]) -> None:
-    """A command line of ours that would be taken; files that it names need not be there."""
+    """Assert that a command line of attnlab would be accepted. Files that it names need not exist."""
     if words[0] != "attnlab":
         return
     parent = app.make_context("attnlab", words[1:])

@@ -1,4 +1,4 @@
-"""`attnlab.fastest`: the fastest right backend answers where it was measured, PyTorch's own everywhere else."""
+"""`attnlab.fastest`: the fastest right backend answers calls like the measured ones, PyTorch answers all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = {"torch_eager": 10.0, "torch_sdpa": 20.0}
 
 
 def raced(folder: Path, seconds: Mapping[str, float] = BOTH, **options: Any) -> Run:
-    """A run on this machine in which every call of a contender takes so many microseconds."""
+    """A run on this machine in which a call of each contender takes `seconds[name]` microseconds."""
     costs = {name: (lambda workload, one=one: one * 1e-6) for name, one in seconds.items()}
     grid = {"lengths": (8, 16), "heads": (2,), "wander": 0.0, "noise": 0.001, **options}
     folder.mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def tensors(
 
 
 def answered(found: Fastest, *arrays: Any, **asked: Any) -> Choice:
-    """The choice; the answer is PyTorch's own, to the bit where PyTorch's own answers."""
+    """The choice. The answer must be close to PyTorch's, and bit-equal if PyTorch's function was chosen."""
     choice, answer, own = (one(*arrays, **asked) for one in (found.explain, found, own_function))
     close = {"rtol": 0.0, "atol": 0.0} if choice.backend == "torch_sdpa" else {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(answer, own, **close)
@@ -68,7 +68,7 @@ def test_the_fastest_answers(name: str, tmp_path: Path) -> None:
 
 
 def test_each_workload_is_judged_alone(tmp_path: Path) -> None:
-    """Of those with the sizes of the call, the one with its batch and heads."""
+    """Of the workloads with the sizes of the call, the one with the same batch and heads decides."""
     costs = {"torch_eager": lambda one: 1e-5 if one.batch == 4 else 3e-5, "torch_sdpa": lambda one: 2e-5}
     variants = ({"heads": 4, "kv_heads": 4}, {"batch": 4})
     run = synthetic(
@@ -162,7 +162,7 @@ def test_a_contender_that_may_not_answer_is_left_out_with_the_reason(tmp_path: P
 
 
 def test_scores_in_float16_never_answer(tmp_path: Path) -> None:
-    """They would be infinite where PyTorch's own are not."""
+    """Such scores may be infinite where PyTorch's are not."""
     run = raced(tmp_path, dtypes=("float16",))
     right = [(one, one.accuracy) for one in run.results if one.accuracy is not None]
     run.results = [replace(one, accuracy=replace(found, kind="scores rounded")) for one, found in right]

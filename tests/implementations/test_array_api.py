@@ -1,4 +1,4 @@
-"""One formula, several libraries: `array_api` on the arrays of each, weighed against its budgets."""
+"""One formula, several libraries: `array_api` on the arrays of each, compared with the error budgets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from attnlab.errors import Unavailable
 from attnlab.workload.input_generation import inputs_of
 from attnlab.workload.workload import Workload
 
-#: nearly all that the formula takes, at once; gradients of a query without keys are declined
+#: nearly every feature of the formula at once; gradients of a query without keys would be declined
 SIZES = Workload(batch=2, heads=4, kv_heads=2, queries=5, keys=9, head_dim=4, value_dim=6)
 EVERYTHING = SIZES.with_(window=(3, 0), bias="normal", softcap=2.0, sinks=True, scale=0.7)
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
 def test_the_formula_is_right_on_the_arrays_of_each_library(name: str) -> None:
-    """A setting says whose; with gradients, where that library has them."""
+    """The setting `arrays` names the library. Gradients are tested if the library has them."""
     backend = here("array_api", settings={"arrays": name})
     try:
         differentiates = backend.open("cpu").without_gradients is None

@@ -1,4 +1,4 @@
-"""What torch.compile makes: what really runs, that nothing is compiled twice, and what is said without a compiler."""
+"""Backends that use torch.compile: nothing is compiled twice, and a missing compiler is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = Workload(heads=2, queries=32, keys=32, head_dim=16)
 
 @pytest.fixture(autouse=True)
 def a_compiler() -> None:
-    """Without one they are unavailable, and say why."""
+    """Without a compiler the backends are unavailable, and the tests are skipped with the reason."""
     try:
         for name in COMPILED:
             load(name)
@@ -27,7 +27,7 @@ def a_compiler() -> None:
 
 def compiled_so_far() -> int:
     """Graphs that TorchDynamo has compiled in this process."""
-    from torch._dynamo.utils import counters  # seconds, in every process that collects tests
+    from torch._dynamo.utils import counters  # at the top it would cost seconds in every test process
 
     return int(counters["stats"]["unique_graphs"])
 
@@ -46,7 +46,7 @@ def test_without_a_compiler_it_is_unavailable_in_one_line(name: str, monkeypatch
 
 @pytest.mark.thorough
 def test_keys_that_flex_attention_reads_past_are_declined_as_long_as_it_does() -> None:
-    """Arrays lie between NaN, so that it shows. Where this fails on AVX2, PyTorch is mended: decline no more."""
+    """Arrays lie between NaN, so that it shows. If this fails on AVX2, PyTorch is fixed: remove the decline."""
     backend, workload = load("torch_flex"), SMALL.with_(queries=8, keys=8)
     if backend.declines(workload) is None:
         pytest.skip("it is right here")
@@ -57,7 +57,7 @@ def test_keys_that_flex_attention_reads_past_are_declined_as_long_as_it_does() -
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize("name", COMPILED)
 def test_arrays_that_lie_elsewhere_are_not_compiled_for_again(name: str, length: int) -> None:
-    """As where a race places them anew, also with a mask that has to be given as an array."""
+    """A race places arrays anew. This holds also with a mask that is passed as an array."""
     workload = SMALL.with_(queries=length, keys=length, mask="random(0.5)")
     load(name).bind(workload)()
     before = compiled_so_far()

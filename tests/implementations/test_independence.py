@@ -1,4 +1,4 @@
-"""Implementations stand alone: none imports another, each says what it costs, and none is left out by mistake."""
+"""No implementation imports another one, and tests leave out only backends whose library is not installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_no_implementation_imports_another(name: str) -> None:
 
 
 def test_a_backend_that_tests_leave_out_is_not_installed() -> None:
-    """Tests of all backends go through those that are here: no fault of ours may hide among the others."""
+    """Tests with all backends leave some out: each of these must fail to load, and name the missing module."""
     left_out = {name: module for name in backends() if (module := lacking(name)) is not None}
     for name, module in left_out.items():
         with pytest.raises(Unavailable, match=module):

@@ -1,12 +1,12 @@
-"""Every backend answers every published vector of the ONNX operator Attention that it does not decline, rightly.
+"""Every backend gives right answers to all published vectors of the ONNX operator Attention that it does not decline.
 
-What is right is our float64 reference, and what may be off follows from roundings here: the package's
-own tolerance is not used. That the reference means what the operator means is tested too: on the published outputs.
+Answers are compared with attnlab's float64 reference and its error budget; the package's own tolerance is not used.
+The reference itself is compared with the published outputs.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html; the cases are ``onnx/backend/test/case/node/attention.py`` of
 the installed package. Each draws its inputs from NumPy's global generator, seeded with 0 as the package does it, and
-computes its outputs with the package's own implementation of the operator. What a case asks for beside the
-attention's output (present keys and values, scores) is not looked at.
+computes its outputs with the package's own implementation of the operator. Further outputs of a case (present keys
+and values, scores) are ignored.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ pytest.importorskip(
 
 
 Array = NDArray[Any]
-#: the operator's inputs, in their order
+#: the operator's inputs, in its order
 SLOTS = ("Q", "K", "V", "attn_mask", "past_key", "past_value", "nonpad_kv_seqlen")
 _CASES = "onnx.backend.test.case.node.attention"
 
 
 class Vector(NamedTuple):
-    """A published case: what it asks, what it expects, and how its arrays lie in memory (see `Probe.answer`)."""
+    """A published case: its problem, its expected output and its memory layout (see `Probe.answer`)."""
 
     name: str
     problem: Inputs
@@ -55,7 +55,7 @@ class Vector(NamedTuple):
 
 @functools.cache
 def vectors() -> tuple[Vector, ...]:
-    """Every case, by name. Raises ImportError where the package onnx is not installed."""
+    """Every case, sorted by name. Raises ImportError if the package onnx is not installed."""
     return tuple(sorted((_vector(*one) for one in _published()), key=lambda vector: vector.name))
 
 
@@ -69,7 +69,7 @@ def _published() -> list[tuple[str, Any, list[Array], Array]]:
     state = np.random.get_state()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the package's own NumPy overflows on
+            warnings.simplefilter("ignore")  # overflows in the package's own NumPy code
             module = importlib.import_module(_CASES)
             theirs, module.expect = module.expect, expect  # type: ignore[attr-defined]
             try:
@@ -118,9 +118,9 @@ def _heads_outside(array: Array, heads: int) -> Array:
 def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[str, Any]:
     """Mask and bias of a case, as keywords of `Inputs.of`.
 
-    The operator counts the places of its queries from the end of what was there before, which is `past` keys or, where
-    the keys of a cache are counted, so many that the queries are the last of them: by batch element. Where that
-    is a mask of ours it is named, so that backends with a flag for it are asked for that; else it is an array.
+    The operator gives its first query the position `past`. If the keys of a cache are counted (nonpad_kv_seqlen), it
+    is, for each batch element, the number of keys minus the number of queries. If attnlab has a name for the mask, the
+    name is used, so that backends with a flag for it get the flag; else the mask is an array.
     """
     queries, keys = given["Q"].shape[2], given["K"].shape[2]
     lengths = given.get("nonpad_kv_seqlen")
@@ -147,7 +147,7 @@ def _hidden(asked: dict[str, Any], given: dict[str, Array], past: int) -> dict[s
 
 
 def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, int]) -> Array:
-    """The operator's causal mask and window, query 0 standing at `own`, (batch, 1, queries, keys)."""
+    """The operator's causal mask and window, with query 0 at the position `own`: (batch, 1, queries, keys)."""
     ahead = np.arange(keys) - (np.arange(queries)[:, None] + own[:, None, None, None])
     seen = (ahead <= 0) | (not causal)
     for side, reach in zip(window, (-ahead, ahead), strict=True):
@@ -156,7 +156,7 @@ def _seen(own: Array, queries: int, keys: int, causal: bool, window: tuple[int, 
 
 
 def fault(vector: Vector, answer: object) -> str | None:
-    """What is wrong with an answer to the vector, if anything."""
+    """What is wrong with an answer to the vector, or None."""
     found = weigh(
         expect(vector.problem)[OUTPUT],
         answer,  # type: ignore[arg-type]
@@ -167,14 +167,14 @@ def fault(vector: Vector, answer: object) -> str | None:
 
 
 def test_the_reference_means_what_the_operator_means() -> None:
-    """On every vector the published output is one that rounding allows."""
+    """For every vector, the published output differs from the reference by no more than rounding allows."""
     assert len(vectors()) >= 80
     assert [told for vector in vectors() if (told := fault(vector, vector.output))] == []
 
 
 @pytest.mark.parametrize("name", every())
 def test_every_vector_is_answered_rightly_or_declined(name: str) -> None:
-    """With nothing done to the inputs either."""
+    """A backend that changes its inputs fails too."""
     try:
         probe = Probe(load(name))
         probe.backend.open("cpu")

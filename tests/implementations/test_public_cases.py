@@ -1,4 +1,4 @@
-"""Small inputs that broke released attention: every backend answers rightly, or declines with a reason.
+"""Small inputs that released attention code got wrong: every backend is right, or declines with a reason.
 
 The right values follow from the definition. Each input comes from a public report, named beside it.
 """
@@ -24,18 +24,18 @@ from attnlab.workload.workload import OUTPUT, Workload
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 Array = NDArray[Any]
-#: our own files that go through the keys in blocks: nothing of a hidden key reaches their answers
+#: attnlab's own backends that loop over keys or blocks of keys: a hidden key has no effect on their answers
 TIGHT = ("naive_loop", "numba_fused", "numpy_blocked")
-#: backends on PyTorch's flash kernel for the CPU, which in 16 bits gives finite numbers where a score is infinite
+#: backends on PyTorch's flash kernel for the CPU, which in 16-bit formats gives finite numbers for infinite scores
 SWALLOWING = ("keras", "torch_sdpa", "torch_sdpa_flash")
 #: backends in which a NaN in a key makes other numbers wrong, also if the mask hides it: ggml's kernel for many queries
 DISTURBED = ("ggml_flash",)
-#: how far an answer may be from a clean one, by number format
+#: tolerance of an answer compared with that to clean inputs, by number format
 CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def found(name: str, inputs: Inputs, direction: str = "forward") -> dict[str, Array]:
-    """Its named results, none where it declines."""
+    """The results of a backend by name; empty if it declines."""
     try:
         return answer(name, inputs, direction=direction)
     except Declined as declined:
@@ -44,7 +44,7 @@ def found(name: str, inputs: Inputs, direction: str = "forward") -> dict[str, Ar
 
 
 def arrays(query: Any, key: Any, value: Any) -> dict[str, Array]:
-    """Of one head and one dimension where lists are given."""
+    """Query, key and value as float32 arrays. A list becomes one head with one component."""
     given = {"query": query, "key": key, "value": value}
     shaped = {
         name: np.reshape(one, (1, 1, -1, 1)) if np.ndim(one) == 1 else one for name, one in given.items()
@@ -61,7 +61,7 @@ FEW, SOME = drawn(2, 2, 4, 8), drawn(2, 2, 6, 8)
 ONES = np.ones((1, 1, 600, 8))
 APART = abs(np.subtract.outer(np.arange(600), np.arange(600)))
 SMALL = np.linspace(-90, -103, 63)
-#: by name the arrays, what else is asked, and what is right, None for what float64 says
+#: by name: the arrays, further arguments, and the right output (None: only the float64 reference)
 CASES: dict[str, tuple[dict[str, Array], dict[str, Any], Any]] = {
     "a mask from the wrong corner, nntrainer#4333": (
         arrays([0, 0], [0, 0, 0], [2, 10, 50]), {"causal": "top_left"}, [2, 6],
@@ -98,7 +98,7 @@ CASES: dict[str, tuple[dict[str, Array], dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", every())
 def test_inputs_of_public_reports_are_answered_rightly(name: str) -> None:
-    """By the value where it can be told, and within the budget of rounding; ln Z too where it is given."""
+    """Compared with the known output, if there is one, and with the budget of rounding; ln Z too if it is returned."""
     for case, (given, asked, right) in CASES.items():
         inputs = Inputs.of(**given, **asked)
         results = found(name, inputs, "forward_with_log_sum") or found(name, inputs)
@@ -110,7 +110,7 @@ def test_inputs_of_public_reports_are_answered_rightly(name: str) -> None:
                 np.testing.assert_allclose(result, wanted, rtol=1e-5, err_msg=case)
 
 
-#: the same as workloads, as they are typed for a race: the inputs are drawn
+#: similar cases as workloads, as they are typed for a race; their inputs are drawn
 RACED: tuple[dict[str, Any], ...] = (
     {"queries": 2, "keys": 3, "causal": "top_left"},
     {"queries": 7, "keys": 7, "head_dim": 1, "causal": "top_left", "distribution": "below_minus_50000"},
@@ -129,7 +129,7 @@ RACED: tuple[dict[str, Any], ...] = (
     {"batch": 2, "queries": 1, "keys": 40, "key_lengths": (7, 33), "storage": "paged"},
     {"batch": 2, "queries": 7, "keys": 40, "causal": "bottom_right", "storage": "packed"},
 )
-#: what is changed of each: number format, direction, heads, and what else may be asked
+#: changes of a workload: number format, direction, heads and other fields
 NEIGHBOURS: tuple[dict[str, Any], ...] = (
     {"dtype": "float16"}, {"direction": "training"}, {"dtype": "bfloat16"}, {"heads": 3, "kv_heads": 3},
     {"direction": "forward_with_log_sum"}, {"dtype": "float64"}, {"layout": "bshd"}, {"sinks": True},
@@ -139,11 +139,11 @@ NEIGHBOURS: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("name", every())
 def test_workloads_like_them_are_answered_rightly_by_the_check_of_a_race(name: str) -> None:
-    """And a neighbour of each, another for every backend."""
+    """Each workload is also tested with one change, a different one for each backend."""
     backend, first = here(name), every().index(name)
     for at, case in enumerate(RACED):
         for change in ({}, NEIGHBOURS[(first + at) % len(NEIGHBOURS)]):
-            with contextlib.suppress(FieldError, Declined):  # a neighbour may contradict itself
+            with contextlib.suppress(FieldError, Declined):  # a change may contradict the workload
                 workload = Workload(**{"heads": 2, "head_dim": 16, **case, **change})
                 backend.require(workload)
                 found = judged(backend, workload)
@@ -152,7 +152,7 @@ def test_workloads_like_them_are_answered_rightly_by_the_check_of_a_race(name: s
 
 @pytest.mark.parametrize("name", every())
 def test_the_first_of_more_queries_is_answered_alike(name: str) -> None:
-    """Eight queries or nine, mlx#3573."""
+    """With eight queries or nine, mlx#3573."""
     eight, nine = (found(name, Inputs.of(**arrays(ROW[:, :, :many], ROW, ROW))) for many in (8, 9))
     for what in eight:
         np.testing.assert_allclose(eight[what][:, :, 0], nine[what][:, :, 0], rtol=1e-5, atol=1e-6)
@@ -161,7 +161,7 @@ def test_the_first_of_more_queries_is_answered_alike(name: str) -> None:
 @pytest.mark.parametrize("dtype", CLOSE)
 @pytest.mark.parametrize("name", every())
 def test_what_is_no_number_comes_out_where_it_is_seen_and_nowhere_else(name: str, dtype: str) -> None:
-    """In a query, a key or a value. A hidden one makes NaN at the worst, and nothing in our own blocks."""
+    """NaN or infinity in a query, key or value. A hidden one may cause NaN; in `TIGHT` backends it has no effect."""
     given = arrays(abs(drawn(1, 1, 66, 32)), abs(drawn(1, 1, 140, 32)), drawn(1, 1, 140, 32))
     for asked in ({"key_lengths": [132]}, {"causal": "top_left"}):
         clean = found(name, Inputs.of(**given, **asked, dtype=dtype)).get(OUTPUT)
@@ -191,7 +191,7 @@ def test_what_is_no_number_comes_out_where_it_is_seen_and_nowhere_else(name: str
 
 @pytest.mark.parametrize("name", every())
 def test_a_score_beyond_float16_makes_no_wrong_number(name: str) -> None:
-    """230,400 against 226,560: the first key wins, or NaN tells that scores are rounded to float16."""
+    """The scores are 230,400 and 226,560: the first key wins, or NaN shows that scores are rounded to float16."""
     q, k = np.full((1, 1, 1, 64), 60.0), np.full((1, 1, 2, 64), [[60.0], [59.0]])
     for answered in found(name, Inputs.of(**arrays(q, k, k - 59), scale=1.0, dtype="float16")).values():
         assert ((answered == 1) | np.isnan(answered)).all()

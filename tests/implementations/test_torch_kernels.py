@@ -1,4 +1,4 @@
-"""The PyTorch backends: which kernel runs, that forcing leaves no trace, why one cannot; and PyTorch's own module."""
+"""The PyTorch backends: which kernel runs, forced kernels keep the caller's state, declines; PyTorch's own module."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def state() -> list[bool]:
     ids=["flash", "math"],
 )
 def test_the_dispatchers_own_choice_is_recorded(workload: Workload, kernel: str) -> None:
-    """On the CPU it picks flash, and math where value_dim differs from head_dim."""
+    """On the CPU it chooses flash, and math if value_dim differs from head_dim."""
     assert load("torch_sdpa").open("cpu").attest(load("torch_sdpa").bind(workload)) == kernel
 
 
 @pytest.mark.parametrize("name", ["torch_sdpa_math", "torch_sdpa_flash"])
 def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: str) -> None:
-    """A caller who allows one kernel only gets the forced one inside, and has the old state afterwards."""
+    """If the caller allows only one kernel, the forced one still runs, and the caller's state is kept afterwards."""
     backend = load(name)
     call = backend.bind(SMALL.with_(dtype="float16"))
     for only in (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION):
@@ -50,7 +50,7 @@ def test_the_callers_choice_is_overruled_for_the_call_and_kept_after_it(name: st
 
 
 def test_a_kernel_declines_what_it_cannot_do() -> None:
-    """In words that need no knowledge of PyTorch."""
+    """The reasons can be understood without knowledge of PyTorch."""
     assert "no cuDNN kernel for the CPU" in str(load("torch_sdpa_cudnn").declines(SMALL))
     capped = SMALL.with_(dtype="float16", softcap=1e8)
     assert "float16 holds no cap of 1e+08" in str(load("torch_eager").declines(capped))
@@ -64,19 +64,19 @@ SELF = Workload(batch=2, heads=4, queries=10, keys=10, d_model=32)
 
 @pytest.fixture(autouse=True)
 def set_back() -> Iterator[None]:
-    """The fast path is a switch of PyTorch's own, for the whole process."""
+    """Turn PyTorch's fast path on again: its switch holds for the whole process."""
     yield
     torch.backends.mha.set_fastpath_enabled(True)
 
 
 def attested(workload: Workload, fastpath: str = "on") -> str:
-    """What ran."""
+    """The kernel that ran."""
     backend = load("torch_mha", settings={"fastpath": fastpath})
     return backend.open("cpu").attest(backend.bind(workload))
 
 
 def test_the_fast_path_is_attested_where_it_ran() -> None:
-    """Self-attention with an even number of heads; another memory and the setting do without."""
+    """It runs for self-attention with an even number of heads; not with another memory, and not if it is set off."""
     assert attested(SELF) == "_native_multi_head_attention"
     assert "_native" not in attested(SELF.with_(keys=12))
     assert "_native" not in attested(
@@ -99,7 +99,7 @@ def test_the_fast_path_is_attested_where_it_ran() -> None:
     ids=str,
 )
 def test_it_is_right_with_every_mask_that_it_takes(asked: dict[str, Any], fastpath: str) -> None:
-    """True hides in the module and shows everywhere else."""
+    """In masks of the module True hides a key; everywhere else it shows the key."""
     backend, workload = load("torch_mha", settings={"fastpath": fastpath}), SELF.with_(**asked)
     assert backend.declines(workload) is None
     found = judged(backend, workload)

@@ -1,4 +1,4 @@
-"""A file is recognised by its form, and bad input is told in one line."""
+"""The form of a candidate's file is recognised, and bad input is reported in one line."""
 
 from __future__ import annotations
 

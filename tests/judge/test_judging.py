@@ -1,4 +1,4 @@
-"""Whole judgements of small candidates in NumPy, each in its sandbox; nothing here depends on how fast they are."""
+"""Whole judgements of small candidates, each in its own sandbox; no result here depends on their speed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _right(q, k, v, scale):
     return s / s.sum(-1, keepdims=True) @ v
 """
 HONEST = RIGHT + "def attend(q, k, v, *, scale): return _right(q, k, v, scale)\n"
-#: what each candidate does instead of its work, and what becomes of it
+#: by candidate: its text, and the status of its record
 FILES = {
     "honest": (HONEST, "judged"),
     "zeros": (RIGHT + "def attend(q, k, v, *, scale): return q * 0\n", "wrong"),
@@ -65,7 +65,7 @@ FILES = {
 OWN = 3
 #: the text of a file that no sandbox may read
 SECRET = "nobody may read this"
-#: what costs one candidate, and no other
+#: code that ends the judgement of its own candidate, and of no other
 BREAKERS = {
     "forks": "import os\nwhile True: os.fork()\n",
     "memory": "kept = [bytearray(2**28) for _ in range(64)]\n",
@@ -119,7 +119,7 @@ def verdicts(judge: Judge, folder: Path, sources: dict[str, str]) -> dict[str, R
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
-    """What one judge says of all candidates, judged together: those that break things cost no other its verdict."""
+    """The records of all candidates, judged together by one judge. A candidate that breaks things affects no other."""
     folder = tmp_path_factory.mktemp("candidates")
     secret = tmp_path_factory.mktemp("secret") / "secret.txt"
     secret.write_text(SECRET)
@@ -136,7 +136,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 
 @needs_bubblewrap
 def test_every_candidate_gets_its_record(records: dict[str, Record]) -> None:
-    """The honest one among those that are wrong, that cheat and that break."""
+    """The honest candidate is judged, although others are wrong, cheat or break things."""
     assert {name: records[name].status for name in FILES} == {name: what for name, (_, what) in FILES.items()}
     assert all(one.reward == 0 and one.reason for one in records.values() if one.status != "judged")
     honest = records["honest"]
@@ -169,7 +169,7 @@ def test_a_sandbox_that_does_not_start_says_why() -> None:
 
 @needs_bubblewrap
 def test_what_runs_while_it_is_stopped_is_caught() -> None:
-    """Whatever woke it; here somebody outside does."""
+    """It does not matter what woke the process; here it is a signal from outside."""
     box = sandbox.Sandbox("numpy", 2**20, limits=Limits(data=2**30))
     try:
         box.ready()
@@ -184,7 +184,7 @@ def test_what_runs_while_it_is_stopped_is_caught() -> None:
         box.close()
 
 
-#: a small causal block in KernelBench's form, and one that is none
+#: a small causal block in KernelBench's form; ATTEND stands for the attention
 QUESTION = """
 import torch
 
@@ -210,7 +210,7 @@ EAGER = "((q @ k.mT / (c // self.heads) ** 0.5).masked_fill(torch.ones(n, n).tri
 
 @needs_bubblewrap
 def test_a_question_in_kernelbench_s_form(tmp_path: Path) -> None:
-    """Its module in float64 is the truth; the weights are the reference's; other forms are refused."""
+    """The truth is its module in float64. Candidates get the reference's weights. Other forms are refused."""
     new = QUESTION.replace("class Model", "class ModelNew")
     reference = tmp_path / "reference.py"
     reference.write_text(QUESTION.replace("ATTEND", EAGER))
@@ -258,7 +258,7 @@ def test_a_profile_that_is_none_costs_one_candidate(tmp_path: Path) -> None:
 
 
 def test_a_kernel_for_cuda_needs_the_device(tmp_path: Path) -> None:
-    """Where there is one, it is judged there; elsewhere one line says why not."""
+    """With a CUDA device it is judged there; without one, one line says why not."""
     eager = "def attend(q, k, v, *, scale): return (q @ k.mT * scale).softmax(-1) @ v\n"
     late = "def attend(q, k, v, *, scale):\n    with torch.cuda.stream(torch.cuda.Stream()):\n        "
     late += "torch.cuda._sleep(10**8)\n        return (q @ k.mT * scale).softmax(-1) @ v\n"
@@ -292,7 +292,7 @@ def test_without_bubblewrap_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_command_writes_a_line_for_each_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 where a file holds no candidate; the table has a row for each."""
+    """The exit status is 1 if a file holds no candidate. The table has a row for each file."""
     files = {"zeros.py": FILES["zeros"][0], "none.py": "x = 1"}
     for name, source in files.items():
         (tmp_path / name).write_text(source)

@@ -1,4 +1,4 @@
-"""The reward: the best of a hundred copies gets none, a faster candidate its interval's lower end."""
+"""The reward: the best of a hundred copies gets none, a faster candidate gets the lower end of its interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VISITS, ROUNDS = 5, 6
 
 
 def seat(rng: np.random.Generator, seconds: float) -> Seat:
-    """One whose visits scatter by 3 %, and whose turns by 3 % more."""
+    """A seat whose visits scatter by 3 %, and whose turns within a visit scatter by another 3 %."""
     blank = Record(name="copy", status="judged", correct=True)
     found = Seat(Candidate("copy", "known", "copy", "numpy"), cast(Any, None), blank)
     for visit in range(VISITS):

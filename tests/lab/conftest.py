@@ -1,4 +1,4 @@
-"""Backends that are wrong, which experiments and claims must notice."""
+"""Wrong backends, which experiments and claims must detect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-#: its scale is a tenth too large
+#: a backend whose scale is 10 % too large
 WRONG_SCALE = """
 from attnlab.implementations.numpy_vectorized import attend_with_log_sum as right
 LIBRARY = "numpy"
@@ -17,7 +17,7 @@ def attend(query, key, value, *, causal, scale):
 
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of backends that are wrong."""
+    """A folder of wrong backends."""
     folder = tmp_path_factory.mktemp("faulty")
     (folder / "wrong_scale.py").write_text(WRONG_SCALE)
     (folder / "raises.py").write_text(

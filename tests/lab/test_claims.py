@@ -1,4 +1,4 @@
-"""Claims are judged by figures alone: each verdict turns with them, and none is typed in."""
+"""Claims are judged by measured figures only: each verdict changes with them, and none is fixed."""
 
 from __future__ import annotations
 

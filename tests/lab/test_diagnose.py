@@ -1,4 +1,4 @@
-"""A module's heads as PyTorch's functions show them, against the formula; and modules that cannot be diagnosed."""
+"""A module's heads, read from calls of PyTorch's functions, compared with the formula; modules that are refused."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghijklmnopqrstuvwxyz")
 
 
 class Plain(nn.Module):
-    """Two layers of two heads, causal; fused, or written out as many models do; queries are `gain` times as long.
+    """Two causal layers of two heads, fused or (`eager`) written out as in many models; queries are times `gain`.
 
-    hiding : what a hidden pair's score becomes where attention is written out, or what is added to it by a mask.
+    hiding : the score of a hidden pair if attention is written out, else what a mask adds to it.
     """
 
     def __init__(self, gain: float = 1.0, eager: bool = False, hiding: float | None = None) -> None:
@@ -87,7 +87,7 @@ def test_written_out_attention_is_the_same_and_data_and_figure() -> None:
 
 
 def test_the_encoder_of_pytorch_is_seen_without_its_fast_path() -> None:
-    """It calls the function through PyTorch's own code, which no mode sees; modules are told by their paths."""
+    """PyTorch's own code calls the function there, where no function mode sees it. Modules are named by their paths."""
     layer = nn.TransformerEncoderLayer(16, 4, dim_feedforward=32, batch_first=True)
     found = attnlab.diagnose(
         nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 7, 16)
@@ -104,7 +104,7 @@ def test_a_hidden_pair_is_none_whatever_number_hides_it(hiding: float, eager: bo
 
 
 class Calls(nn.Module):
-    """Whatever `function` does with one tensor."""
+    """A module that applies `function` to one tensor."""
 
     def __init__(self, function: Any) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Calls(nn.Module):
 
 
 def test_heads_of_every_shape_and_no_other_softmax() -> None:
-    """An output layer's softmax, or a router's, is no attention."""
+    """The softmax of an output layer or of a router is not attention."""
     block, x = nn.MultiheadAttention(16, 4, batch_first=True), torch.randn(3, 7, 16)
     assert len(attnlab.diagnose(block, (x, x, x)).heads) == 4
 
@@ -155,7 +155,7 @@ def test_modules_that_cannot_be_diagnosed(model: Any, inputs: Any, told: str) ->
 
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 def test_a_model_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command's table, data and figure; the control; and slips in one line."""
+    """The command gives a table, data and a figure, also for an untrained control. Mistakes give exit status 2."""
     from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 32}

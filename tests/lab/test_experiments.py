@@ -1,6 +1,6 @@
-"""Every experiment passes through right backends, is drawn, gives its claims their verdicts, and sees wrong backends.
+"""Every experiment passes with right backends, fails with wrong ones, is drawn, and gives its claims their verdicts.
 
-Sizes here are those of a slow backend; `suites/test_experiments.py` asks every backend at the real ones.
+Sizes here are those for a slow backend; `suites/test_experiments.py` runs every backend at the real sizes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WHOLE = ("formula", "precision", "thermodynamics")
 
 @cache
 def rows_of(name: str, backend: str, folder: Path) -> list[Row]:
-    """The rows of an experiment through one backend at small sizes."""
+    """The rows of an experiment with one backend at small sizes."""
     one, opened = load_experiment(name), in_this_process(backend, [folder])
     rows: list[Row] = []
     for dtype in one.dtypes:
-        if backend == "torch_eager" or dtype != "bfloat16":  # which NumPy has not
+        if backend == "torch_eager" or dtype != "bfloat16":  # NumPy has no bfloat16
             subject = Subject(
                 backend, opened, black_box(opened, dtype=dtype), dtype, 4711, slow=True, lead=False
             )
@@ -56,13 +56,13 @@ def test_a_right_backend_passes_and_a_wrong_one_fails(name: str, faulty: Path) -
 
 @cache
 def whole(name: str, folder: Path) -> Finding:
-    """An experiment through two right backends, a wrong one and one that raises."""
+    """An experiment with two right backends, a wrong one and one that raises."""
     return run_experiment(name, ["torch_eager", "torch_sdpa", "wrong_scale", "raises"], 4711, [folder])
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_whole_experiment(name: str, faulty: Path) -> None:
-    """Its failures are those of the wrong backends, whose claims it decides without them, and it is plain data."""
+    """Only the wrong backends fail. Without them it gives its claims their verdicts. It is plain data."""
     found = whole(name, faulty)
     failed = [row for row in found.rows if not row.passed]
     assert {row.where["backend"] for row in failed} == {"raises", "wrong_scale"}
@@ -80,7 +80,7 @@ def test_a_whole_experiment(name: str, faulty: Path) -> None:
 
 
 def test_every_chart_has_a_short_title_and_is_drawn_with_its_failures(faulty: Path, tmp_path: Path) -> None:
-    """From what was measured; a row that failed is a red cross with the name of its backend."""
+    """The title follows from the measured rows. A row that failed is a red cross with the name of its backend."""
     for name in EXPERIMENTS:
         assert all(len(chart.title.split()) <= 10 for chart in load_experiment(name).charts)
     for name in WHOLE:
@@ -110,7 +110,7 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
         other = run_chapter(tmp_path, ["precision"], begins, **how)
     assert len(told) == 3 and len(other) == 1 and (other[0].facts["seed"], other[0].asked) == (1, (*missing,))
     assert "nan" not in found[0].conclusion, "a sentence about PyTorch, which was not measured"
-    (tmp_path / "numerics.new").mkdir()  # as where the disk is full
+    (tmp_path / "numerics.new").mkdir()  # like a full disk
     with pytest.raises(NotStored, match=r"numerics\.json cannot be written"):
         run_chapter(tmp_path, ["precision"], backends=missing)
     (tmp_path / "numerics.json").write_text('[{"experiment": 3}]')
@@ -119,7 +119,7 @@ def test_the_chapter_of_a_run_is_kept_and_not_measured_twice(tmp_path: Path) -> 
 
 
 def test_two_at_a_time_find_what_one_after_the_other_do(tmp_path: Path) -> None:
-    """Also where the second process ends, as of a backend that crashes there."""
+    """The findings are also the same if the second process ends because a backend crashes in it."""
     (tmp_path / "at_home.py").write_text(
         "import os\nfrom attnlab.implementations.numpy_vectorized import attend_with_log_sum as right\n"
         f"LIBRARY = 'numpy'\nif os.getpid() != {os.getpid()}:\n    os._exit(3)\n"

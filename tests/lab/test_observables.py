@@ -53,7 +53,7 @@ THREE = ("numpy_vectorized", "torch_eager", "torch_sdpa")
     ],
 )
 def test_backends_and_formats_agree_with_direct_sums(name, dtype, scale, causal) -> None:
-    """As far as the rounding of the largest possible logit allows."""
+    """The tolerance is the rounding of the largest possible logit."""
     q, k = round_to(normal(1, 2, 24, 64), dtype), round_to(normal(1, 2, 40, 64), dtype)
     try:
         seen = observe(name, q, k, scale=scale, dtype=dtype, causal=causal)

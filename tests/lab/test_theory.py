@@ -1,4 +1,4 @@
-"""Scores, random rows, identities, thresholds and scales: against sampling, other integrals and known figures."""
+"""Theory of scores, random rows, thresholds and scales, compared with sampling, other integrals and known figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ rows = st.lists(st.floats(-30, 30), min_size=2, max_size=12).map(np.array)
 
 
 def test_sampled_moments() -> None:
-    """Mean, variance and kurtosis within five standard errors, of components with means and unlike laws."""
+    """Mean, variance and kurtosis agree within five standard errors, with component means and different laws."""
     rng, d, pairs = np.random.default_rng(3), 4, 200_000
     q, k = 1.5 * rng.choice([-1.0, 1.0], (pairs, d)) + 0.5, rng.laplace(0, math.sqrt(0.5), (pairs, d)) - 1
     known = {"query_std": 1.5, "query_mean": 0.5, "key_mean": -1, "query_kurtosis": 1, "key_kurtosis": 6}
@@ -33,7 +33,7 @@ def test_sampled_moments() -> None:
 
 @pytest.mark.parametrize("mq", [0.0, 0.8])
 def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None:
-    """Of scores that share queries and keys."""
+    """For scores that share queries and keys."""
     rng = np.random.default_rng(21)
     n, m, d, repeats = 24, 12, 6, 3000
     q, k = rng.standard_normal((repeats, n, d)) + mq, rng.standard_normal((repeats, m, d)) - 0.5
@@ -48,7 +48,7 @@ def test_the_standard_error_is_the_spread_of_pooled_variances(mq: float) -> None
 
 
 def test_sums_of_plus_and_minus_one_freeze_at_3_05_ln_n() -> None:
-    """The exact E Σp² of 10^100 keys is near 0 at 2.7 ln n, where normal logits are frozen, and not at 3.5 ln n."""
+    """For 10^100 keys the exact E Σp² is near 0 at d = 2.7 ln n, where normal logits are frozen; not so at 3.5 ln n."""
     n, found = 10**100, list[float]()
     assert 1 / (math.tanh(1) - math.log(math.cosh(1))) == pytest.approx(3.05, abs=0.005)
     for d in (int(2.7 * math.log(n)), int(3.5 * math.log(n))):
@@ -60,7 +60,7 @@ def test_sums_of_plus_and_minus_one_freeze_at_3_05_ln_n() -> None:
 
 
 def test_heavy_tails_freeze_one_row_of_seven_despite_the_root() -> None:
-    """Student's t with 3 degrees of freedom and variance 1, at d_k = 64 and 1024 keys; of normal inputs no row."""
+    """Student's t with 3 degrees of freedom and variance 1, d_k = 64, 1024 keys. With normal inputs no row freezes."""
     rng = np.random.default_rng(0)
     for draw, share in ((lambda shape: rng.standard_t(3, shape) / 3**0.5, 1 / 7), (rng.standard_normal, 0.0)):
         weights = [softmax(draw((32, 64)) @ draw((64, 1024)) / 8, axis=1) for _ in range(16)]
@@ -80,7 +80,7 @@ def test_the_partition_function_s_slope_is_the_mean_energy(n: int, beta: float) 
 @pytest.mark.parametrize(("n", "beta"), [(2, 3.0), (300, 6.0)])
 @pytest.mark.parametrize("dim", [None, 4])
 def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | None) -> None:
-    """Of normal logits, and of those of normal queries and keys."""
+    """For normal logits, and for logits of normal queries and keys."""
     count, rng = 2000, np.random.default_rng(1)
     norms = 1.0 if dim is None else np.linalg.norm(rng.standard_normal((count, dim)), axis=1)[:, None]
     s = beta * norms * rng.standard_normal((count, n))
@@ -100,7 +100,7 @@ def test_sampled_rows_meet_every_expectation(n: int, beta: float, dim: int | Non
 @settings(max_examples=40)
 @given(rows, st.integers(0, 99))
 def test_what_holds_for_every_row(s: np.ndarray, seed: int) -> None:
-    """Responses are derivatives of the output, and the norm is that of the matrix itself."""
+    """The response is the Jacobian times the values, and the norm is that of the whole Jacobian."""
     v, p = np.random.default_rng(seed).standard_normal((s.size, 3)), softmax(s)
     with np.errstate(all="ignore"):
         jacobian = np.diag(p) - np.outer(p, p)

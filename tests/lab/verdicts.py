@@ -1,4 +1,4 @@
-"""The verdict of every claim, as known from elsewhere, and rows by hand that meet or miss a test."""
+"""The expected verdict of every claim, and handmade rows that meet or miss a test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MISSED = {"=": 1.0, "≤": 1.0, "≥": -1.0, "<": 1.0, ">": -1.0}
 
 
 def row(test: Test, *, met: bool, predicted: bool = True) -> Row:
-    """A row that `test` takes and that meets it or not; and meets theory's prediction where `predicted`."""
+    """A row for `test` that meets it or not. If `predicted`, it also meets the prediction of theory."""
     where = {"backend": "by hand"} | {
         key: one[0] if isinstance(one, list) else one for key, one in test.where.items()
     }
@@ -36,7 +36,7 @@ def row(test: Test, *, met: bool, predicted: bool = True) -> Row:
 
 
 def found(claim: Claim, /, **holds: bool) -> Finding:
-    """A finding of the claim's experiment in which its tests come out as said, by their role."""
+    """A finding for the claim. `holds` says by role if a test is met, and as `right` if rows meet their prediction."""
     rows = []
     for test in claim.tests:
         met, said = holds.get(test.role, True), test.role in (Role.CLAIM, Role.BEYOND)

@@ -26,7 +26,7 @@ def module(name: str, **members: Any) -> ModuleType:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, seen: Tensor | None, bias: Any = None, cap: float = 0.0
 ) -> Tensor:
-    """(batch, heads, n_q, d) of float32, grouped heads, 0 where nothing is seen."""
+    """Attention in float32, (batch, heads, n_q, d), with grouped heads; 0 for a query that sees no key."""
     return attend(q, k, v, scale=scale, mask=seen, bias=bias, softcap=cap or None, enable_gqa=True)
 
 
@@ -36,7 +36,7 @@ def distances(n_q: int, n_k: int) -> Tensor:
 
 
 def local(n_q: int, n_k: int, left: int, right: int) -> Tensor:
-    """A window along the bottom-right diagonal; a side of n_k or more is none (mha_fwd in flash_api.cpp)."""
+    """A window along the bottom-right diagonal; a side of n_k or more is no limit (mha_fwd in flash_api.cpp)."""
     seen, distance = torch.ones(n_q, n_k, dtype=torch.bool), distances(n_q, n_k)
     if 0 <= left < n_k:
         seen &= distance >= -left

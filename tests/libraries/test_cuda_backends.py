@@ -1,6 +1,6 @@
-"""Backends on kernels for CUDA: what they hand over, against stand-ins that compute by the packages' documentation.
+"""Backends on CUDA kernels: what they pass to them, tested with stand-ins that follow the packages' documentation.
 
-The stand-ins compute on the CPU. What only a device shows is tested in `test_cuda_logic`, where there is one.
+The stand-ins compute on the CPU. `test_on_cuda` tests what only a device shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Loaded = Callable[[str], tuple[Backend, ModuleType]]
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Loaded:
-    """A backend on its stand-in, imported anew, and its file; there is no device to try a call on."""
+    """A function that imports a backend anew on its stand-in: the backend and its module. No device call is tried."""
 
     def load_on_stand_in(name: str) -> tuple[Backend, ModuleType]:
         made = getattr(fake_kernels, name)()
@@ -46,14 +46,14 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Loaded:
 
 
 class Everything:
-    """Holds whatever is asked for, so that small dimensions are computed too."""
+    """Contains everything, so that small dimensions are computed too."""
 
     def __contains__(self, one: object) -> bool:
         return True
 
 
 def on_the_cpu(backend: Backend, file: ModuleType) -> Backend:
-    """The backend, which declines as it would on CUDA, and computes here."""
+    """The backend, which declines as on CUDA, but computes on the CPU."""
     return replace(backend, own_reason=lambda workload: file.declines(workload.with_(device="cuda")))
 
 

@@ -1,4 +1,4 @@
-"""PyTorch on CUDA, where there is a device; and the kernels' names of a profile."""
+"""PyTorch on CUDA, if there is a device; and the kernel's name from a profile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from attnlab.workload.workload import Workload
     ],
 )
 def test_the_kernel_is_told_from_the_profilers_names(events: str, shown: str) -> None:
-    """The dispatcher is no kernel; a fused operator hides the plain ones; device kernels in brackets."""
+    """The dispatcher does not count; a fused operator hides the plain ones; device kernels are in brackets."""
     assert kernels_of(events.split(", ")) == shown
 
 
@@ -45,7 +45,7 @@ def device() -> Any:
 
 
 def on_cuda(name: str, workload: Workload) -> Any:
-    """A bound call of a backend, or a skip with its own reason."""
+    """A bound call of a backend, or a skip with the backend's reason."""
     try:
         backend = load(name)
         refusal = backend.declines(workload)
@@ -61,7 +61,7 @@ HALF = Workload(heads=4, queries=512, keys=512, dtype="float16", device="cuda")
 
 @pytest.mark.parametrize("name", [name for name in backends() if name.startswith("torch_sdpa_")])
 def test_a_forced_kernel_is_the_one_that_ran(device: Any, name: str) -> None:
-    """By the profiler's word."""
+    """Its name is read from the profiler."""
     call, kernel = on_cuda(name, HALF), load(name).kernel
     assert kernel is not None and kernel in device.attest(call)
 
@@ -69,7 +69,7 @@ def test_a_forced_kernel_is_the_one_that_ran(device: Any, name: str) -> None:
 @pytest.mark.parametrize("asked", [{}, {"causal": "bottom_right", "queries": 384}, {"kv_heads": 2}], ids=str)
 @pytest.mark.parametrize("name", ["flash_attn", "xformers", "flashinfer"])
 def test_what_was_written_for_stand_ins_is_so_on_a_device(device, name, asked) -> None:
-    """Within some roundings of float16, against NumPy in float64."""
+    """Within a few roundings of float16, compared with NumPy in float64."""
     workload = HALF.with_(**asked)
     found = device.to_numpy(on_cuda(name, workload)())
     exact = workload.with_(device="cpu", dtype="float64")
@@ -79,7 +79,7 @@ def test_what_was_written_for_stand_ins_is_so_on_a_device(device, name, asked) -
 
 @pytest.mark.parametrize("length", [512, 2048])
 def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(device, length) -> None:
-    """Within 1 %, once the workspaces of the matrix products are there."""
+    """Within 1 %, after the workspaces of the matrix products have been allocated."""
     workload = HALF.with_(queries=length, keys=length, dtype="float32")
     call = on_cuda("torch_eager", workload)
     call()
@@ -88,7 +88,7 @@ def test_device_memory_of_eager_attention_is_two_score_matrices_and_the_output(d
 
 
 def test_running_out_of_device_memory_is_an_outcome(device: Any) -> None:
-    """The worker says so and lives on."""
+    """The worker reports it and continues."""
     from attnlab.backends.contender import Contender
     from attnlab.processes import Failed, Process
 

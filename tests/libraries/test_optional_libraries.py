@@ -1,4 +1,4 @@
-"""Libraries that an extra installs: what is said where one is missing, what each attests, declines and answers."""
+"""Libraries that an extra installs: the message if one is missing, and what each attests, declines and answers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from attnlab.libraries.torch_library import ExecuTorch, Vllm
 from attnlab.workload.workload import Workload
 
 SMALL = Workload(batch=2, heads=4, queries=33, keys=33, head_dim=32)
-#: on kernels for CUDA, each of which is an extra by its name
+#: backends on CUDA kernels; each has an extra of the same name
 KERNELS = ("flash_attn", "flashinfer", "sageattention", "xformers")
-#: what each attests of a plain call
+#: what each backend attests for a plain call
 ATTESTED = {
     "ggml_flash": "FLASH_ATTN_EXT of f32 f32 f32, ",
     "ggml_unfused": "MUL_MAT of f32 f32, SOFT_MAX of f32, MUL_MAT of f32 f32, ",
@@ -40,7 +40,7 @@ ATTESTED = {
 
 @pytest.mark.parametrize("name", [*ATTESTED, "jax_cudnn", *KERNELS])
 def test_a_backend_whose_library_is_missing_says_what_installs_it(name, monkeypatch) -> None:
-    """An extra that there is, or one version of a package."""
+    """The message names an existing extra, or one version of a package."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda module: None)
     monkeypatch.delitem(sys.modules, f"attnlab.implementations.{name}", raising=False)
     for library in (ExecuTorch, Vllm):
@@ -55,14 +55,14 @@ def test_a_backend_whose_library_is_missing_says_what_installs_it(name, monkeypa
 
 @pytest.mark.parametrize("name", ATTESTED)
 def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str) -> None:
-    """By the library's own record of a call, which is compiled when it is bound."""
+    """What ran is read from the library's own record of a call. The call is compiled when it is bound."""
     backend = here(name)
     library, call = open_library(backend.library), backend.bind(SMALL)
     before = np.array(library.to_numpy(call()))
     assert ATTESTED[name] in library.attest(call)
     assert any(part in " ".join(library.versions()) for part in name.split("_"))
     np.testing.assert_array_equal(library.to_numpy(call()), before)
-    if name != "jax_xla":  # its pool of threads is there once, when the process starts
+    if name != "jax_xla":  # its thread pool is made once, when the process starts
         threads = torch.get_num_threads()
         try:
             library.set_threads(2)
@@ -84,7 +84,7 @@ def test_what_ran_is_attested_and_computes_the_same_with_other_threads(name: str
     ],
 )
 def test_what_a_library_lacks_is_declined_with_the_reason(name, asked, reason) -> None:
-    """Before it is called: some end the process."""
+    """It is declined before the library is called, because some libraries would end the process."""
     said = here(name).declines(SMALL.with_(**{"kv_heads": None, **asked}))
     assert said is not None and reason in said.reason
 
@@ -99,13 +99,13 @@ def test_each_precision_of_openvino_is_attested_and_right_by_its_own_budget(prec
 
 
 def test_openvino_reports_its_use_to_nobody() -> None:
-    """By itself it starts a process that does, over the network, and keeps an identifier in the home folder."""
+    """By default it starts a process that reports over the network, and keeps an identifier in the home folder."""
     here("openvino").open("cpu")
     assert sys.modules["openvino_telemetry"] is None
 
 
 def test_a_call_of_jax_has_computed_when_it_returns() -> None:
-    """JAX itself returns before: a result that is large is not there yet."""
+    """JAX itself returns earlier: a large result is not ready yet."""
     call = here("jax_xla").bind(SMALL.with_(queries=1024, keys=1024))
     call()
     assert call().is_ready()

@@ -1,4 +1,4 @@
-"""Races inside pytest-benchmark: its figures are ours, its own options go on working, a wrong backend fails."""
+"""Races inside pytest-benchmark: it reports attnlab's samples, its own options work, a wrong backend fails."""
 
 import json
 
@@ -44,7 +44,7 @@ SAID = (
 
 @pytest.fixture
 def speed(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A folder with one test that races, and notes down its samples; backends of a user's own lie in it."""
+    """A folder with one test that races and writes its samples to a file, and with a user's backends."""
     pytester.makepyfile(test_mine=SPEED)
     folder = pytester.mkdir("mine")
     for name, body in OWN.items():
@@ -54,7 +54,7 @@ def speed(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def test_reports_hold_the_samples_of_the_race_and_only_a_right_backend_has_a_speed(speed) -> None:
-    """Of all backends those alone are raced that `-k` selects, and the baseline."""
+    """Only the backends that `-k` selects, and the baseline, are raced."""
     (speed.path / "mine" / "deaf.py").write_text("raise AssertionError('it was not selected')\n")
     selected = ("-k", "not deaf", "--backends", ",".join(("numpy_blocked", *OWN, "absent", "deaf")))
     chosen = (*selected, "--baseline", "right")
@@ -102,7 +102,7 @@ def test_a_contender_that_takes_no_part_fails_in_one_line(speed: pytest.Pytester
 
 
 def test_the_whole_gate_is_a_fixture(speed: pytest.Pytester) -> None:
-    """A wrong backend fails with its question, one that declines everything is skipped."""
+    """A wrong backend fails with its question; a backend that declines everything is skipped."""
     speed.makepyfile(
         test_mine="def test_gate(checked, contender): assert checked(contender).name == contender"
     )

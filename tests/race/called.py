@@ -1,4 +1,4 @@
-"""What the tests of `attnlab.processes` ask in a child."""
+"""What the tests of `attnlab.processes` call in a child process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Told:
-    """What it returns."""
+    """What `doubled` returns."""
 
     numbers: NDArray[Any]
     named: dict[str, int]
 
 
 def fails(how: str) -> Any:
-    """What can go wrong, by its name."""
+    """Fail in the way that is named."""
     if how == "raises":
         raise ValueError("no\nsuch thing")
     if how == "declines":
@@ -44,7 +44,7 @@ def fails(how: str) -> Any:
 
 
 class Counter:
-    """An object that is asked again and again."""
+    """An object that is called repeatedly."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Workers whose times and faults are written down: the conductor's own code runs, at no machine's speed."""
+"""Workers with given times and faults: the conductor's own code runs, independent of the machine's speed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from attnlab.workload.workload import LOG_SUM, Workload
 
 SMALL = Workload(heads=2, queries=8, keys=8, head_dim=4)
 QUICK = Limits(visits=2, most_visits=2, rounds=8)
-#: of real processes, where nothing is too slow, however busy the machine is
+#: limits for real processes: nothing is too slow, however busy the machine is
 REAL = Limits(
     visits=2, most_visits=2, rounds=2, turn_seconds=1e-3, warm_seconds=1e-3, workload_seconds=300, call_seconds=300,
     deadline_seconds=300, start_seconds=300,
 )  # fmt: skip
-#: how a file of a right backend begins
+#: the beginning of a right backend's file
 RIGHT = """
 import numpy as np
 def right(query, key, value, *, causal, scale):
@@ -37,7 +37,7 @@ LIBRARY = "numpy"
 
 
 class Clock:
-    """The conductor's clock: it moves when a scripted worker computes."""
+    """The conductor's clock: it advances when a scripted worker computes."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -47,11 +47,11 @@ class Clock:
 
 
 class Scripted:
-    """A worker that answers right and takes `seconds` a call, by the number of its visit and of its turn.
+    """A worker that answers right. A call takes `seconds`, a number or a function of the visit and of the turn.
 
-    fails : by request, what it fails with; of turns by their number, as ("turn", 2). stale : it goes on with its first
-    inputs. waits : the part of a turn for which its threads wait. claims : the seconds that it tells over those it
-    takes. spoils : changes a copy of its answers before they are seen.
+    fails : by request, the failure; of a turn by its number, as ("turn", 2). stale : it keeps using its first inputs.
+    waits : the part of a turn for which its threads wait. claims : the seconds that it reports, divided by those that
+    it takes. spoils : changes a copy of its answers before they are read.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class Scripted:
         self.visits, self.asked = 0, list[str]()
 
     def process(self, name: str, clock: Clock, log: list[tuple[str, str]]) -> _Process:
-        """Its process in the next visit."""
+        """The worker's process in the next visit."""
         self.visits += 1
         return _Process(self, name, clock, log, self.visits - 1)
 
 
 class _Process:
-    """What the visit asks, as of a `Process`."""
+    """Answers the requests of a visit in place of a `Process`."""
 
     def __init__(
         self, script: Scripted, name: str, clock: Clock, log: list[tuple[str, str]], visit: int
@@ -113,7 +113,7 @@ class _Process:
         return {"library": "numpy", "memory": self.script._memory}
 
     def _declines(self, workload: Workload) -> None:
-        """It does everything."""
+        """The worker declines nothing."""
 
     def _free_bytes(self, device: str) -> int:
         return 2**30
@@ -180,7 +180,7 @@ def conducted(
     log: list[tuple[str, str]] | None = None,
     **how: Any,
 ) -> Conductor:
-    """A conductor of scripted workers, by the contender's text; `log` takes who was asked what."""
+    """A conductor of scripted workers, by the contender's text. `log` takes pairs of contender and request."""
     clock, heard = Clock(), [] if log is None else log
     contenders = parse_all(list(scripts))
     texts = dict(zip((one.name for one in contenders), scripts, strict=True))
@@ -194,7 +194,7 @@ def conducted(
 def noisy(
     seconds: float, seed: int, *, visits: float = 0.002, turns: float = 0.01
 ) -> Callable[[int, int], float]:
-    """Times that scatter from visit to visit and from turn to turn, the same whenever they are asked for."""
+    """Times that scatter between visits and between turns, and are the same in every call."""
 
     def at(visit: int, turn: int) -> float:
         of_visit = np.random.default_rng([seed, visit]).standard_normal()

@@ -1,4 +1,4 @@
-"""Inputs that are drawn and overwritten, answers that are checked on rows, and the pages that both lie in."""
+"""Inputs that are drawn and overwritten, answers that are checked on some rows, and the memory pages of both."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def right(workload: Workload, inputs: Inputs) -> dict[str, Any]:
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from(WORKLOADS), st.integers(0, 2**32))
 def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workload, seed: int) -> None:
-    """On whatever rows of whatever head are looked at: any mask, bias, format and direction."""
+    """The rows and the head are random. The workloads have several masks, biases, formats and directions."""
     generator = np.random.default_rng(seed)
     drawn = Drawn(workload, inputs_of(workload.with_(seed=seed)), generator)
     try:
@@ -60,7 +60,7 @@ def test_right_answers_pass_and_those_to_earlier_inputs_do_not(workload: Workloa
 
 
 def test_no_fresh_key_is_a_query() -> None:
-    """Such a pair has the score 8: all numbers come from one pool, from places that are drawn."""
+    """All numbers come from random places of one pool. A key that is a query would give the score 8."""
     workload = Workload(heads=1, queries=2048, keys=2048)
     drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(3))
     try:
@@ -76,7 +76,7 @@ def test_no_fresh_key_is_a_query() -> None:
     ("dtype", "length", "dim"), [("float16", 64, 64), ("bfloat16", 64, 64), ("float64", 2, 2**20)]
 )
 def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str, length: int, dim: int) -> None:
-    """Query, key and value are others; what belongs to the question stays. Heads may be as wide as there are."""
+    """Query, key and value change; bias and sinks stay. Heads may be very wide."""
     sizes = {"heads": 2, "queries": length, "keys": length, "head_dim": dim}
     workload = Workload(**sizes, bias="normal", sinks=True, dtype=dtype)
     drawn = Drawn(workload, inputs_of(workload), np.random.default_rng(1))
@@ -92,7 +92,7 @@ def test_fresh_inputs_are_of_the_same_format_and_distribution(dtype: str, length
 
 
 def test_arrays_lie_between_pages_of_nan() -> None:
-    """A reader that goes past an end finds no number; both processes see what one of them writes."""
+    """A read past the end of an array gives NaN. Both processes see what one of them writes."""
     pages = Pages([Form("<f4", (3, 5)), Form("<f8", (1024,)), Form("|b1", (7,))])
     other = Pages(pages.forms, pages.path)
     for array, seen in zip(pages.arrays, other.arrays, strict=True):

@@ -1,4 +1,4 @@
-"""Comparisons: what is said of a verdict and of two speeds, and what other programs are told."""
+"""Comparisons: what is reported to people and to other programs, interrupts, and use from a script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS |= {"verdict", "peak_bytes", "relative_error", "disturbed_rounds", "setup
 
 
 def test_other_programs_get_every_field_and_no_speed_for_the_wrong(tmp_path: Path) -> None:
-    """The JSON is strict, and the same contender twice is told apart."""
+    """The JSON is strict, and two entries of one contender have different names."""
     (tmp_path / "half.py").write_text('LIBRARY = "numpy"\ndef attend(q, k, v): return v / 2\n')
     asked = ["numpy_vectorized", "numpy_vectorized", "naive_loop", "half"]
     found = compare(*asked, workload=TINY, folders=[str(tmp_path)], limits=REAL)
@@ -52,7 +52,7 @@ def test_a_list_where_names_are_expected_is_told_and_the_other_way_round() -> No
 
 
 def test_a_ratio_is_told_with_or_without_an_interval() -> None:
-    """Beside other programs the ratio stands, with why it has no interval; nobody takes it for a verdict."""
+    """If every round was disturbed, the ratio has no interval, the reason is given, and the verdict is undecided."""
     busy = (latency([[seconds] * 6] * 5, disturbed=range(30)) for seconds in (1e-3, 1.5e-3))
     found = compared(*map(measured, "ab", busy))
     row = found.to_json()["contenders"][1]
@@ -70,7 +70,7 @@ def test_a_first_verdict_is_told_once_and_as_soon_as_it_rests_on_two_visits() ->
 
 
 def test_an_interrupt_keeps_the_visits_before_it() -> None:
-    """Where that is asked for: a script's own interrupt goes on to the script."""
+    """This holds only with `interruptible`. Otherwise the interrupt is passed on to the script."""
     heard = list[str]()
 
     def interrupt(text: str) -> None:
@@ -86,7 +86,7 @@ def test_an_interrupt_keeps_the_visits_before_it() -> None:
 
 
 def test_a_script_races_and_checks_without_a_main_guard(tmp_path: Path) -> None:
-    """By the names of the command line's options; a slip in one of them is told."""
+    """Arguments have the names of the command line's options. A misspelt name is reported."""
     script = (
         "import attnlab\n"
         "found = attnlab.compare('numpy_vectorized', 'numpy_blocked', length=16, heads=1, visits=1, seconds=0.2)\n"

@@ -1,4 +1,4 @@
-"""A contender is written ``backend[SETTING=value,...]``: the settings arrive, and slips are named."""
+"""A contender is written ``backend[SETTING=value,...]``: the settings are read, and mistakes are named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attnlab.backends.contender import Contender, parse_all
 
 
 def test_variables_and_threads_are_taken_apart_and_second_entries_numbered() -> None:
-    """A value may hold = and anything but a comma. Entries are numbered by their whole text."""
+    """A value may contain = and anything except a comma. Repeated entries are numbered by their whole text."""
     names = [one.name for one in parse_all(["a", "b", "a", "a[X=1]", "a", "a[X=1]"])]
     assert names == ["a", "b", "a#2", "a[X=1]", "a#3", "a[X=1]#2"]
     one = Contender.parse("torch_sdpa[threads=2, GLIBC_TUNABLES=glibc.malloc.trim_threshold=1:b=[2],_X1=a b]")
@@ -20,7 +20,7 @@ def test_variables_and_threads_are_taken_apart_and_second_entries_numbered() -> 
 
 
 def test_a_setting_is_held_against_the_backends_file() -> None:
-    """Which is not imported for it: OpenVINO need not be there."""
+    """The file is not imported for it: OpenVINO need not be installed."""
     Contender.parse("openvino[precision=bf16]").require()
     for text, message in {
         "openvino[precison=f32]": r"openvino has no setting 'precison'; its own are precision=f32\|bf16\|f16; settings",
@@ -45,7 +45,7 @@ def test_a_setting_is_held_against_the_backends_file() -> None:
     ],
 )
 def test_broken_notation_is_refused_with_the_mend(text: str, message: str) -> None:
-    """What came, and how it is written."""
+    """The message says what was given and how to write it."""
     with pytest.raises(ValueError) as refusal:
         Contender.parse(text)
     assert message in str(refusal.value)

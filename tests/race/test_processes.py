@@ -1,4 +1,4 @@
-"""A function in a child process: its answer, or one reason in one line."""
+"""A call in a child process gives its answer, or a reason in one line."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _HERE = Interpreter(paths=(str(Path(__file__).parents[2]),))
 
 
 def test_only_plain_data_and_arrays_travel() -> None:
-    """No objects within arrays, and no code."""
+    """Objects within arrays and functions are refused."""
     with pytest.raises(TypeError):
         encode(np.array([object()]))
     with pytest.raises(TypeError):
         encode(os.system)
     (array,) = decode(encode([np.float32([1, 2])]))
-    array[0] = 5  # it is the receiver's own
+    array[0] = 5  # the receiver may write to it
 
 
 def test_a_process_is_asked_again_and_again() -> None:
-    """With arrays and dataclasses both ways. A failure has a reason in one line, and the process goes on."""
+    """Arrays and dataclasses go in both directions. A failure has a reason in one line, and the process continues."""
     one = Process(f"{_HOME}:counting", interpreter=_HERE)
     assert [one.ask("add", seconds=60, number=2) for _ in range(2)] == [2, 4]
     asked = Asked(np.arange(6, dtype=np.float16).reshape(2, 3), ("one", "three"))
@@ -52,7 +52,7 @@ def test_a_process_is_asked_again_and_again() -> None:
 
 
 def test_a_process_that_hangs_or_sends_garbage_is_ended() -> None:
-    """With a reason that names the request."""
+    """If no answer comes in time, the reason names the request."""
     one, other = (Process(f"{_HOME}:counting", interpreter=_HERE) for _ in range(2))
     assert other.ask("add", seconds=60, number=1) == 1
     with pytest.raises(Failed, match="no answer in time to fail") as fault:

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 
 @pytest.fixture
 def commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commit]:
-    """Writes kernels/mine.py into a repository, which is the working folder, commits and tags it."""
+    """A function that writes kernels/mine.py into a repository (the working folder), commits and tags it."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
     top = tmp_path / "repository"
@@ -62,13 +62,13 @@ def raced(*contenders: str, folders: tuple[str, ...] = ()) -> Comparison:
 
 
 def outcomes(found: Comparison) -> list[str]:
-    """Of each contender."""
+    """The outcome of each contender."""
     return [str(one.outcome) for one in found.results]
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with this one's packages, without pip."""
+    """A virtual environment that has the packages of this one, without pip."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -78,7 +78,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_worker_runs_in_the_interpreter_that_is_asked_for(environment: Path, tmp_path: Path) -> None:
-    """With this attnlab's code, and without what stands in this one's PYTHONPATH."""
+    """It uses the code of this attnlab, but not the PYTHONPATH of this process."""
     folder = tmp_path / "backends"
     folder.mkdir()
     text = f"import sys\nassert sys.prefix == {str(environment)!r}, sys.prefix\n{KERNEL}"
@@ -97,7 +97,7 @@ def test_a_worker_runs_in_the_interpreter_that_is_asked_for(environment: Path, t
     ],
 )
 def test_what_cannot_be_an_interpreter_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
-    """Missing, of another kind, or without what a worker needs."""
+    """A missing file, a file of another kind, or an interpreter without the packages that a worker needs."""
     scripts = {
         "text": "#!/bin/sh\necho hello\n",
         "bare": '#!/bin/sh\necho \'[[3, 12, 1], ["msgspec", "psutil"]]\'\n',
@@ -111,7 +111,7 @@ def test_what_cannot_be_an_interpreter_is_said_in_one_line(tmp_path: Path, text:
 
 
 def _wheel(folder: Path, version: str) -> None:
-    """A package that says its version."""
+    """Write a wheel of a package that holds its version."""
     info = f"attnlab_demo-{version}.dist-info"
     with zipfile.ZipFile(folder / f"attnlab_demo-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr("attnlab_demo.py", f"VERSION = {version!r}\n")
@@ -122,7 +122,7 @@ def _wheel(folder: Path, version: str) -> None:
 
 @pytest.mark.thorough
 def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each in an environment that is made once and kept; one that cannot be made leaves nothing behind."""
+    """Each version has an environment that is made once and kept. One that cannot be made leaves nothing behind."""
     wheels, folder = tmp_path / "wheels", tmp_path / "backends"
     wheels.mkdir()
     folder.mkdir()
@@ -143,7 +143,7 @@ def test_two_versions_of_a_package_race(tmp_path: Path, cache: Path, monkeypatch
 
 
 def test_two_commits_race(commit: Commit) -> None:
-    """And the working tree, whose changes are in no commit; the repository stays as it is."""
+    """The working tree races too, with changes that are in no commit. The repository stays as it is."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
     Path("kernels/mine.py").write_text(KERNEL)
@@ -153,7 +153,7 @@ def test_two_commits_race(commit: Commit) -> None:
 
 
 def test_a_package_of_the_repository_is_that_of_the_commit(commit: Commit) -> None:
-    """Backend files import it from the folder that is raced."""
+    """Backend files import it from the commit or working tree that is raced."""
     Path("helper.py").write_text("FACTOR = 1\n")
     commit("import helper" + KERNEL.replace("* FACTOR", "* helper.FACTOR"), "a")
     Path("helper.py").write_text("FACTOR = 2\n")
@@ -163,7 +163,7 @@ def test_a_package_of_the_repository_is_that_of_the_commit(commit: Commit) -> No
 
 @pytest.mark.thorough
 def test_a_gate_of_two_commits_answers_by_its_exit_status(commit, tmp_path, capsys) -> None:
-    """Of which one is wrong."""
+    """One of the two commits is wrong."""
     commit(KERNEL, "right")
     commit(WRONG, "wrong")
     words = ["--implementations=kernels", "--lengths=16", "--heads=1", "--visits=4", "--seconds=0.01", "-q"]
@@ -174,7 +174,7 @@ def test_a_gate_of_two_commits_answers_by_its_exit_status(commit, tmp_path, caps
 
 
 def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) -> None:
-    """And what names no side at all."""
+    """Text that names no side is refused too."""
     commit(KERNEL, "one")
     commit(WRONG, "two")
     with pytest.raises(ValueError, match="are the same"):
@@ -197,7 +197,7 @@ def test_two_names_of_one_commit_and_a_dirty_tree_are_refused(commit: Commit) ->
     [(0, 0, "passed"), (1, 1, "regression"), (3, 0, "no verdict"), (2, 2, None)],
 )
 def test_the_action_passes_on_what_the_gate_says(tmp_path, status, ends, verdict) -> None:
-    """No verdict is no failure of the job; a mistake in the call is."""
+    """A gate without a verdict does not fail the job; a mistake in the call does."""
     install, step = ACTION["runs"]["steps"]
     for name in ("attnlab", "python"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" > "{tmp_path}/asked"\nexit {status}\n')

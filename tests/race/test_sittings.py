@@ -1,4 +1,4 @@
-"""The record of sittings: what it adds to a verdict, and that no fault of it costs this sitting's answer."""
+"""The record of sittings: what it adds to a verdict. A fault in it never costs the answer of this sitting."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sit(
 
 
 def test_a_second_sitting_adds_to_the_first_whatever_the_inputs_were() -> None:
-    """One that contradicts it is told, and the interval holds both; afresh there is one."""
+    """A sitting that contradicts the earlier ones is reported. With `afresh` the earlier ones do not count."""
     first, second = sit(1.5), sit(1.5, seed=7)
     assert (len(first.sittings), len(second.sittings), second.differ) == (1, 2, None)
     assert math.log(second.verdict.high / second.verdict.low) < math.log(
@@ -53,14 +53,14 @@ def test_a_second_sitting_adds_to_the_first_whatever_the_inputs_were() -> None:
 
 
 def test_one_sitting_allows_for_less_between_two_versions_of_one_backend() -> None:
-    """They suffer alike from what the machine does; with other threads they do not."""
+    """The state of the machine affects both versions alike, but not two numbers of threads."""
     names = ("numpy_blocked", "numpy_blocked[slowed=3]", "numpy_blocked[threads=1]")
     plain, version, threads = parse_all(names)
     assert sit(1.0, pair=(plain, version)).between < sit(1.0, pair=(plain, threads)).between
 
 
 def test_another_question_has_sittings_of_its_own(cache: Path) -> None:
-    """Other packages, another machine, another text of a backend: another question."""
+    """Other packages, another machine or another file of a backend make another question."""
     sit(1.5)
     lines = (cache / FILE).read_text().split("\n")
     (cache / FILE).write_text(json.dumps({**json.loads(lines[1]), "question": "another"}) + "\n")
@@ -105,7 +105,7 @@ def test_a_contender_beside_itself_is_listed(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_record_that_cannot_be_written_costs_nothing_but_itself(cache: Path) -> None:
-    """It is a folder here, which stands for a disk that is full or read-only."""
+    """Here the record is a folder, in place of a disk that is full or read-only."""
     (cache / FILE).mkdir(parents=True)
     told: list[str] = []
     assert sit(1.5, told).verdict.low > 1

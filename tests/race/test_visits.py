@@ -1,4 +1,4 @@
-"""A visit: what each contender is asked, which rounds count, and how one fails without the others."""
+"""A visit: what each contender is asked, which rounds count, and that one contender can fail without the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_visit(conductor: Conductor, **how: Any) -> dict[str, Result]:
 
 
 def test_a_visit_times_each_contender_in_every_round_on_inputs_of_its_own() -> None:
-    """By turns of at least 15 ms, after a call off the clock; only one of them runs at a time."""
+    """Turns last at least 15 ms, after a call that is not timed. Only one contender runs at a time."""
     log: list[tuple[str, str]] = []
     found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(4e-3)}, log=log), number=3)
     for name, calls in ((A, 15.0), (B, 4.0)):
@@ -47,14 +47,14 @@ def test_a_visit_times_each_contender_in_every_round_on_inputs_of_its_own() -> N
 
 
 def test_how_many_calls_a_turn_has_is_drawn() -> None:
-    """A backend that computes every second call only is checked on either."""
+    """With a fixed number, a backend that computes only in every second call might never be caught."""
     limits = replace(QUICK, rounds=64, visit_seconds=100.0)
     latency = one_visit(conducted({A: Scripted(1e-3)}, limits=limits))[A].latency
     assert latency is not None and set(latency.columns["iterations"]) == {15.0, 16.0}
 
 
 def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
-    """So that pairs stay pairs."""
+    """Each of its rounds is also a round of all others, so that times can be compared in pairs."""
     limits = replace(QUICK, rounds=24, visit_seconds=4.0)
     found = one_visit(conducted({A: Scripted(1e-3), B: Scripted(0.15)}, limits=limits))
     slow, quick = found[B].latency, found[A].latency
@@ -81,7 +81,7 @@ def test_a_slow_contender_has_fewer_rounds_which_all_share() -> None:
     ids=range(11),
 )
 def test_what_goes_wrong_ends_one_contender_with_a_reason(script, outcome, said) -> None:
-    """The other goes on; and it is not asked again in the next visit."""
+    """The other contender continues. The failed one is not asked again in the next visit."""
     with conducted({A: script, B: Scripted()}) as conductor:
         first = {one.contender: one for one in conductor.visit(SMALL)}
         again = [one.contender for one in conductor.visit(SMALL, number=1)]
@@ -90,13 +90,13 @@ def test_what_goes_wrong_ends_one_contender_with_a_reason(script, outcome, said)
 
 
 def test_a_call_that_takes_long_in_a_later_visit_excludes_nobody() -> None:
-    """It did not at first, so the machine has become slower: what was timed keeps its place among the others."""
+    """The first visit was fast enough, so the machine has become slower. The contender stays in the race."""
     with conducted({A: Scripted(lambda visit, _: 2.0 if visit else 0.4)}) as conductor:
         assert [conductor.visit(SMALL, number=at)[0].outcome for at in (0, 1)] == [Outcome.MEASURED] * 2
 
 
 def test_where_the_fastest_takes_long_a_call_may_take_twice_as_long() -> None:
-    """Up to five seconds: a large size that was asked for is measured, and what is far behind there is left out."""
+    """Up to five seconds. So a large size is measured, and contenders far behind the fastest are left out."""
     for seconds, measured in (((2.0, 3.9, 4.1), 2), ((4.0, 6.0), 1)):
         with conducted(dict(zip((A, B, C), map(Scripted, seconds), strict=False))) as conductor:
             found = [one.outcome for one in conductor.visit(SMALL)]
@@ -104,7 +104,7 @@ def test_where_the_fastest_takes_long_a_call_may_take_twice_as_long() -> None:
 
 
 def test_a_small_call_that_tells_nothing_of_itself_tells_how_long_the_others_may_take() -> None:
-    """Of 64 heads one is tried: in 15, 25 and 60 ms, of which 15 may be all overhead, but are no more than that."""
+    """One of 64 heads takes 15, 25 and 60 ms. The 15 ms may be all overhead, but 64 times as much is an upper bound."""
     seconds, wide = (0.015, 0.025, 0.06), SMALL.with_(heads=64, kv_heads=64, queries=128, keys=128)
     with conducted(
         {name: Scripted(one / 128) for name, one in zip((A, B, C), seconds, strict=True)}
@@ -114,7 +114,7 @@ def test_a_small_call_that_tells_nothing_of_itself_tells_how_long_the_others_may
 
 
 def test_a_measured_call_tells_what_a_larger_one_takes() -> None:
-    """It is not tried again."""
+    """No call is tried for the larger workload."""
     log = list[tuple[str, str]]()
     small, large = (SMALL.with_(heads=1, kv_heads=1, queries=n, keys=n) for n in (64, 256))
     with conducted({A: Scripted(0.4), B: Scripted()}, log=log) as conductor:
@@ -126,14 +126,14 @@ def test_a_measured_call_tells_what_a_larger_one_takes() -> None:
 
 
 def test_the_first_slow_calls_of_a_new_process_exclude_nobody() -> None:
-    """PyTorch's took 719 ms where 385 were usual, and the baseline was missing at that size."""
+    """PyTorch's first call took 719 ms instead of the usual 385 ms, and the baseline was missing at that size."""
     slow = iter([2.0] * 3)
     with conducted({A: Scripted(lambda visit, turn: next(slow, 0.4)), B: Scripted()}) as conductor:
         assert [one.outcome for one in conductor.visit(SMALL)] == [Outcome.MEASURED] * 2
 
 
 def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
-    """Of a whole training step, whose other answers are right."""
+    """In a training step whose other answers are right."""
     training = SMALL.with_(direction="training")
     swapped = Scripted(spoils=lambda name, array: array[..., ::-1] if name == "key gradient" else array)
     with conducted({A: Scripted(), B: swapped}) as conductor:
@@ -143,7 +143,7 @@ def test_a_gradient_that_does_not_follow_its_inputs_is_wrong() -> None:
 
 
 def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> None:
-    """And they are counted; a worker that claims more time than passed, or less, never counts."""
+    """They are counted too. Turns of a worker that reports more time than passed, or less, never count."""
     waits = Scripted(noisy(1e-3, 1), waits=lambda turn: 0.3 if turn < 3 else 0.0)
     busy = Scripted(noisy(1e-3, 2), waits=lambda turn: 0.2 + turn / 100)
     limits = replace(QUICK, rounds=16)
@@ -157,7 +157,7 @@ def test_disturbed_turns_are_left_out_by_pairs_but_never_more_than_half() -> Non
 
 
 def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock that runs on while it sleeps gains a minute at every look."""
+    """The clock that includes suspended time gains a minute at every reading."""
     told, sleeps, clock = list[str](), count(step=60.0), time.clock_gettime
     monkeypatch.setattr(
         time, "clock_gettime", lambda one: clock(one) + next(sleeps) * (one == time.CLOCK_BOOTTIME)
@@ -168,7 +168,7 @@ def test_a_visit_in_which_the_machine_was_suspended_does_not_count(monkeypatch: 
 
 
 def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> None:
-    """And one that nobody is left for is not made."""
+    """No further visit is made if no contender is left."""
     limits = replace(QUICK, visits=3, most_visits=9, workload_seconds=1e6)
     for how, visits in (({}, 9), ({"enough": lambda results: len(results[0].latency.samples) >= 24}, 4)):
         with conducted({A: Scripted(), B: Scripted()}, limits=limits) as conductor:
@@ -185,7 +185,7 @@ def test_time_ends_visits_or_whoever_asks_but_not_before_the_least_number() -> N
 
 
 def test_a_further_visit_asks_those_between_whom_it_is_open() -> None:
-    """First the baseline and its control too; nobody once all are surely slower, or surely close."""
+    """At first it also asks the baseline and its control. It asks none once all are surely slower or surely close."""
     scripts = {
         C: Scripted(noisy(1e-2, 1)),
         f" {C}": Scripted(noisy(1e-2, 2)),
@@ -208,7 +208,7 @@ def test_a_further_visit_asks_those_between_whom_it_is_open() -> None:
 
 
 def test_what_failed_later_leaves_nothing_open() -> None:
-    """The other would be visited alone until the time of the run is spent."""
+    """Otherwise the other contender would be visited alone until the time of the run is spent."""
     scripts = {A: Scripted(noisy(1e-3, 1, visits=0.03)), B: Scripted(noisy(1e-3, 2, visits=0.03))}
     with conducted(scripts, limits=replace(QUICK, most_visits=9)) as conductor:
         found = conductor.visit(SMALL)
@@ -218,7 +218,7 @@ def test_what_failed_later_leaves_nothing_open() -> None:
 
 
 def test_what_takes_long_is_asked_once() -> None:
-    """Kernels and memory in the first visit; those that go on from an earlier run know what is settled."""
+    """The kernel and the memory are asked once. A resumed run does not ask again what is settled."""
     scripts = {A: Scripted(), B: Scripted()}
     with conducted(scripts, limits=replace(QUICK, visits=4, most_visits=4)) as conductor:
         found = conductor.race(SMALL)
@@ -242,7 +242,7 @@ def test_the_parts_of_a_block_are_measured_in_every_visit_and_its_memory_once() 
 
 
 def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
-    """On workloads that are no smaller: each would cost a whole deadline."""
+    """This holds for workloads that are no smaller: each would take a whole deadline."""
     hangs = Scripted(fails={"answer": Failed("timed_out", "no answer")})
     with conducted({A: hangs, B: Scripted()}) as conductor:
         for length in (8, 16):
@@ -254,7 +254,7 @@ def test_a_contender_that_hangs_everywhere_is_not_asked_for_more() -> None:
 
 
 def test_the_baseline_entered_twice_is_told_apart_from_nothing() -> None:
-    """Twelve rounds in five visits, with the scatter of a quiet machine: an A/A control."""
+    """An A/A control of five visits with up to twelve rounds, with the scatter of a quiet machine."""
     scripts = {A: Scripted(noisy(1e-3, 1)), f" {A}": Scripted(noisy(1e-3, 2)), B: Scripted(noisy(1.45e-3, 3))}
     limits = replace(QUICK, visits=5, most_visits=5, rounds=12, workload_seconds=1e6)
     with conducted(scripts, limits=limits) as conductor:

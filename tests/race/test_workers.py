@@ -1,4 +1,4 @@
-"""Real processes: backends that misbehave, settings, blocks, stored keys, and a nursery that forks them."""
+"""Real processes: backends that misbehave, settings, blocks, stored keys, and a nursery that forks workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attend(query, key, value, *, causal, scale):
     {what}
     return output
 """
-#: honest mistakes: what a backend does with its output, and what is said of it
+#: honest mistakes: by name, what a backend does after it has computed its output
 MISTAKES = {
     "keeps its first output": "output = globals().setdefault('first', output)",
     "keeps an output for each query": "output = globals().setdefault('kept', {}).setdefault(query.tobytes(), output)",
@@ -52,7 +52,7 @@ def configure(*, more, format):
 def attend(query, key, value, *, causal, scale):
     return right(query, key, value, causal=causal, scale=scale) + query.dtype.type(added)
 """
-#: right, if PyTorch is not in its process
+#: a backend that works only if PyTorch is not in its process
 ALONE = """
 import sys
 def attend(query, key, value, *, causal, scale):
@@ -64,7 +64,7 @@ ABORTS = "import os, sys; print('terminate called', file=sys.stderr, flush=True)
 
 @pytest.fixture(scope="module")
 def raced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
-    """All of them in one race, beside two that are right."""
+    """The results of all these backends, in one race with right ones."""
     folder = tmp_path_factory.mktemp("backends")
     for at, what in enumerate(MISTAKES.values()):
         (folder / f"mistake_{at}.py").write_text(RIGHT + HONEST.format(what=what))
@@ -85,7 +85,7 @@ def raced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
 
 @pytest.mark.parametrize("at", range(len(MISTAKES)), ids=list(MISTAKES))
 def test_an_honest_mistake_is_seen(raced: dict[str, Result], at: int) -> None:
-    """As a wrong answer, or as the exception that it is; others are measured all the same."""
+    """It is reported as a wrong answer, or as a crash if it raises an exception."""
     one = raced[f"mistake_{at}"]
     raises = list(MISTAKES)[at].startswith("raises")
     assert one.outcome is (Outcome.CRASHED if raises else Outcome.WRONG), one.reason
@@ -93,12 +93,12 @@ def test_an_honest_mistake_is_seen(raced: dict[str, Result], at: int) -> None:
 
 
 def test_a_kernel_that_reads_past_its_arrays_is_wrong(raced: dict[str, Result]) -> None:
-    """It finds NaN there."""
+    """It reads NaN there."""
     assert raced["past_the_end"].outcome is Outcome.WRONG, raced["past_the_end"].reason
 
 
 def test_right_backends_are_measured(raced: dict[str, Result]) -> None:
-    """In every visit, with their memory, kernel and set-up."""
+    """They are timed in every visit, with their peak memory, kernel and set-up time."""
     for name in ("fine", "numpy_blocked", "numpy_vectorized[threads=1]", "set"):
         one = raced[name]
         assert one.outcome is Outcome.MEASURED and one.latency is not None, one.reason
@@ -107,13 +107,13 @@ def test_right_backends_are_measured(raced: dict[str, Result]) -> None:
 
 
 def test_another_library_is_not_in_a_contender_s_process(raced: dict[str, Result]) -> None:
-    """PyTorch was 50 times slower beside another library in its process, onnxruntime#13808."""
+    """PyTorch was 50 times slower with another library in its process, onnxruntime#13808."""
     both = raced["torch_eager"], raced["alone"]
     assert [one.outcome for one in both] == [Outcome.MEASURED] * 2, [one.reason for one in both]
 
 
 def test_a_copy_of_repeated_keys_shows_in_peak_memory() -> None:
-    """Of grouped heads, pytorch#190523: as if there were as many key heads, or a copy of keys and values more."""
+    """With grouped heads (pytorch#190523), repeated keys and values take as much memory as for all query heads."""
     grouped = Workload(heads=8, kv_heads=1, queries=1, keys=4096, head_dim=64)
     with Conductor(parse_all(["numpy_vectorized", "torch_sdpa"]), limits=REAL) as conductor:
         peaks = {one.contender: one.peak_bytes or 0 for one in conductor.race(grouped)}
@@ -122,7 +122,7 @@ def test_a_copy_of_repeated_keys_shows_in_peak_memory() -> None:
 
 
 def test_settings_arrive_and_what_cannot_be_had_is_an_outcome(raced: dict[str, Result]) -> None:
-    """Each contender has its own, in a process of its own."""
+    """Each contender has its own settings, in its own process."""
     assert raced["set[more=1]"].outcome is Outcome.WRONG
     assert raced["set[more=2]"].outcome is Outcome.UNAVAILABLE
     assert "set refuses more=2" in (raced["set[more=2]"].reason or "")
@@ -133,7 +133,7 @@ def test_settings_arrive_and_what_cannot_be_had_is_an_outcome(raced: dict[str, R
 
 
 def test_a_library_that_ends_its_process_ends_one_contender(tmp_path, monkeypatch) -> None:
-    """Also where it does so in the nursery; the last thing that it printed is told."""
+    """This holds also if it ends the nursery. The last text that it printed is reported."""
     for name in ("numba", "llvmlite"):
         (tmp_path / f"{name}.py").write_text(ABORTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -147,9 +147,9 @@ def test_a_library_that_ends_its_process_ends_one_contender(tmp_path, monkeypatc
 
 
 def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -> None:
-    """By the first it would take minutes where it is asked, by the next seven 1.1 s: it is timed again.
+    """Estimated from the first call the workload would take minutes, from the next seven 1.1 s: it is timed again.
 
-    Its set-up is that of a process which has computed nothing smaller before.
+    Its set-up time is that of a process which has computed nothing smaller before.
     """
     what = "until = now() + 0.4 * (len(calls) == 1) + 0.07 * (len(calls) < 9)\n    while now() < until: pass"
     text = RIGHT + HONEST.format(what=what)
@@ -161,7 +161,7 @@ def test_slow_first_calls_of_a_smaller_workload_exclude_nobody(tmp_path: Path) -
 
 @pytest.mark.parametrize("names", [["wrong", "slow"], ["slow", "wrong"]])
 def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path, names: list[str]) -> None:
-    """How long a call may take follows from the fastest that is right, not from one that returns its values at once."""
+    """The limit of a call follows from the fastest right contender, not from a wrong one that returns at once."""
     slow = "until = now() + 0.05\n    while now() < until: pass"
     (tmp_path / "slow.py").write_text(
         f"from time import process_time as now\n{RIGHT}{HONEST.format(what=slow)}"
@@ -176,7 +176,7 @@ def test_a_fast_wrong_answer_excludes_no_slower_right_one(tmp_path: Path, names:
 
 
 def test_one_that_writes_to_its_inputs_and_fails_blames_no_other(tmp_path: Path) -> None:
-    """The inputs that it overwrote are restored before the next one answers."""
+    """The inputs that it overwrote are restored before the next contender answers."""
     bad = "    query[...] = 0\n    assert query.shape[2] <= 256, 'too long'\n    return value.copy()"
     (tmp_path / "bad.py").write_text(f"{RIGHT}def attend(query, key, value, *, causal, scale):\n{bad}")
     with Conductor(parse_all(["bad", "numpy_vectorized"]), folders=[tmp_path], limits=REAL) as one:
@@ -185,7 +185,7 @@ def test_one_that_writes_to_its_inputs_and_fails_blames_no_other(tmp_path: Path)
 
 
 def test_blocks_are_raced_with_their_parts_and_stored_keys_with_their_copies() -> None:
-    """Three parts each, which add up; a cache that is copied shows in the peak of memory."""
+    """A block has three parts, whose times are added up. A cache that is copied shows in the peak memory."""
     names = ["numpy_vectorized", "numpy_vectorized[projection=loop]"]
     block = Workload(heads=4, queries=6, keys=6, d_model=16)
     decode = Workload(heads=4, kv_heads=1, queries=1, keys=5000, head_dim=8, storage="paged")

@@ -1,4 +1,4 @@
-"""A run made up from cost models: what it should say is known."""
+"""A synthetic run made from cost models, so that the right conclusions are known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from attnlab.workload.workload import Workload
 BASELINE = "torch_eager"
 Cost = Callable[[Workload], float]
 
-#: seconds: a fixed cost, the pairs, and the FLOPs at some rate
+#: seconds of a call: a fixed cost, a cost per query-key pair, and the FLOPs at some rate
 COSTS: dict[str, Cost] = {
     "naive_loop": lambda w: 2e-5 + 1.6e-6 * w.pairs,
     "numpy_vectorized": lambda w: 9e-6 + w.flops / 90e9 + 1.9e-9 * w.pairs,
@@ -39,7 +39,7 @@ KERNELS = {
     "torch_sdpa_flash": "_scaled_dot_product_flash_attention_for_cpu",
     "torch_sdpa_math": "_scaled_dot_product_attention_math",
 }
-#: score matrices held at once
+#: score matrices that a call holds at once
 _MATRICES = {"numpy_vectorized": 3, "torch_eager": 2, "torch_sdpa_math": 3}
 
 
@@ -67,9 +67,9 @@ def synthetic(
 ) -> Run:
     """The run that `costs` would give, with lognormal `noise`; `second_entry` multiplies the times of ``#2``.
 
-    The machine's speed is a random walk of steps of `wander`, the same for all. The `rounds` are shared by so many
-    `visits`. `contenders` are by default those with costs, and the `baseline` the first of them.
-    `variants` are further fields of the workloads; the whole grid is asked of each.
+    The machine's speed is a random walk with steps of `wander`, the same for all contenders. The `rounds` are divided
+    among the `visits`. `contenders` are by default those with costs, and the `baseline` is the first of them; with the
+    default costs they are CONTENDERS and BASELINE. `variants` are further fields of the workloads, each with the grid.
     """
     contenders = contenders or (CONTENDERS if costs is COSTS else tuple(costs))
     plan = Plan.grid(lengths=lengths, heads=heads, contenders=(), baseline=None, **grid)
@@ -122,7 +122,7 @@ def synthetic(
 
 
 def disturbed(run: Run, when: Callable[[int, float, float], bool]) -> Run:
-    """The run, with those turns disturbed of which `when` says so: by length, number of the round, and visit."""
+    """The run, with the turns marked as disturbed for which when(length, round, visit) is true."""
 
     def flagged(one: Result) -> Result:
         assert one.latency is not None
@@ -145,7 +145,7 @@ def write_chapter(run: Run, findings: Sequence[Finding]) -> None:
 
 @cache
 def variance() -> Finding:
-    """The reference run's: the variance of the logits against d_k, scaled and unscaled."""
+    """The reference run's finding on the variance of the logits against d_k, scaled and unscaled."""
     file = Path(__file__).parents[2] / "reports" / "reference" / "numerics" / "numerics.json"
     every = msgspec.convert(json.loads(file.read_text(encoding="utf-8")), list[Finding])
     return next(one for one in every if one.experiment == "variance_scaling")

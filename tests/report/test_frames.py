@@ -1,4 +1,4 @@
-"""The frames say what was built into a run: medians, speedups with their direction, crossovers, errors, the control."""
+"""The frames show what was built into a run: medians, speedups and their direction, errors, the control, the choice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES: dict[str, Any] = {"lengths": (64, 128, 256, 512), "heads": (1, 4), "round
 
 
 def test_a_speedup_above_1_means_faster(made: Make) -> None:
-    """Over the baseline, over the runner-up, and of the fastest over each other; each within its interval."""
+    """Over the baseline, over the second, and of the fastest over each other contender; each is within its interval."""
     frames = Frames(made(costs=B_WINS, **SIZES))
     results, winners = frames.results, frames.winners
     assert len(results) == 16 and len(winners) == 8
@@ -43,7 +43,7 @@ def test_a_speedup_above_1_means_faster(made: Make) -> None:
 
 
 def test_what_is_wrong_or_not_believed_has_no_speed(made: Make) -> None:
-    """Wrong answers, times above the machine's ceiling, and contenders of which every round was disturbed."""
+    """This holds for wrong answers, rates above the machine's ceiling, and contenders with only disturbed rounds."""
     costs = {**B_WINS, "bad": lambda w: 1e-9, "magic": lambda w: w.flops / 4e12, "late": FAST}
     run = made(costs=costs, wrong=("bad",), **SIZES)
     late, others = ([one for one in run.results if (one.contender == "late") is its] for its in (True, False))
@@ -68,7 +68,7 @@ def test_errors_are_shown_as_shares_of_their_budget(made: Make) -> None:
 
 
 def test_the_control_is_a_contender_against_itself(made: Make) -> None:
-    """A second entry that is 6 % slower fails it, and differences that small count as none there."""
+    """A second entry that is 6 % slower fails the control. Smaller differences then count as none."""
     costs = {"a": FAST, "b": lambda w: 1.04 * FAST(w)}
     options = {"contenders": ("a", "a#2", "b"), "costs": costs, **SIZES, "noise": 0.002}
     steady, wild = Frames(made(**options)), Frames(made(second_entry=1.06, **options))
@@ -80,7 +80,7 @@ def test_the_control_is_a_contender_against_itself(made: Make) -> None:
 
 
 def test_a_contender_that_computes_in_less_is_ranked_apart(made: Make) -> None:
-    """It is twice as fast and never the winner."""
+    """Here it is twice as fast, but never the winner."""
     run = made(costs={"a": SLOW, "quick": FAST}, **SIZES)
     lower = {"quick": "bfloat16"}
     run.results = [replace(one, computes_in=lower.get(one.contender)) for one in run.results]
@@ -90,7 +90,7 @@ def test_a_contender_that_computes_in_less_is_ranked_apart(made: Make) -> None:
 
 
 def test_groups_are_ranked_by_themselves(made: Make) -> None:
-    """Forward and training, of which another contender wins each."""
+    """The groups are forward and training, and each has another winner."""
     costs = {"a": lambda w: 1e-4 if w.direction == "forward" else 4e-4, "b": lambda w: 2e-4}
     frames = Frames(made(costs=costs, variants=({}, {"direction": "training"}), **SIZES, ceiling_flops=1e18))
     use = {name: chosen["name"] for name, chosen in answer(frames)["groups"]}
@@ -119,7 +119,7 @@ def test_the_choice_counts_where_it_wins_ties_and_trails(made: Make) -> None:
 
 
 def test_slow_contenders_are_named_only_with_an_interval(made: Make) -> None:
-    """93 times as slow in one process says that it was slow there."""
+    """A contender that is 93 times slower in a single visit may be slow only there."""
     costs = {"a": FAST, "slow": lambda w: 93 * FAST(w)}
     for rounds, visits in ((2, 1), (31, 5)):
         found = answer(Frames(made(costs=costs, **{**SIZES, "visits": visits, "rounds": rounds})))["slow"]
@@ -128,7 +128,7 @@ def test_slow_contenders_are_named_only_with_an_interval(made: Make) -> None:
 
 
 def test_who_is_fastest_somewhere_is_not_left_out(made: Make) -> None:
-    """However far behind it is at another size."""
+    """This holds however slow it is at another size."""
     costs = {"a": FAST, "b": lambda w: FAST(w) * (93 if w.keys > 64 else 0.5)}
     assert not len(answer(Frames(made(costs=costs, lengths=(64, 128), heads=(1,), visits=5)))["slow"])
 
@@ -142,7 +142,7 @@ def test_disturbed_rounds_are_counted_and_warned_of(made: Make) -> None:
 
 
 def test_plain_data_for_other_programs(made: Make) -> None:
-    """JSON with the frames, and Bencher's metric format in its units."""
+    """JSON with the frames, and Bencher's metric format with its units."""
     run = made(costs={**B_WINS, "torch_sdpa_cudnn": FAST}, wrong=("torch_sdpa_cudnn",), **SIZES)
     told = to_json(run)
     assert (told["use"], told["baseline"], told["margin"]) == ("b", "a", 0.01) and len(told["winners"]) == 8
@@ -159,7 +159,7 @@ def test_plain_data_for_other_programs(made: Make) -> None:
 
 
 def test_two_speeds_from_visit_to_visit_are_told(made: Make) -> None:
-    """Both values, and how often each was met."""
+    """Both values, and the number of visits with each."""
     run = made(costs=B_WINS, lengths=(64,), heads=(1,), rounds=48, visits=8, noise=1e-3, wander=0.0)
 
     def with_two(one: Result) -> Result:

@@ -1,4 +1,4 @@
-"""The page to explore holds the run's data, and whatever names hold stays text."""
+"""The interactive page contains the run's data, and markup in reasons and kernels stays text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_failed_has_a_row_with_its_reason_and_no_time(made: Callable[..., R
 
 
 def test_charts_and_table_work_in_a_browser(hostile: Run, tmp_path: Path) -> None:
-    """Opened from disk, without a network: charts are drawn, a click sorts, words filter, nothing complains."""
+    """Opened from disk, without a network: charts are drawn, a click sorts, words filter, there are no errors."""
     tool = pytest.importorskip("playwright.sync_api", reason="pip install --group page-test")
     file = tmp_path / "page.html"
     file.write_text(page(Frames(hostile), "verdict"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The report is whole for any run, the same when it is made again, and harmless whatever names and reasons hold."""
+"""The report is complete for any run, the same if made again, and harmless whatever names and reasons contain."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from attnlab.workload.workload import Workload
 
 Make = Callable[..., Run]
 PAIR = ("torch_eager", "torch_sdpa")
-#: `a` is the faster up to n = 632 at 1 head
+#: `a` is faster up to n = 632 with 1 head
 CROSSING = {"a": lambda w: 1e-4 + 2e-9 * w.pairs, "b": lambda w: 5e-4 + 1e-9 * w.pairs}
-#: two that cannot be told apart
+#: two contenders whose difference stays undecided
 OPEN = {"contenders": PAIR, "costs": dict.fromkeys(PAIR, lambda w: 1e-4), "noise": 0.2}
 OPEN |= {"dtypes": ("bfloat16",), "direction": "training"}
-#: one kernel under two names; one that is there for CUDA only; two that each take too long at one size
+#: one kernel under two names; a backend for CUDA only; two contenders that each take too long at one size
 FUSED, CUDA = ("torch_sdpa", "torch_sdpa_flash"), "torch_sdpa_cudnn"
 TURNS = {"a": lambda w: 1e-4 if w.keys == 64 else 3.0, "b": lambda w: 3.0 if w.keys == 64 else 1e-4}
 NASTY = "<script>alert(1)</script> [y](javascript:z) | `x` \x1b[31m"
 
 
 def checked(text: str) -> str:
-    """The report, whose tables are rectangular, with no blank left unfilled."""
+    """The text, after a check that its tables are rectangular and that no placeholder is left."""
     assert not re.search(r"\bNone\b|\bnan\b|\{\{|\}\}|\{%|\n\n\n|(?<!pa)<NA>", text)
     for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
@@ -136,7 +136,7 @@ def test_a_run_of_which_no_round_counts_tells_no_speed(made: Make) -> None:
 
 
 def test_what_left_early_is_named_with_its_reason_and_has_no_interval(made: Make) -> None:
-    """At one size: a rival, and another name of the fastest kernel, whose ratio of medians is marked."""
+    """At one size: a rival, and another name of the fastest kernel, with a "?" before its ratio of medians."""
     run = made(contenders=(*FUSED, "torch_eager"), baseline=FUSED[0], lengths=(64, 256), heads=(1,))
 
     def early(one: Result) -> Result:
@@ -179,7 +179,7 @@ def test_a_hostile_run_has_harmless_markdown(made: Make) -> None:
 
 
 def test_entries_of_the_environment_may_be_anything(made: Make) -> None:
-    """A file may hold text where a mapping or a number belongs."""
+    """A file may contain text in place of a mapping or a number."""
     run = made(contenders=PAIR, heads=(1,))
     odd = {"contenders": {"torch_sdpa": {"pools": "x", "versions": 3}}, "not_seen_here": ["steal time"]}
     for one in (
@@ -204,7 +204,7 @@ def test_no_text_begins_a_tag_a_span_a_link_a_cell_or_a_second_line(text: str) -
 
 
 def test_what_cannot_run_here_is_one_sentence_and_a_shared_setting_no_warning(made: Make) -> None:
-    """One with settings of its own keeps its reason."""
+    """A contender with settings of its own keeps its reason."""
     run = made(contenders=PAIR, lengths=(64,), heads=(1,))
     for name in ("jax_xla", "keras", "torch_sdpa[python=gone]"):
         run.results.append(Result(name, run.plan.workloads[0], Outcome.UNAVAILABLE, f"no {name} here"))
@@ -217,7 +217,7 @@ def test_what_cannot_run_here_is_one_sentence_and_a_shared_setting_no_warning(ma
 
 @pytest.mark.parametrize("kind", [Kinds.REGRESSION, Kinds.NO_VERDICT])
 def test_a_gate_is_told_with_its_reasons_and_speedups(kind: Kinds) -> None:
-    """A row has size, speedup, interval and what was found; without a verdict there always is a table."""
+    """A row has size, speedup, interval and what was found. Without a verdict the table is always shown."""
     why = Reason("memory", 2**20, 2**22), Reason("unseen", head=2.5)
     line = Line("mine", Workload(), kind, why, ratio=2.0, low=1.6, high=2.5)
     found, unclear = Gate("main", "HEAD", Margins(), (line,), {}, 12.0), kind is Kinds.NO_VERDICT
@@ -276,7 +276,7 @@ def test_a_race_says_which_is_faster_and_by_how_much(made: Make) -> None:
 
 
 def test_the_numbers_of_the_table_are_explained_by_one_of_its_cells(made: Make) -> None:
-    """It has an interval and the usual rival; a cell with another rival names that."""
+    """The cell has an interval and the most frequent rival. A cell with another rival names it."""
     costs = {"a": lambda w: 1e-2, "b": lambda w: 2e-2 if w.keys == 64 else 4e-2}
     costs["c"] = lambda w: 6e-2 - costs["b"](w)
     text = reported(made(costs=costs, kernels={}, lengths=(64, 256, 1024), heads=(8,)))

@@ -1,4 +1,4 @@
-"""Every way in which a worker process fails, in every phase, and what becomes of it: the expectation, and the trial."""
+"""Every fault of a worker process, in every phase: its expected outcome, and a race that tries it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GOOD = ("numpy_vectorized", "numpy_blocked")
 CRASHED, TIMED_OUT, MEASURED = Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.MEASURED
 
 
-#: the outcome of each fault, and words of the reason
+#: the outcome of each fault, and a part of the reason
 FAULTS: Mapping[str, tuple[Outcome, str]] = {
     "exception": (CRASHED, "raised ValueError: faulty was here"),
     "segfault": (CRASHED, "killed by SIGSEGV when it was asked to"),
@@ -45,26 +45,26 @@ FAULTS: Mapping[str, tuple[Outcome, str]] = {
     **dict.fromkeys(("threads", "flood_stdout", "flood_stderr", "children", "elsewhere"), (MEASURED, "")),
     **dict.fromkeys(("deaf", "forks", "returns_twice", "other_locale"), (MEASURED, "")),
 }
-#: what differs in a phase
+#: outcomes that differ in one phase
 ELSE: Mapping[tuple[str, str], tuple[Outcome, str]] = {
     ("exception", "start"): (CRASHED, "fails on import"),
     ("leave", "start"): (CRASHED, "SystemExit: enough"),
     ("exhausted", "start"): (CRASHED, "MemoryError"),
-    # the file of the trace of its memory is closed with it
+    # the file of its memory trace is closed too
     ("closed_pipe", "memory"): (MEASURED, "could not be measured"),
 }
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A race of good contenders and faulty ones, and how many processes were left."""
+    """The results of a race of good and faulty contenders, and the number of processes that were left."""
 
     results: Mapping[str, Result]
     left: int
 
 
 def contender(fault: str, phase: str) -> str:
-    """The faulty contender in the notation."""
+    """The faulty contender as text."""
     return f"faulty[FAULT={fault},WHEN={phase}]"
 
 
@@ -81,7 +81,7 @@ def race_all(phases: Mapping[str, str], limits: Limits = QUICK) -> Trial:
 
 
 def _left(before: set[int]) -> list[psutil.Process]:
-    """Processes with a fault in their environment, and children of this one."""
+    """New processes with a fault in their environment, and new children of this process."""
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -91,7 +91,7 @@ def _left(before: set[int]) -> list[psutil.Process]:
 
 
 def expected(fault: str, phase: str) -> tuple[Outcome, str]:
-    """The outcome, and words of the reason. What fails while its memory is measured has its speed already."""
+    """The outcome, and a part of the reason. A contender that fails in the memory phase has been timed already."""
     outcome, words = ELSE.get((fault, phase), FAULTS[fault])
     if phase == "memory":
         return MEASURED, "" if outcome is MEASURED and (fault, phase) not in ELSE else words

@@ -1,4 +1,4 @@
-"""A stored run whose bytes were changed gives no traceback; what is whole is read, and nothing changed is shown."""
+"""A stored run with changed bytes gives no traceback, and its undamaged results are read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from attnlab.report import report_texts
 from attnlab.report.frames import Frames
 from attnlab.runs.store import RESULTS, RUN_FILE, read_run
 
-#: what is put in the place of values
+#: bytes that are written in place of values
 _PIECES = [b"null", b"{}", b"[]", b"1e999", b"-1", b"\xff\xfe", b"\x00", b'"', b"NaN", b"true", b"\n", b","]
 _PIECES += [b"[" * 5000, b"9" * 5000, b'{"a":' * 3000, b"x" * 10_000, b"../../../etc/passwd", b"<script>"]
 _VALUE = re.compile(rb"-?\d+\.?\d*|\"[^\"]*\"|true|false|null|$")
 
 
 def damaged(generator: random.Random, data: bytes) -> bytes:
-    """`data` with one to four changes: bits, cuts, doubled parts, other pieces anywhere and in the place of values."""
+    """`data` with one to four changes: bits, cuts, repeated parts, other pieces anywhere or in place of values."""
     for _ in range(generator.randint(1, 4)):
         start = generator.randrange(len(data) + 1)
         end = min(len(data), start + generator.randint(0, 40))
@@ -40,7 +40,7 @@ def damaged(generator: random.Random, data: bytes) -> bytes:
 
 
 def test_changed_bytes_are_told_and_hide_nothing_whole(tmp_path: Path) -> None:
-    """A changed digit cannot be told: it is shown, or the file is refused in one line."""
+    """A changed digit cannot be detected. A damaged run file may be refused, with its path."""
     some = ("torch_eager", "torch_eager#2", "torch_sdpa", "torch_sdpa_cudnn")
     run = synthetic(tmp_path, contenders=some, lengths=(64, 128), heads=(1,), rounds=10)
     run.save()

@@ -1,16 +1,16 @@
-"""Every way in which a worker process may fail, in every phase: the outcome is named and the others are measured."""
+"""Faults of worker processes, in all phases: the outcome is named, and the other contenders are measured."""
 
 from __future__ import annotations
 
 from matrix import FAULTS, GOOD, MEASURED, PATIENT, PHASES, contender, expected, race_all
 
-#: every second fault, by turns in all phases, where it ends by itself: what hangs has to be waited for. The benchmarks
-#: try all faults in all phases
+#: every second fault, with the phases in turn. Faults that hang are left out below: each takes a whole deadline. The
+#: benchmarks try all faults in all phases
 CASES = {fault: PHASES[at % len(PHASES)] for at, fault in enumerate([*FAULTS][::2])}
 
 
 def test_every_fault_has_its_outcome_and_harms_nobody() -> None:
-    """All of them in one race with two good backends, which have their whole results; no process is left."""
+    """All faults are in one race with two good backends, whose results are complete. No process is left."""
     phases = {fault: phase for fault, phase in CASES.items() if "no answer" not in expected(fault, phase)[1]}
     trial = race_all(phases, PATIENT)
     told = {}

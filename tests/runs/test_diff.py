@@ -1,4 +1,4 @@
-"""Two stored runs side by side: what is said of them, and what is refused."""
+"""Two stored runs are compared: what is reported, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Made = Callable[..., Run]
 
 @pytest.fixture
 def made(made: Made) -> Made:
-    """A run whose torch_sdpa takes `slower` times as long, all of it `drift` times."""
+    """A function that makes a run: torch_sdpa takes `slower` times as long, and every contender `drift` times."""
 
     def make(
         slower: float = 1.0, drift: float = 1.0, environment: dict[str, Any] | None = None, **more: Any
@@ -38,7 +38,7 @@ def made(made: Made) -> Made:
 
 
 def test_a_contender_changed_though_the_day_was_slower(made: Made) -> None:
-    """All seconds are 1.5 times as long, which nobody calls slower: the ratios to the baseline are what raced."""
+    """All times are 1.5 times as long, which does not count: only ratios to the baseline are compared."""
     found = diff(made(), made(slower=1.3, drift=1.5, seed=9))
     rows = [row for row in found.rows if row.contender != found.baseline]
     assert {row.contender for row in rows if row.changed} == {"torch_sdpa"}

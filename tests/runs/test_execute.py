@@ -1,4 +1,4 @@
-"""Carrying out a plan: an interrupt keeps what is measured, and the run goes on with what is missing."""
+"""Execution of a plan: an interrupt keeps what is measured, and a resumed run measures what is missing."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class After(Progress):
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None:
-    """A result that is there is kept, one whose line was damaged is measured again, and the plan is then complete.
+    """Stored results are kept, a result with a damaged line is measured again, and then the plan is complete.
 
-    The folder is held until what is written at the end is written.
+    The folder stays locked until everything is written.
     """
     folder, heard = tmp_path / "run", list[bool]()
 
@@ -61,7 +61,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(tmp_path: Path) -> None
 
 
 def test_an_interrupt_before_memory_keeps_the_times(tmp_path: Path) -> None:
-    """Memory has visits of its own after the first lap; they are made when the run goes on, and time nothing again."""
+    """Memory has visits of its own after the first lap. A resumed run makes them, and times nothing again."""
     pytest.importorskip("memray")
     first = run(plan(memory=True), tmp_path / "run", progress=After(2))
     assert not first.complete and [one.peak_bytes for one in first.results] == [None, None]
@@ -71,7 +71,7 @@ def test_an_interrupt_before_memory_keeps_the_times(tmp_path: Path) -> None:
 
 
 def test_a_run_does_not_go_on_with_another_text_of_a_backend(tmp_path: Path) -> None:
-    """Its visits would be mixed with those of the text before."""
+    """Otherwise its visits would be mixed with those of the earlier text."""
     file = tmp_path / "mine.py"
     file.write_text(f"{RIGHT}attend = right\n")
     run(plan(contenders=("mine",), folders=(str(tmp_path),)), tmp_path / "run", progress=After(1))
@@ -84,7 +84,7 @@ def test_a_run_does_not_go_on_with_another_text_of_a_backend(tmp_path: Path) -> 
 def test_a_machine_that_sleeps_in_every_visit_ends_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such visits do not count, and no time is left for others."""
+    """Such visits do not count, and the time for other visits runs out."""
     monkeypatch.setattr(Conductor, "visit", lambda *_, **how: [])
     found = run(plan(limits=replace(QUICK, workload_seconds=0.1)), tmp_path / "run")
     assert not found.complete and not found.results, "so that it can be resumed"
@@ -97,7 +97,7 @@ def test_an_unknown_backend_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_conductor_that_is_killed_leaves_its_finished_visits_and_no_process(tmp_path: Path) -> None:
-    """Killed while it measures, when one visit is on disk; the run can be read and says that it is not complete."""
+    """It is killed while it measures, after a visit was stored. The run can be read, and is marked as not complete."""
     folder = tmp_path / "run"
     words = "run --backends numpy_vectorized,numpy_blocked --lengths 8,16 --heads 1 --experiments none --quiet --out"
     conductor = psutil.Popen([sys.executable, "-m", "attnlab", *words.split(), str(folder)], cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The gate of two versions: what it fails on, what it passes, and when it has no verdict."""
+"""The gate for two versions: what fails, what passes, and when there is no verdict."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DECLINED = Result("x", TINY, Outcome.DECLINED, "no masks")
 
 
 def times(ratio: float, spread: float = 1e-3) -> Measurement:
-    """Six visits, whose figures differ a little."""
+    """The latency of six visits that differ a little."""
     return latency([[1e-3 * ratio * (1 + spread * (visit % 3 - 1))] * 4 for visit in range(6)])
 
 
 def told(name: str, ratio: float, *further: Measurement, spread: float = 1e-3, **more: Any) -> Result:
-    """A side that takes so many times a millisecond."""
+    """The result of a side whose call takes `ratio` milliseconds."""
     peak = Measurement("peak_memory", "B", (2.0**20,))
     others = [one for one in further if one.quantity == "peak_memory"] or [peak]
     kept = [*others, *(one for one in further if one.quantity != "peak_memory")]
@@ -41,7 +41,7 @@ def told(name: str, ratio: float, *further: Measurement, spread: float = 1e-3, *
 def line(
     head: Result, control: float = 1.0, margins: Margins | None = None, base: Result | None = None
 ) -> Line:
-    """What one race says of it."""
+    """What the gate finds in one race, with `head` as HEAD."""
     sides = [base or told("a", 1.0), (base and replace(base, contender="a#2")) or told("a#2", control)]
     return judged("a", [*sides, replace(head, contender="b")], margins or Margins())
 
@@ -52,7 +52,7 @@ def whats(found: Line) -> list[str]:
 
 @pytest.mark.parametrize("ratio", [0.8, 1.0, 1.02, 1.05, 1.5])
 def test_a_slow_down_beyond_the_margin_fails_and_nothing_else(ratio: float) -> None:
-    """And what passes says how large a slow-down it excludes."""
+    """A gate that passes also reports the largest slow-down that it does not exclude."""
     one, found = line(told("b", ratio)), Kinds.PASSED if ratio < 1.03 else Kinds.REGRESSION
     assert one.found is found and one.ratio == pytest.approx(ratio)
     whole = Gate("x", "y", Margins(), (one,))
@@ -65,7 +65,7 @@ def test_a_slow_down_beyond_the_margin_fails_and_nothing_else(ratio: float) -> N
 
 
 def test_where_base_is_told_apart_from_itself_there_is_no_verdict() -> None:
-    """However slow HEAD is."""
+    """This holds however slow HEAD is."""
     one = line(told("b", 1.5), control=1.1)
     assert (one.found, whats(one), STATUS[one.found]) == (Kinds.NO_VERDICT, ["control"], 3)
 
@@ -80,7 +80,7 @@ def test_a_race_that_could_not_have_seen_a_slow_down_is_no_verdict() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG, Outcome.CRASHED, Outcome.DECLINED, Outcome.UNAVAILABLE])
 def test_a_new_outcome_fails(outcome: Outcome) -> None:
-    """But for what is not installed: nothing is known of that."""
+    """If HEAD is not installed, nothing is known, and there is no verdict."""
     one = line(Result("b", TINY, outcome, "why"))
     expected = Kinds.NO_VERDICT if outcome is Outcome.UNAVAILABLE else Kinds.REGRESSION
     assert (one.found, whats(one)) == (expected, ["outcome"])
@@ -88,7 +88,7 @@ def test_a_new_outcome_fails(outcome: Outcome) -> None:
 
 
 def test_what_both_decline_is_no_regression() -> None:
-    """And where BASE alone fails, nothing can be compared."""
+    """If only BASE fails, nothing can be compared, and there is no verdict."""
     assert line(DECLINED, base=DECLINED).found is Kinds.PASSED
     assert line(told("b", 1.0), base=DECLINED).found is Kinds.NO_VERDICT
 
@@ -110,7 +110,7 @@ setup = partial(Measurement, "setup", "s")
     ],
 )
 def test_memory_kernel_and_set_up_have_margins_of_their_own(head, margins, found) -> None:
-    """Of set-up every process of HEAD has to take longer than any of BASE."""
+    """Set-up counts only if every process of HEAD takes longer than all of BASE."""
     one = line(head, margins=margins, base=told("a", 1.0, setup((0.02, 0.03))))
     assert whats(one) == found and not one.no_memory
 
@@ -126,7 +126,7 @@ def test_a_regression_is_what_two_races_agree_on() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no file here that is always full")
 def test_the_verdict_is_printed_though_it_cannot_be_appended(monkeypatch, capsys) -> None:
-    """The race was long; and exit status 1 would say that something regressed."""
+    """The race took long, and exit status 1 would mean a regression."""
     found = Gate("main", "HEAD", Margins(), (line(told("b", 1.0)),))
     monkeypatch.setattr(regression, "gate", lambda *sides, **how: found)
     typed = "gate numpy==2.3 numpy==2.4 --backends numpy_blocked --summary /dev/full"
@@ -136,7 +136,7 @@ def test_the_verdict_is_printed_though_it_cannot_be_appended(monkeypatch, capsys
 
 
 class Scripted:
-    """Stands for a conductor: every contender takes a millisecond, naive_loop with two threads more."""
+    """Stands in for a conductor: a call takes 1 ms, or 1.2 ms for naive_loop with two threads."""
 
     started: list[list[str]]
     interrupted = False
@@ -170,7 +170,7 @@ def conductor() -> Callable[..., Any]:
 
 
 def test_only_what_did_not_pass_is_raced_again(conductor: Any) -> None:
-    """Three contenders a race, and one conductor for all of them."""
+    """A race has three contenders, and one conductor makes all races of a pass."""
     found = regression.gate(BASE, HEAD, ["numpy_vectorized", "naive_loop"], [TINY], conductor=conductor)
     assert [(one.backend, one.found) for one in found.lines] == [
         ("naive_loop", Kinds.REGRESSION),

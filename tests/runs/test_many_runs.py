@@ -1,4 +1,4 @@
-"""Many runs: the shards of a plan, and one table of all."""
+"""Many runs: the shards of a plan, and one table of all runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attnlab.errors import NotStored
 from attnlab.runs.execute import AGAIN, carry_out, missing, resolve
 from attnlab.runs.store import RUN_FILE, Run, collect, read_run
 
-#: stands for attnlab: copies a complete run to where it is told to, but not the second shard
+#: stands in for attnlab: copies a complete run to its --out folder, but fails for the second shard
 FAKE = """
 import shutil, sys
 if "2/3" in sys.argv:
@@ -25,7 +25,7 @@ shutil.copytree(sys.argv[1], sys.argv[sys.argv.index("--out") + 1])
 """
 
 
-#: stands for attnlab: interrupts what started it, and writes what it has when it is ended
+#: stands in for attnlab: interrupts its parent process, and writes a file when it is terminated
 INTERRUPTS = """
 import os, pathlib, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(pathlib.Path(sys.argv[2]).touch()))
@@ -36,7 +36,7 @@ ASKED = replace(plan(), workloads=tuple(plan().workloads[0].with_(keys=keys) for
 
 
 def stored(folder: Path, *, complete: bool = True, shard: str = "1/3") -> Run:
-    """A small run of its own."""
+    """Store a small run of one shard of `ASKED`."""
     folder.mkdir(parents=True)
     run = record(folder)
     run.plan = resolve(ASKED.shard(shard))[0]
@@ -46,7 +46,7 @@ def stored(folder: Path, *, complete: bool = True, shard: str = "1/3") -> Run:
 
 
 def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_path) -> None:
-    """On this machine; the first is there already."""
+    """The first shard is stored already; the others run on this machine."""
     whole, out = stored(tmp_path / "whole"), tmp_path / "out"
     stored(out / "shard-1")
     jobs = list(missing(ASKED, ["--plan", "x.toml"], 3, out))
@@ -67,7 +67,7 @@ def test_only_the_shards_that_are_missing_are_run_and_a_failed_one_is_named(tmp_
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_of_shards_lets_the_one_at_work_write_its_report(number: int, tmp_path: Path) -> None:
     program = [sys.executable, "-c", INTERRUPTS, str(int(number)), str(tmp_path / "report")]
-    # a process that was started in the background may have been told to ignore Ctrl-C
+    # a process that was started in the background may ignore Ctrl-C
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt, match=AGAIN):
@@ -78,7 +78,7 @@ def test_an_interrupt_of_shards_lets_the_one_at_work_write_its_report(number: in
 
 
 def test_all_runs_below_folders_become_one_table(tmp_path: Path) -> None:
-    """Each once, and one that cannot be read is named. A column holds workloads with and without a causal mask."""
+    """Each run counts once, and an unreadable one is named. One column has workloads with and without causal mask."""
     pytest.importorskip("pyarrow", reason="pyarrow is not installed; pip install 'attnlab[collect]'")
     mixed = stored(tmp_path / "a")
     causal = mixed.results[0].workload.with_(causal=True)

@@ -1,4 +1,4 @@
-"""A plan, from a grid and from a file, and who takes part in it."""
+"""A plan, from a grid and from a file, and the contenders that take part in it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ run_delay = 0
 
 
 def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
-    """Folders in it are meant from where it lies; limits that are not named keep their values."""
+    """Folders in the file are relative to its own folder. Limits that are not named keep their defaults."""
     file = tmp_path / "plan.toml"
     file.write_text(PLAN, encoding="utf-8")
     plan = Plan.grid(**read_plan(file))
@@ -49,7 +49,7 @@ def test_a_plan_file_becomes_a_plan(tmp_path: Path) -> None:
 
 
 def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() -> None:
-    """Decoding: one query on caches of several lengths. Small to large, the dtype last; what is asked twice, once."""
+    """Decoding is one query with caches of several lengths. The order is by dtype, then size; nothing is repeated."""
     plan = Plan.grid(lengths=(64, 128, 64), heads=(4,), dtypes=("float32", "float64"), queries=1, kv_heads=2)
     assert [one.label for one in plan.workloads] == [
         f"b1 h4/2 n1x{keys} d64 {dtype} cpu" for dtype in ("float32", "float64") for keys in (64, 128)
@@ -62,7 +62,7 @@ def test_a_grid_is_over_lengths_heads_and_dtypes_and_the_rest_holds_for_all() ->
 
 
 def test_who_takes_part(tmp_path: Path) -> None:
-    """A backend that takes long to set up only where it is named, one of blocks only where a block is asked for."""
+    """A backend with a long set-up only if it, or "all", is named; a backend of blocks only if a block is asked for."""
     right = "LIBRARY = 'numpy'\ndef attend(query, key, value, *, causal, scale): return query\n"
     (tmp_path / "slow.py").write_text(right + 'ON_REQUEST = "it compiles for a minute"\n')
     (tmp_path / "whole.py").write_text("LIBRARY = 'numpy'\ndef block(parameters, heads): ...\n")
@@ -78,7 +78,7 @@ def test_who_takes_part(tmp_path: Path) -> None:
 
 
 def test_the_baseline_is_entered_twice_as_an_a_a_control() -> None:
-    """Next to itself, unless it is there twice already; it is the first that is named, and of all PyTorch's formula."""
+    """The entries are neighbours, unless two are given. The default is the first named contender, or torch_eager."""
     two = ("numpy_blocked", "torch_eager")
     spelt, contenders = resolve(Plan.grid(contenders=two))
     assert [one.name for one in contenders] == ["numpy_blocked", "numpy_blocked#2", "torch_eager"]
@@ -89,7 +89,7 @@ def test_the_baseline_is_entered_twice_as_an_a_a_control() -> None:
 
 
 def test_shards_part_a_plan_and_each_is_the_same_every_time() -> None:
-    """Every workload is in one of them, small and large ones in each."""
+    """Every workload is in exactly one shard."""
     whole = Plan.grid(preset="llama3-8b/decode,mistral-7b/decode")
     parts = [whole.shard(f"{number}/3") for number in (1, 2, 3)]
     assert sorted(map(repr, whole.workloads)) == sorted(repr(one) for part in parts for one in part.workloads)

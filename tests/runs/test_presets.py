@@ -1,4 +1,4 @@
-"""Presets: a phase is what it is called, and what is said beside them goes first."""
+"""Presets: each phase has the workloads that its name promises, and options override a preset."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY = [part for preset in presets().values() for part in preset.parts]
 
 @pytest.mark.parametrize("part", EVERY, ids=lambda part: part.path)
 def test_a_phase_is_what_it_is_called(part: Part) -> None:
-    """Training asks for gradients, decoding has one query; nothing in it could not be typed; its source is named."""
+    """Training asks for gradients, decoding has one query. Every mask can be typed, and the source is named."""
     phase, found = part.name.partition("/")[0], part.workloads()
     assert phase in ("prefill", "training", "decode")
     assert len(found) == len(set(found)) == len(part.said["lengths"])

@@ -1,4 +1,4 @@
-"""What the machine can do at most is remembered, said to be, and asked again where that matters."""
+"""The machine's ceilings are remembered, marked as remembered, and measured again if something has changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASKED = {"asked": "ceiling"}
 
 
 def test_it_is_remembered_until_something_is_another(tmp_path, monkeypatch, cache: Path) -> None:
-    """A setting, a package, the month; a damaged file is no trouble."""
+    """It is forgotten if a setting or a package changes, and after a month. A damaged file is ignored."""
     assert recalled(ASKED, Ceiling) is None
     remember(ASKED, FOUND)
     known = recalled(ASKED, Ceiling)

@@ -1,4 +1,4 @@
-"""A run's folder keeps what was measured: through kills, damage, full disks and second runs."""
+"""A run's folder keeps what was measured, despite kills, damage, full disks and second runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CEILING = asdict(Ceiling("cpu", "float32", 0.0, "numpy", 1e9, "numpy"))
 
 
 def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """Tables of it have a row a measurement, and one for a result without."""
+    """Its table has a row per measurement, and one for each result without measurements."""
     written = record(tmp_path)
     found = read_run(tmp_path)
     assert found == written and found.left() == [written.plan.workloads[1]]
@@ -31,7 +31,7 @@ def test_a_run_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_damaged_lines_are_skipped_by_number_and_every_other_is_read(tmp_path: Path) -> None:
-    """Garbage, a figure that cannot be, and a last line that a kill cut off, after which the next begins anew."""
+    """Garbage, an impossible figure, and a last line that a kill cut off. The next result begins on a new line."""
     written = record(tmp_path)
     file = tmp_path / RESULTS
     good = file.read_bytes()
@@ -50,7 +50,7 @@ def test_damaged_lines_are_skipped_by_number_and_every_other_is_read(tmp_path: P
 
 
 def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -> None:
-    """One of an earlier version names the version that reads it."""
+    """For a run of an earlier version, the message names the version that reads it."""
     record(tmp_path)
     good = json.loads((tmp_path / RUN_FILE).read_text())
     for text, said in (
@@ -71,7 +71,7 @@ def test_what_is_no_run_of_this_version_is_refused_in_one_line(tmp_path: Path) -
 
 
 def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
-    """A part of a line is taken back."""
+    """A partly written line is removed."""
     written = record(tmp_path)
     before = (tmp_path / RESULTS).read_bytes()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -85,7 +85,7 @@ def test_a_full_disk_is_said_and_what_is_there_stays(tmp_path: Path) -> None:
 
 
 def test_a_folder_has_one_writer(tmp_path: Path) -> None:
-    """From the moment that it is claimed; the lock that a killed one leaves behind is free."""
+    """The folder is locked as soon as it is claimed. A lock that a killed process left behind does not count."""
     (tmp_path / LOCK).touch()
     with claimed(None, tmp_path, RUN_FILE) as place:
         for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_folder_has_one_writer(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    """A file, another run, somebody's files, a folder within a file, a name that is too long."""
+    """A file, a folder with another run or other files, a folder within a file, a name that is too long."""
     file, full, other = (tmp_path / name for name in ("file", "full", "other"))
     file.touch()
     full.mkdir()
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_run_before_in_the_default_folder_is_moved_aside(tmp_path: Path) -> None:
-    """Each under a name of its own; what is not ours stays."""
+    """Each run gets a name of its own. A folder that holds something else stays."""
     latest = tmp_path / "latest"
     for _ in range(3):
         with claimed(None, latest, RUN_FILE) as place:

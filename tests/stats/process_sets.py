@@ -1,4 +1,4 @@
-"""Races that are made up: rounds in several visits."""
+"""Synthetic races, with rounds in several visits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from attnlab.stats.intervals import verdicts_against
 from attnlab.workload.result import Accuracy, Measurement, Outcome, Result
 from attnlab.workload.workload import Workload
 
-#: rounds of a visit
+#: rounds per visit
 ROUNDS = 6
 TINY = Workload(heads=1, queries=16, keys=16, head_dim=8)
 
 
 def latency(visits: Sequence[Sequence[float]], disturbed: Sequence[int] = ()) -> Measurement:
-    """Samples by visit; the rounds are numbered from 0 on, those of `disturbed` did not have their cores."""
+    """A latency with samples by visit. Rounds are numbered from 0; those in `disturbed` are marked as disturbed."""
     samples = [float(sample) for visit in visits for sample in visit]
     numbers = [number for number, visit in enumerate(visits) for _ in visit]
     columns = {
@@ -28,14 +28,14 @@ def latency(visits: Sequence[Sequence[float]], disturbed: Sequence[int] = ()) ->
 
 
 def in_sets(samples: Sequence[float], rounds: int = ROUNDS) -> Measurement:
-    """The samples of one race, so many rounds to a visit."""
+    """A latency with the samples of one race, `rounds` of them per visit."""
     return latency([samples[at : at + rounds] for at in range(0, len(samples), rounds)])
 
 
 def measured(
     name: str, times: Sequence[float] | Measurement, *further: Measurement, error: float = 1e-7, **more: Any
 ) -> Result:
-    """A right contender with these times on `TINY`; `ROUNDS` of a list make a visit."""
+    """The result of a right contender with these times on `TINY`; a list has `ROUNDS` samples per visit."""
     times = times if isinstance(times, Measurement) else in_sets(times)
     right = Accuracy(error, 1.0, passed=True)
     fields = {"workload": TINY, "accuracy": right, "measurements": (times, *further), **more}
@@ -43,6 +43,6 @@ def measured(
 
 
 def compared(*results: Result) -> Comparison:
-    """Their race, the first of them its baseline."""
+    """The comparison of these results, with the first as baseline."""
     one = results[0]
     return Comparison(one.workload, one.contender, results, verdicts_against(results, one.contender), 5)

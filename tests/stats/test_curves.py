@@ -1,4 +1,4 @@
-"""Where two contenders change places, and how fast times grow, on laws that are known."""
+"""Where two contenders change places, and how fast times grow, on known laws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rankings, winners, controls, groups, speeds and sittings, on samples whose truth is known."""
+"""Rankings, winners, controls, groups, speeds and sittings, on samples with a known truth."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_first_place_leaves_out_the_truly_fastest_in_at_most_one_run_in_twenty()
 
 
 def test_the_one_that_is_ahead_visit_by_visit_stands_first_though_its_median_is_not_the_least():
-    """`a` has the least median, in three visits of five; in the two others `b` takes a third of its time."""
+    """`a` has the smaller median and is faster in three visits of five. In the others `b` takes a third of its time."""
     a = measured("a", np.repeat([1.0, 1.0, 1.0, 3.0, 3.0], 6))
     b = measured("b", np.full(30, 1.1))
     found = winner(rank({"a": a, "b": b}, baseline="a"))
@@ -46,7 +46,7 @@ def test_one_kernel_of_one_library_is_one_implementation_and_settings_make_anoth
     assert ran("torch_a") != ran("torch_a[threads=1]")
     assert ran("torch_a", "openblas Haswell") != ran("torch_b", "openblas Haswell")
     assert ran("torch_a", None) != ran("torch_b", None)
-    # stored before libraries were: each backend is an implementation of its own
+    # stored before libraries were recorded: each backend is an implementation of its own
     assert ran("torch_a", library=None) != ran("torch_b", library=None)
 
 
@@ -91,7 +91,7 @@ def test_two_speeds_are_two_groups_of_visits_that_stand_apart(visits, count):
 
 
 def test_one_that_left_early_is_not_what_all_are_compared_with():
-    """It was lucky in its only visit, and shares no other with those that went on."""
+    """It was fast by chance in its only visit, and shares no other visit with those that stayed."""
     slow, quick = np.repeat([1.3, 1.32, 1.28, 1.3], 6), np.repeat([1.0, 1.02, 0.98, 1.0], 6)
     race = {name: measured(name, one) for name, one in (("a", slow), ("b", quick), ("left", np.full(6, 0.9)))}
     ranking = rank(race, baseline="a")
@@ -99,7 +99,7 @@ def test_one_that_left_early_is_not_what_all_are_compared_with():
 
 
 def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
-    """Two names of one fused kernel are no rivals; the first in the run's order is named."""
+    """Two names of one fused kernel do not compete. The first in the order of the run is named."""
     noise = 1 + 0.02 * np.resize([-1, 0, 1, 0, 1, -1], 24)
     for early, named in ((1.01, "own"), (2.0, "alias")):
         race = {
@@ -111,7 +111,7 @@ def test_a_name_that_left_early_stands_for_its_kernel_unless_it_is_slower():
 
 
 def test_who_is_no_rival_takes_nothing_of_the_error_that_rivals_share():
-    """A further name of the winner's kernel, which does not lead though it was luckier; a rival takes a part."""
+    """A second name of the winner's kernel takes nothing, and does not lead by luck. A rival takes its share."""
     noise, fused = (
         1 + 0.02 * np.resize([-1, 0, 1, 0, 1, -1], 12),
         {"kernel": "flash attention", "library": "torch"},
@@ -127,7 +127,7 @@ def test_who_is_no_rival_takes_nothing_of_the_error_that_rivals_share():
 
 
 def test_the_runner_up_stands_second_under_the_name_of_its_kernel():
-    """Though another name of that kernel was luckier, and a third contender too."""
+    """This holds even if another name of that kernel, and a third contender, were faster by chance."""
     wild, fused = np.repeat([1.1, 0.9, 1.1, 0.9], 6), {"kernel": "flash attention", "library": "torch"}
     race = {"best": measured("best", np.ones(24)), "third": measured("third", 1.02 * wild)}
     race |= {name: measured(name, by * wild, **fused) for name, by in (("own", 1.03), ("alias", 1.01))}
@@ -141,11 +141,11 @@ def sittings(means, error=0.02, freedom=7):
 
 
 def test_one_sitting_is_widened_by_what_sittings_differ_by():
-    """A second that agrees narrows the interval, one that contradicts it widens it: it holds both then."""
+    """A second sitting that agrees narrows the interval. One that contradicts the first widens it."""
     alone = compare(latency([[1.0, 1.1, 1.0, 1.1]] * 5), latency([[1.5, 1.6, 1.5, 1.6]] * 5))
     first = over_sittings(alone, sittings([math.log(alone.ratio)], alone.spread / math.sqrt(5)), 0.1)
     assert first.ratio == pytest.approx(alone.ratio) and first.low < alone.low < alone.high < first.high
-    # 2.228 is Student's quantile of ten degrees: more than the 4 of the error and the 8 of what sittings differ by
+    # 2.228 is Student's quantile for ten degrees: more than the 4 of the error, or the 8 of the scatter of sittings
     known = over_sittings(alone, sittings([0.0], 0.03, 4), 0.03)
     assert math.log(known.high) == pytest.approx(2.228 * 0.03 * 2**0.5, rel=1e-3)
     agreed, apart = (over_sittings(alone, sittings(means), 0.02) for means in ([0.4] * 2, [0.4, 0.8]))
@@ -155,7 +155,7 @@ def test_one_sitting_is_widened_by_what_sittings_differ_by():
 
 @pytest.mark.parametrize("true", [0.01, 0.05])
 def test_the_interval_over_sittings_covers(true):
-    """In 95 % of draws, where what sittings differ by was seen on other questions."""
+    """It covers in 95 % of draws, if the scatter between sittings was seen on other questions."""
     generator, covered, told = np.random.default_rng(5), 0, compare(*[latency([[1.0, 2.0]] * 3)] * 2)
     for _ in range(300):
         seen = [sittings(generator.normal(0, math.hypot(true, 0.02), 6)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""A verdict rests on visits: its interval is Student's over them, it is what the interval shows, and it rarely errs."""
+"""A verdict rests on visits: its interval is Student's over them, it follows from the interval, and is rarely wrong."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from attnlab.stats.intervals import (
 )
 from attnlab.workload.result import Measurement
 
-#: one contender's seconds and another's, by visit and round
+#: the seconds of two contenders in the rounds of a visit; a race is a list of visits
 VISIT = st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=7)
 RACES = st.lists(VISIT, min_size=2, max_size=9)
 
 
 def both(race: list[list[tuple[float, float]]]) -> list[Measurement]:
-    """The latencies of the two that raced."""
+    """The latencies of the two contenders."""
     return [latency([[turn[side] for turn in visit] for visit in race]) for side in (0, 1)]
 
 
 def test_the_interval_is_students_over_the_medians_of_the_visits() -> None:
-    """Computed anew by scipy; what the rounds scatter by counts as two further visits, unless it is less."""
+    """Compared with scipy. The scatter of the rounds counts as two further visits, if a visit has several rounds."""
     from scipy.stats import t
 
     figures = [0.02, 0.05, 0.01, 0.04]
@@ -58,13 +58,13 @@ def test_the_interval_is_students_over_the_medians_of_the_visits() -> None:
     [(1.0101, Kind.SLOWER), (1.0099, Kind.EQUIVALENT), (0.991, Kind.EQUIVALENT), (0.99, Kind.FASTER)],
 )
 def test_a_sharp_ratio_is_judged_by_the_margin(ratio: float, kind: Kind) -> None:
-    """1 % either way is equivalent; the lower edge is 1/1.01."""
+    """A difference of 1 % in either direction is equivalent; the lower edge is 1/1.01."""
     verdict = compare(in_sets([1.0] * 30), in_sets([ratio] * 30))
     assert verdict.kind is kind
 
 
 def test_one_visit_has_a_wide_interval_and_few_rounds_have_none() -> None:
-    """The next process may have another speed: how much another, only the scatter of the rounds lets guess."""
+    """The next process may have another speed. Only the scatter of the rounds indicates how different it may be."""
     rounds = [1.0, 1.1, 1.0, 1.1]
     one = compare(latency([[1.0] * 4]), latency([[10.0 * each for each in rounds]]))
     assert (one.kind, one.visits, one.freedom) == (Kind.SLOWER, 1, 2) and one.high / one.low > 1.2
@@ -76,7 +76,7 @@ def test_one_visit_has_a_wide_interval_and_few_rounds_have_none() -> None:
 @settings(max_examples=40)
 @given(RACES)
 def test_swapping_the_two_inverts_everything(race: list[list[tuple[float, float]]]) -> None:
-    """Faster becomes slower, and the interval its inverse."""
+    """Faster becomes slower, and the ends of the interval are inverted."""
     one, other = both(race)
     there, back = compare(one, other), compare(other, one)
     swapped = {Kind.FASTER: Kind.SLOWER, Kind.SLOWER: Kind.FASTER}
@@ -88,7 +88,7 @@ def test_swapping_the_two_inverts_everything(race: list[list[tuple[float, float]
 
 
 def test_only_rounds_that_both_took_part_in_undisturbed_are_paired() -> None:
-    """A contender that left early is compared over its own rounds; a disturbed turn of either drops the round."""
+    """A contender that left early is compared over its own rounds. A disturbed turn of either one drops the round."""
     base = latency([[1.0] * 5] * 2 + [[100.0] * 5] * 2)
     early = latency([[2.0] * 5] * 2)
     verdict = compare(base, early)
@@ -106,7 +106,7 @@ def test_only_rounds_that_both_took_part_in_undisturbed_are_paired() -> None:
     assert nothing.no_interval == "disturbed" and nothing.kind is Kind.UNDECIDED
 
 
-# -- how often a verdict errs, with all looks of a comparison ------------------------------------------
+# -- how often a verdict is wrong, with all looks of a comparison --------------------------------------
 
 Array = NDArray[np.float64]
 #: log seconds of two identical contenders, (2, visits, rounds)
@@ -115,22 +115,22 @@ SCATTER, TRIALS = 0.03, 150
 
 
 def independent(generator: np.random.Generator, visits: int, rounds: int) -> Array:
-    """Every turn by itself."""
+    """Every turn is independent."""
     return generator.normal(0, SCATTER, (2, visits, rounds))
 
 
 def heavy_tailed(generator: np.random.Generator, visits: int, rounds: int) -> Array:
-    """Student's t with three degrees of freedom: a turn in a hundred is ten per cent off."""
+    """Student's t with three degrees of freedom: one turn in a hundred is wrong by 10 %."""
     return SCATTER / math.sqrt(3) * generator.standard_t(3, (2, visits, rounds))
 
 
 def drifting(generator: np.random.Generator, visits: int, rounds: int) -> Array:
-    """The machine slows down by half over the visits, for both alike."""
+    """The machine becomes slower over the visits, for both contenders alike: times grow by 50 %."""
     return independent(generator, visits, rounds) + np.linspace(0, math.log(1.5), visits)[:, None]
 
 
 def twofold(generator: np.random.Generator, visits: int, rounds: int) -> Array:
-    """Every process is a quarter slower in three of ten visits."""
+    """Every process is 25 % slower in three of ten visits."""
     slow = generator.random((2, visits, 1)) < 0.3
     return independent(generator, visits, rounds) + np.where(slow, math.log(1.25), 0.0)
 
@@ -138,7 +138,7 @@ def twofold(generator: np.random.Generator, visits: int, rounds: int) -> Array:
 @pytest.mark.parametrize("noise", [independent, heavy_tailed, drifting, twofold])
 @pytest.mark.parametrize("ratio", [1.0, 1.03], ids=["identical", "three per cent slower"])
 def test_a_comparison_claims_what_is_not_so_less_often_than_its_level(noise: Noise, ratio: float) -> None:
-    """Looked at after each visit until it is sure, at most eight: a false verdict, or an interval that misses."""
+    """It is looked at after each visit until it is settled, at most eight. Wrong verdicts and intervals are counted."""
     generator, false, missed = np.random.default_rng(2026), 0, 0
     true = Kind.SLOWER if ratio > 1 + MARGIN else Kind.EQUIVALENT
     for _ in range(TRIALS):
@@ -156,7 +156,7 @@ def test_a_comparison_claims_what_is_not_so_less_often_than_its_level(noise: Noi
 
 @pytest.mark.parametrize("slower", [(0.0, 0.0, 0.0), (0.0, 0.05, 2.0)])
 def test_all_verdicts_of_one_workload_err_together_less_often_than_their_level(slower) -> None:
-    """Step by step: the one that is far behind is decided first, and leaves its part of the error to the others."""
+    """Verdicts are made step by step: one far behind is decided first, and leaves its share of the error to others."""
     generator, trials, false = np.random.default_rng(3), 150, 0
     logs = dict(zip("abc", slower, strict=True))
     for _ in range(trials):

@@ -1,4 +1,4 @@
-"""Inputs from a file: a distribution of a workload with its sizes, conditions and digest, refused where it changed."""
+"""Inputs from a file: the workload has the sizes and the digest of the file, and refuses a file that has changed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_workload_takes_its_sizes_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_the_inputs_are_those_that_were_saved(tmp_path: Path, dtype: str) -> None:
-    """Bit for bit, in every number format; a smaller workload has the first of them."""
+    """Bit for bit, in every number format. A smaller workload has the first heads, queries and keys."""
     saved = _inputs(dtype=dtype)
     file = _file(tmp_path, layer10=_inputs(3), layer7=saved)
     one = _one(f"{file}/layer7")
@@ -103,7 +103,7 @@ def test_a_file_that_is_no_input_is_told_in_one_line(tmp_path: Path, held: Any, 
 
 
 def test_heads_are_those_of_whole_groups(tmp_path: Path) -> None:
-    """With other groups a head would read another key head than in the file."""
+    """With other groups, a query head would read another key head than in the file."""
     file = _file(tmp_path, a=_inputs())
     assert [_one(file, heads=heads).kv_heads for heads in (1, 2, 4)] == [1, 1, 2]
     for asked in ({"heads": 3}, {"heads": 2, "kv_heads": 2}):
@@ -112,11 +112,11 @@ def test_heads_are_those_of_whole_groups(tmp_path: Path) -> None:
 
 
 def test_a_file_that_changed_is_refused(tmp_path: Path) -> None:
-    """Where it is named with its digest, and where inputs are drawn again from a stored workload."""
+    """It is refused if it is named with its digest, and if inputs are drawn again from a stored workload."""
     file = _file(tmp_path, a=_inputs(0))
     one = _one(file)
     _file(tmp_path, a=_inputs(1))
-    os.utime(file, (0, 0))  # the clock of a file system may not have ticked since
+    os.utime(file, (0, 0))  # the file system's clock may be too coarse to differ
     with pytest.raises(Declined, match=r"qkv\.safetensors has changed: it was [0-9a-f]{16}, it is"):
         inputs_of(one)
     with pytest.raises(ValueError, match=r"has changed: .*leave out what follows @"):

@@ -1,4 +1,4 @@
-"""Every distribution draws the logits that its name promises, in every number format; masks say what bands say."""
+"""Every distribution draws the logits that its name promises, in every number format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def logits(workload: Workload) -> NDArray[np.float64]:
 )
 @pytest.mark.parametrize("change", [{}, {"scale": -0.02}, {"head_dim": 8}])
 def test_logits_have_the_promised_spread(distribution: str, std: float, change: dict[str, float]) -> None:
-    """`normal` by the d_k law at the default scale; logit_std_* at any scale."""
+    """`normal` has a spread of 1 at the default scale; logit_std_* has its own spread at any scale."""
     if distribution == "normal" and "scale" in change:
         std *= abs(change["scale"]) * 8  # the default scale is 1/8
     workload = WORKLOAD.with_(distribution=distribution, **{"scale": None, **change})
@@ -51,14 +51,14 @@ def test_every_logit_lies_near_the_offset(distribution, near, dtype, scale) -> N
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [None, -0.2])
 def test_all_weights_but_one_are_subnormal_in_float32(dtype: str, scale: float | None) -> None:
-    """Above half of its smallest number, below its smallest normal one; also where only the first keys are seen."""
+    """They lie above half of its smallest number and below its smallest normal number. Key 0 has the other weight."""
     found = logits(WORKLOAD.with_(distribution="subnormal", dtype=dtype, scale=scale))
     assert (found[..., 0] == 0).all()
     assert found[..., 1:].min() >= -103 and found[..., 1:].max() <= -90
 
 
 def test_sinks_are_as_large_as_ln_z() -> None:
-    """One that is left out then shows at any length, and in a window."""
+    """So a sink that is left out shows at any length, also with a window."""
     for asked, seen in (({}, 2**16), ({"mask": "window(127,0,bottom_right)"}, 128)):
         found = inputs_of(Workload(heads=100, queries=1, keys=2**16, head_dim=1, sinks=True, **asked)).sinks
         assert found is not None and abs(found.mean() - np.log(seen)) < 0.5

@@ -44,7 +44,7 @@ def test_only_a_measured_result_has_a_speed_and_every_other_a_reason(fields, mes
 
 
 def test_stored_results_are_read_and_share_their_workload() -> None:
-    """As they were written by an earlier version, line by line."""
+    """They were written by an earlier version, one result per line."""
     stored = REFERENCE.read_text(encoding="utf-8").splitlines()
     found = [Result.from_json(line) for line in stored]
     assert [Result.from_json(one.to_json()) for one in found] == found
@@ -56,7 +56,7 @@ numbers = st.floats() | st.integers(-(2**53), 2**53).map(float)
 
 @st.composite
 def measurements(draw: st.DrawFn) -> Measurement:
-    """A latency with columns of any numbers whatever, infinite and NaN too."""
+    """A latency with columns of any numbers, also infinite and NaN."""
     samples = draw(st.lists(st.floats(1e-9, 1e9), min_size=1, max_size=5))
     columns = {
         name: tuple(draw(numbers) for _ in samples) for name in draw(st.sets(st.text(max_size=5), max_size=3))
@@ -67,7 +67,7 @@ def measurements(draw: st.DrawFn) -> Measurement:
 
 @given(measurements(), st.text(min_size=1), numbers, st.none() | st.text(max_size=9))
 def test_a_result_survives_a_trip_through_one_line_of_strict_json(latency, name, error, kernel) -> None:
-    """Any text and any number, told by their representation (NaN is not equal to itself)."""
+    """Any text and any number. They are compared by their repr, because NaN is not equal to itself."""
     accuracy = Accuracy(error, 1.0, passed=True)
     before = result(kernel=kernel, library="torch", accuracy=accuracy, measurements=(latency,))
     before = replace(before, contender=name, workload=Workload(causal=True, scale=0.1))
@@ -80,7 +80,7 @@ def test_a_result_survives_a_trip_through_one_line_of_strict_json(latency, name,
 @pytest.mark.parametrize("sample", ["nan", "inf", -1.0, 0.0, 1e300])
 @pytest.mark.parametrize("quantity", ["latency", "setup", "peak_memory"])
 def test_a_figure_that_cannot_have_been_measured_is_refused_by_name(quantity: str, sample: Any) -> None:
-    """Not what it would do to a verdict: which sample of which measurement. Memory and set-up may be 0."""
+    """The message names the measurement, not the effect on a verdict. Memory and set-up may be 0."""
     further = () if quantity == "latency" else (Measurement(quantity, "s", (1.0, 2.0)),)
     plain = json.loads(result(measurements=(LATENCY, *further)).to_json())
     plain["measurements"][-1]["samples"][-1] = sample
@@ -92,7 +92,7 @@ def test_a_figure_that_cannot_have_been_measured_is_refused_by_name(quantity: st
 
 
 def test_a_line_of_a_newer_version_is_refused_where_it_means_something_else() -> None:
-    """An outcome or a workload field that is not known here; what was added beside them is passed over."""
+    """An unknown outcome or workload field is refused; other unknown fields are ignored."""
     plain = json.loads(result().to_json())
     with pytest.raises(ValueError, match="melted"):
         Result.from_json(json.dumps({**plain, "outcome": "melted"}))
@@ -102,7 +102,7 @@ def test_a_line_of_a_newer_version_is_refused_where_it_means_something_else() ->
 
 
 def test_an_error_names_the_key_and_an_older_line_lacks_the_library() -> None:
-    """The path of what is wrong; and results that were stored before libraries were can be read."""
+    """The message has the path of the wrong value. Results without a library, from an earlier version, can be read."""
     plain = json.loads(result(library="torch").to_json())
     with pytest.raises(ValueError, match=r"got `str` - at .*accuracy\.budget"):
         Result.from_json(json.dumps({**plain, "accuracy": {**plain["accuracy"], "budget": "much"}}))
@@ -121,7 +121,7 @@ def of_visit(number: int, **fields: Any) -> Result:
 
 
 def test_the_results_of_several_visits_are_one() -> None:
-    """With the samples of all visits that measured it, by contender and workload; wrong once is wrong."""
+    """The result has the samples of all measured visits, by contender and workload. One wrong visit makes it wrong."""
     crashed = result(outcome=Outcome.CRASHED, reason="it fell", measurements=(), accuracy=None)
     other = replace(of_visit(0), contender="numpy")
     (found, alone) = merged([of_visit(0), other, crashed, of_visit(2, reason="a note")])

@@ -1,4 +1,4 @@
-"""What others wrote is shown in one line that changes nothing around it."""
+"""Foreign text is shown in one line that changes nothing around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from attnlab.text import MOST, one_line, without_home
 
 @given(st.text(max_size=2000))
 def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
-    """No control, no format that turns the direction of writing, no line break; and the second time nothing changes."""
+    """No control characters, no marks of writing direction, no line breaks. A second call changes nothing."""
     shown = one_line(text)
     assert len(shown) < MOST + 40
     assert all(unicodedata.category(one)[0] != "C" for one in shown)
@@ -32,7 +32,7 @@ def test_any_text_becomes_one_bounded_printable_line(text: str) -> None:
     ],
 )
 def test_what_a_terminal_would_act_on_goes(text: str, shown: str) -> None:
-    """Colours, titles, links, bells, a turned direction of writing."""
+    """Colours, links, a reversed direction of writing, and control characters of one byte."""
     assert one_line(text) == shown
 
 

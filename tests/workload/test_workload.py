@@ -1,4 +1,4 @@
-"""A workload knows its sizes by arithmetic alone, and equal workloads pose bit-equal questions."""
+"""A workload computes its sizes by arithmetic only, and equal workloads give bit-equal inputs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_malformed_field_is_refused_in_one_line_by_name_with_what_came(name: s
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(SIZES, st.integers(0, 70).map(lambda bits: 2**bits))))
 def test_sizes_are_counted_in_63_bits_at_once_or_refused_in_one_line(asked: dict[str, int]) -> None:
-    """However large, alone and together: nothing of that size is taken meanwhile."""
+    """However large they are, alone and together: no memory of that size is allocated."""
     try:
         workload = Workload(**asked)
     except ValueError as refusal:
@@ -85,14 +85,14 @@ def test_what_does_not_go_together_is_refused(asked: dict[str, Any], message: st
 
 
 def seen_pairs(workload: Workload) -> NDArray[np.bool_]:
-    """Every query and key looked at, one by one: (batch, heads, queries, keys)."""
+    """Whether each query sees each key: (batch, heads, queries, keys)."""
     found = workload.masked.array(workload.shape)
     return np.broadcast_to(True if found is None else found, workload.shape)
 
 
 @given(workloads)
 def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Workload) -> None:
-    """A multiplication and an addition a pair and dimension; what nobody sees is not read."""
+    """A multiplication and an addition per pair and dimension. What no query sees is not read."""
     w, seen = workload, seen_pairs(workload)
     assert w.pairs == seen.sum()
     assert w.flops == int(DIRECTIONS[w.direction].flops * 2 * int(seen.sum()) * (w.head_dim + w.value_dim))
@@ -106,11 +106,11 @@ def test_flops_and_bytes_are_those_of_the_pairs_that_the_mask_keeps(workload: Wo
 
 @given(workloads | strategies.blocks())
 def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
-    """Counted on real arrays, in the dtype asked for (bfloat16 travels in wider ones)."""
+    """Counted on real arrays, in the dtype of the workload (bfloat16 is held in wider arrays)."""
     width = ITEM_BYTES[workload.dtype]
     try:
         inputs = inputs_of(workload)
-    except Declined:  # no such numbers in its dtype
+    except Declined:  # its dtype cannot hold these numbers
         return
     bias = inputs.bias.size if isinstance(inputs.bias, np.ndarray) else 0
     if inputs.block is not None:
@@ -124,7 +124,7 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
     output = int(np.prod(workload.shape_of(OUTPUT)))
     returned = {name: one.size * width for name, one in zip(GRADIENTS, arrays, strict=True)}
     returned[OUTPUT] = output * width
-    returned[LOG_SUM] = int(np.prod(inputs.shape[:3])) * max(width, 4)  # in float32 at least
+    returned[LOG_SUM] = int(np.prod(inputs.shape[:3])) * max(width, 4)  # at least float32
     taken = sum(one.size for one in arrays) + bias + (output if workload.backward else 0)
     assert workload.input_bytes == taken * width
     assert workload.output_bytes == sum(returned[name] for name in workload.results)
@@ -133,7 +133,7 @@ def test_bytes_are_those_of_the_arrays(workload: Workload) -> None:
 
 @given(workloads | strategies.blocks())
 def test_inputs_pose_the_workload_that_it_was_drawn_for(workload: Workload) -> None:
-    """But for how its inputs were drawn."""
+    """Except for the fields that say how its inputs were drawn and stored."""
     try:
         inputs = inputs_of(workload)
     except Declined:
@@ -151,7 +151,7 @@ def test_inputs_pose_the_workload_that_it_was_drawn_for(workload: Workload) -> N
 
 @given(workloads | strategies.blocks(), workloads | strategies.blocks())
 def test_labels_tell_workloads_apart_and_json_keeps_them(one: Workload, other: Workload) -> None:
-    """The numbers that a label rounds aside."""
+    """Scale and soft cap are left out of the comparison, because a label rounds them."""
     rounded = {"scale": 1.0, "softcap": None}
     if one.with_(**rounded) != other.with_(**rounded):
         assert one.with_(**rounded).label != other.with_(**rounded).label
@@ -169,7 +169,7 @@ def test_defaults_are_resolved_at_once_and_an_unknown_field_is_refused() -> None
 
 
 def digest(inputs: Inputs) -> str:
-    """Of what is asked: plain data, and every array's dtype, shape and bytes, little-endian on every platform."""
+    """A digest of inputs: plain data, and every array's dtype, shape and bytes, little-endian on every platform."""
     plain, arrays = pack(inputs)
     found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
     for array in arrays:
@@ -198,7 +198,7 @@ ARRAY = np.zeros((2, 3, 5, 8), np.float32)
     ],
 )
 def test_arrays_that_pose_no_workload_are_refused(query: Any, key: Any, value: Any, message: str) -> None:
-    """By the first thing that does not fit."""
+    """The message names the first thing that does not fit."""
     with pytest.raises(ValueError, match=message):
         Inputs.of(query, key, value)
 

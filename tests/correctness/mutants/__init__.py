@@ -1,4 +1,4 @@
-"""Attentions that are wrong in one way each, and right ones that differ only in how they round."""
+"""Attention functions that are each wrong in one way, and right ones that differ only in how they round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .formula import CHAIN_RULE, FORMULA
 from .paths import MEMORY, PATHS
 from .rounding import PRECISION
 
-#: by what they are faults of
+#: the faults, by what is wrong
 BY_MODULE: dict[str, tuple[Fault, ...]] = {
     "Masks, biases, groups, caps, sinks": CONTRACT,
     "The formula": FORMULA,

@@ -1,7 +1,7 @@
-"""Faults of the parts of the contract, and of places: mask, bias, groups of heads, cap, sinks; rows, heads, components.
+"""Faults in parts of the contract (mask, bias, groups of heads, cap, sinks) and in places (rows, heads, components).
 
-Most are another problem, answered instead of the one that was put: each is a fault of the forward pass, and one of the
-way back alone, where the output is right.
+Most answer another problem than the one that was asked. Each of these is two faults: one of the forward pass, and one
+of the backward pass only, in which the output is right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .parts import DK, DQ, DV, OUTPUT, Answers, Array, capped, composed, full, h
 
 
 def mask_of(change: Callable[[Part, Inputs], Part | None]) -> Change:
-    """Each part of the mask replaced, or left out where there is none instead."""
+    """Replace each part of the mask by change(part, problem); None removes the part."""
 
     def changed(problem: Inputs) -> Inputs:
         changed_ = (change(part, problem) for part in problem.mask.parts)
@@ -32,12 +32,12 @@ def mask_of(change: Callable[[Part, Inputs], Part | None]) -> Change:
 
 
 def without(*kinds: type[Part]) -> Change:
-    """A mask without these conditions."""
+    """Remove all parts of these kinds from the mask."""
     return mask_of(lambda part, problem: None if isinstance(part, kinds) else part)
 
 
 def only(kind: type[Part], change: Callable[..., Part]) -> Change:
-    """Conditions of one kind replaced by change(part, problem)."""
+    """Replace the mask parts of one kind by change(part, problem)."""
     return mask_of(lambda part, problem: change(part, problem) if isinstance(part, kind) else part)
 
 
@@ -55,7 +55,7 @@ def wider(left: int, right: int) -> Callable[[Window, Inputs], Part]:
 
 
 def lengths(change: Callable[[Array], Array]) -> Change:
-    """Other numbers of keys, from none to all."""
+    """Replace the key lengths by change(lengths), clipped to the number of keys."""
 
     def changed(part: KeyLengths, problem: Inputs) -> Part:
         found = np.clip(change(np.array(part.lengths)), 0, problem.shape.keys)
@@ -65,7 +65,7 @@ def lengths(change: Callable[[Array], Array]) -> Change:
 
 
 def diagonal(offset: int) -> Callable[[Causal, Inputs], Part]:
-    """A causal mask that is so many keys off."""
+    """A causal mask that is shifted by `offset` keys."""
 
     def change(part: Causal, problem: Inputs) -> Part:
         shape = problem.shape
@@ -76,7 +76,7 @@ def diagonal(offset: int) -> Callable[[Causal, Inputs], Part]:
 
 
 def hiding(hidden: Callable[[Inputs], Array | None]) -> Change:
-    """Keys hidden beside those that the mask hides: hidden(problem), broadcastable to the scores."""
+    """Hide further keys, those where hidden(problem) is True; it is broadcastable to the scores, None hides none."""
 
     def change(problem: Inputs) -> Inputs:
         more = hidden(problem)
@@ -86,12 +86,12 @@ def hiding(hidden: Callable[[Inputs], Array | None]) -> Change:
 
 
 def key(j: int) -> Callable[[Inputs], Array | None]:
-    """Key j, where there are several."""
+    """Key j, or None if there is only one key."""
     return lambda p: None if p.shape.keys == 1 else np.arange(p.shape.keys) == j % p.shape.keys
 
 
 def block_edges(problem: Inputs) -> Inputs:
-    """Under a causal mask the next key is seen at every 32nd row."""
+    """With a causal mask, every 32nd row also sees the next key."""
     seen = problem.mask.array(problem.shape)
     if seen is None or not any(isinstance(part, Causal) for part in problem.mask.parts):
         return problem
@@ -102,7 +102,7 @@ def block_edges(problem: Inputs) -> Inputs:
 
 
 def array_of(axis: int) -> Callable[[Given, Inputs], Part]:
-    """A boolean array of which the first on `axis` (from the end) stands for all."""
+    """Use the first part of a boolean mask array along `axis` (counted from the end) for all."""
 
     def change(part: Given, problem: Inputs) -> Part:
         return part if part.array.ndim < -axis else Given(np.take(part.array, [0], axis=axis))
@@ -111,7 +111,7 @@ def array_of(axis: int) -> Callable[[Given, Inputs], Part]:
 
 
 def bias(change: Callable[[Array, Inputs], Array]) -> Change:
-    """The bias replaced by change(bias on the whole score matrix, problem)."""
+    """Replace the bias by change(bias, problem), with the bias broadcast to the whole score matrix."""
 
     def changed(problem: Inputs) -> Inputs:
         added = full(problem.bias_array, problem)
@@ -121,13 +121,13 @@ def bias(change: Callable[[Array, Inputs], Array]) -> Change:
 
 
 def heads_as_batches(added: Array, problem: Inputs) -> Array:
-    """The bias of head h taken for batch element h: an axis of one put on the wrong side."""
+    """Use the bias of head h for batch element h: an axis of length 1 is added on the wrong side."""
     batch, heads = problem.shape[:2]
     return np.stack([np.stack([added[0, b % heads]] * heads) for b in range(batch)])
 
 
 def along_queries(added: Array, problem: Inputs) -> Array:
-    """What is the same for all queries taken for what is the same for all keys."""
+    """Apply a bias that is equal for all queries as if it were equal for all keys."""
     same = (added == added[:, :, :1]).all()
     short = min(problem.shape.queries, problem.shape.keys)
     column = np.zeros((*added.shape[:3], 1), added.dtype)
@@ -136,7 +136,7 @@ def along_queries(added: Array, problem: Inputs) -> Array:
 
 
 def distances(sign: float, slope: float, corner: bool) -> Change:
-    """ALiBi: another sign, another slope, or distances counted from the other corner."""
+    """ALiBi with another sign, other slopes, or distances counted from the other corner."""
 
     def change(problem: Inputs) -> Inputs:
         if problem.bias is None or isinstance(problem.bias, np.ndarray):
@@ -150,12 +150,12 @@ def distances(sign: float, slope: float, corner: bool) -> Change:
 
 
 def heads_of(change: Callable[[Array, Inputs], Array]) -> Change:
-    """Another head of key and value for each query head: change(query heads, problem) are their numbers."""
+    """Use other heads of key and value: change(query heads, problem) are their numbers, one for each query head."""
 
     def changed(problem: Inputs) -> Inputs:
         if problem.group == 1:
             return problem
-        # in the shapes that were given, so that gradients keep theirs: the query heads are put in another order
+        # one head of key and value for each group: the arrays, and so the gradients, keep their shapes
         taken = change(np.arange(problem.shape.heads), problem)
         first = taken[:: problem.group]
         return problem.with_(key=problem.key[:, first], value=problem.value[:, first])
@@ -164,7 +164,7 @@ def heads_of(change: Callable[[Array, Inputs], Array]) -> Change:
 
 
 def tiled(x: Array, group: int) -> Array:
-    """Heads of key and value in turn, not each for successive query heads."""
+    """Repeat the heads of key and value in turn (0, 1, 0, 1), not for successive query heads (0, 0, 1, 1)."""
     return np.tile(x, (1, group, 1, 1))
 
 
@@ -178,7 +178,7 @@ def cap_after_bias(s: Array, problem: Inputs) -> Array:
 
 
 def cap_after_mask(s: Array, problem: Inputs) -> Array:
-    """Hidden keys keep a score of −c."""
+    """Hidden keys get a score of −cap."""
     s, cap = composed(s, problem), problem.softcap
     return s if cap is None else hide(s, visible(problem), -cap)
 
@@ -189,7 +189,7 @@ def clipped(s: Array, problem: Inputs) -> Array:
 
 
 def sink_times(count: Callable[[Inputs], float]) -> Callable[[Array, Inputs], Array]:
-    """The sink enters the sum so many times."""
+    """The sink enters the sum count(problem) times."""
 
     def sink(s: Array, problem: Inputs) -> Array:
         found = parts.with_sink(s, problem)
@@ -201,7 +201,7 @@ def sink_times(count: Callable[[Inputs], float]) -> Callable[[Array, Inputs], Ar
 
 
 def mean_of_values(found: Answers, problem: Inputs) -> None:
-    """What softmax makes of rows of which every score is the same large negative number."""
+    """Empty rows get the mean of the values: the softmax of scores that are all the same large negative number."""
     rows = problem.mask.empty_rows(problem.shape)
     if rows is not None:
         mean = np.repeat(problem.value.mean(axis=2, keepdims=True), problem.group, axis=1)
@@ -219,7 +219,7 @@ def nan_in_empty(name: str) -> Callable[[Answers, Inputs], None]:
 
 
 def unseen_keys(value: float) -> Callable[[Answers, Inputs], None]:
-    """Gradients of keys that no query sees hold what was in memory."""
+    """The gradients of keys that no query sees are not written: they hold `value`."""
 
     def spoil(found: Answers, problem: Inputs) -> None:
         seen = visible(problem)
@@ -322,14 +322,14 @@ CONTRACT = (
 )
 
 
-# -- places: rows, heads, batches and components that are off; of the output, and of each gradient
+# -- places: wrong rows, heads, batches and components, of the output and of each gradient
 
 
 Shift = Callable[[Array], Array]
 
 
 def everywhere(name: str, spoil: Shift, *names: str) -> tuple[Fault, ...]:
-    """The same of the output, where it is named, and of gradients."""
+    """The same fault for each of `names`, by default the output and all three gradients."""
     return tuple(
         Fault(f"{one}: {name}", each(spoil, one), FORWARD if one == OUTPUT else BACKWARD)
         for one in (names or (OUTPUT, DQ, DK, DV))
@@ -337,7 +337,7 @@ def everywhere(name: str, spoil: Shift, *names: str) -> tuple[Fault, ...]:
 
 
 def leaking(axis: int) -> Shift:
-    """1 % of the neighbour on `axis`."""
+    """Mix in 1 % of the neighbour along `axis`."""
 
     def spoil(x: Array) -> Array:
         wide = x.astype(np.float64)
@@ -347,12 +347,12 @@ def leaking(axis: int) -> Shift:
 
 
 def unpermuted(x: Array) -> Array:
-    """Heads lay beside positions and were only reshaped, not moved back."""
+    """Heads and positions were exchanged, and then only reshaped, not exchanged back."""
     return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape)
 
 
 def filled(where: Callable[[Array], Any], number: float) -> Shift:
-    """`number` at the index where(answer), which may be empty."""
+    """Write `number` at the index where(answer), which may select nothing."""
 
     def spoil(x: Array) -> Array:
         x = x.copy()
@@ -363,7 +363,7 @@ def filled(where: Callable[[Array], Any], number: float) -> Shift:
 
 
 def past_eights(axis: int, number: float) -> Shift:
-    """`number` after the last whole eight on `axis`, from the end; everywhere where there is none."""
+    """Write `number` after the last multiple of 8 along `axis` (counted from the end); below 8 everywhere."""
     behind = (slice(None),) * (-1 - axis)
     return filled(lambda x: (..., slice(x.shape[axis] // 8 * 8 or None, None), *behind), number)
 
@@ -379,12 +379,12 @@ def first_batch_only(x: Array) -> Array:
 
 
 def neighbour(name: str, axis: int) -> Change:
-    """One input of the neighbour on `axis`."""
+    """Take one input from the neighbour along `axis`."""
     return inputs(lambda x: np.roll(x, 1, axis), name)
 
 
 def narrowed(most: Callable[[int], int]) -> Change:
-    """Query and key without the components from most(head_dim) on."""
+    """Cut query and key to their first most(head_dim) components."""
 
     def change(problem: Inputs) -> Inputs:
         end = max(1, most(problem.query.shape[-1]))
@@ -403,20 +403,20 @@ def first_keys(most: int) -> Change:
 
 
 def swapped(found: Answers, problem: Inputs) -> None:
-    """dk and dv in each other's place, where their shapes agree."""
+    """Exchange dk and dv if their shapes are equal."""
     if found[DK].shape == found[DV].shape:
         found[DK], found[DV] = found[DV], found[DK]
 
 
 def output_off(found: Answers, problem: Inputs) -> None:
-    """The kernel that also saves ln Z is another than the one for inference, and wrong in its last row."""
+    """With gradients another kernel runs, which also saves ln Z; the last row of its output is wrong."""
     if problem.output_gradient is not None:
         one_row = found[OUTPUT].shape[2] == 1
         found[OUTPUT][:, :, -1] = found[OUTPUT][:, :, 0] * (1.05 if one_row else 1)
 
 
 def unasked_shape(found: Answers, problem: Inputs) -> None:
-    """dk without the batch, where that is one."""
+    """Drop the batch axis of dk if its length is 1."""
     if found[DK].shape[0] == 1:
         found[DK] = found[DK][0]
 

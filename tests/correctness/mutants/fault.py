@@ -1,4 +1,4 @@
-"""One faulty attention as data, and in which dtypes what it does is below what a gate may tell."""
+"""A faulty attention as data, with the dtypes in which its effect is too small for the check to report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Excuse:
-    """Why a fault is none in a dtype, in numbers: the relative `effect` that it has, and what a right one may have."""
+    """Why a fault does not count in a dtype: its relative `effect` is at most what a right one is `allowed`."""
 
     effect: float
     allowed: float
@@ -27,7 +27,7 @@ class Excuse:
 
 @dataclass(frozen=True)
 class Fault:
-    """excuses : by dtype."""
+    """A named fault of one pass. excuses : the dtypes in which it does not count, each with the reason."""
 
     name: str
     attention: Attention | Remembering
@@ -36,53 +36,53 @@ class Fault:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Where it must be caught."""
+        """The dtypes in which it must be caught."""
         return tuple(dtype for dtype in DTYPES if dtype not in dict(self.excuses))
 
 
 def unit(dtype: str) -> float:
-    """The unit roundoff."""
+    """The unit roundoff of a dtype."""
     return float(float_format(dtype).unit_roundoff)
 
 
 def stored_in(low: str) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where an honest kernel stores the same numbers as coarsely: one rounding of `low` against its own."""
+    """Excused if a right kernel stores the same numbers as coarsely: the dtype's roundoff is at least `low`'s."""
     why = f"a rounding to {low}; an honest kernel stores the same in this dtype"
     return tuple((one, Excuse(unit(low), unit(one), why)) for one in DTYPES if unit(low) <= unit(one))
 
 
 def shifted_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where a shift that all results share is one that the gate leaves to rounded constants."""
+    """Excused if a shift that all results share is at most what the check allows for rounded constants."""
     return tuple(
         (one, Excuse(effect, most, why)) for one in DTYPES[1:] if effect <= (most := systematic(one))
     )
 
 
 def scattered_by(effect: float, why: str) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where errors without a direction are below what storing a number in the dtype costs, 0.42 u rms."""
+    """Excused if errors without a direction are at most those of storing a number in the dtype, 0.42 u rms."""
     return tuple(
         (one, Excuse(effect, most, why)) for one in DTYPES if effect <= (most := ROUNDING_RMS * unit(one))
     )
 
 
 def excused(dtype: str, effect: float, allowed: float, why: str) -> tuple[tuple[str, Excuse], ...]:
-    """One dtype, with both numbers."""
+    """Excused in one dtype, with both numbers."""
     return ((dtype, Excuse(effect, allowed, why)),)
 
 
-#: the same problem, or another that a faulty kernel answers instead
+#: from a problem to the one that a faulty kernel answers instead
 Change = Callable[[Inputs], Inputs]
-#: right answers changed in place
+#: changes right answers in place
 Spoil = Callable[[Answers, Inputs], None]
 
 
 def given(change: Change) -> Attention:
-    """Another problem is answered."""
+    """Answer change(problem) instead of the problem."""
     return lambda problem: whole(change(problem))
 
 
 def inputs(change: Callable[[Array], Array], *names: str) -> Change:
-    """Those of the inputs `names` that are given, changed."""
+    """Change each of the inputs `names` that is not None."""
 
     def changed(problem: Inputs) -> Inputs:
         found = {name: getattr(problem, name) for name in names}
@@ -92,7 +92,7 @@ def inputs(change: Callable[[Array], Array], *names: str) -> Change:
 
 
 def back(wrong: Attention, *names: str) -> Attention:
-    """The gradients `names`, or all, are those of `wrong`."""
+    """The right answers, but with the gradients `names` (by default all) of `wrong`."""
 
     def attend(problem: Inputs) -> Answers:
         right = whole(problem)
@@ -105,7 +105,7 @@ def back(wrong: Attention, *names: str) -> Attention:
 
 
 def both(name: str, change: Change) -> tuple[Fault, Fault]:
-    """Another problem is answered: by the forward pass; and, the output being right, by the way back."""
+    """Two faults that answer another problem: in the forward pass, and in the backward pass with a right output."""
     wrong = given(change)
     return Fault(name, wrong), Fault(f"{name}, on the way back", back(wrong), BACKWARD)
 
@@ -122,7 +122,7 @@ def then(spoil: Spoil) -> Attention:
 
 
 def each(spoil: Callable[[Array], Array], *names: str) -> Attention:
-    """The right answers with `names` replaced by spoil(answer) where they are given, in their own dtype."""
+    """The right answers, with spoil(answer) for each of `names` that is present, in its own dtype."""
 
     def change(found: Answers, problem: Inputs) -> None:
         found |= {name: spoil(found[name]).astype(found[name].dtype) for name in set(names) & set(found)}

@@ -1,4 +1,4 @@
-"""Faults of the formula and of its derivative: another softmax, another D, blocks that are lost or merged wrongly."""
+"""Faults in the formula and its derivative: another softmax, another D, blocks that are lost or merged wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parts import DK, DQ, DV, Add, Answers, Array, Attention, Memory, Rememberi
 
 
 def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Array]:
-    """Softmax with something added to its denominator: extra(scores)."""
+    """Softmax with extra(scores) added to its denominator."""
 
     def weights(s: Array) -> Array:
         e = parts.exponentials(s)
@@ -24,7 +24,7 @@ def with_more(extra: Callable[[Array], Array | float]) -> Callable[[Array], Arra
 
 
 def shifted(shift: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """Softmax that subtracts something else than the maximum: shift(scores)."""
+    """Softmax that subtracts shift(scores) instead of the maximum."""
     return lambda s: parts.divided(np.exp(s - shift(s).astype(s.dtype)))
 
 
@@ -44,7 +44,7 @@ def uniform(s: Array) -> Array:
 
 @parts.remembering
 def dropped_out(memory: Memory, rate: float, hook: str, problem: Inputs) -> Answers:
-    """Dropout of the weights, or, as `hook` says, of those that enter one sum."""
+    """Dropout of the weights, or only of those that enter one sum, as `hook` says."""
     rng = memory.setdefault("rng", np.random.default_rng(0))
 
     def dropped(p: Array) -> Array:
@@ -54,25 +54,25 @@ def dropped_out(memory: Memory, rate: float, hook: str, problem: Inputs) -> Answ
 
 
 def exp_from(least: float) -> Callable[[Array], Array]:
-    """e^x, with exponents below `least` taken for it, where a key is seen."""
+    """e^x with exponents raised to at least `least`; hidden keys still get 0."""
     return lambda x: np.where(np.isneginf(x), 0, np.exp(np.maximum(x, x.dtype.type(least)))).astype(x.dtype)
 
 
 def largest_32(s: Array) -> Array:
-    """Only the 32 largest scores of a row."""
+    """Keep only the 32 largest scores of a row."""
     if s.shape[-1] <= 32:
         return s
     return np.where(s >= np.sort(s, axis=-1)[..., -32, None], s, -np.inf).astype(s.dtype)
 
 
 def thresholded(s: Array) -> Array:
-    """Weights below 1 % of the row's largest are taken for zero."""
+    """Weights below 1 % of the row's largest are replaced by zero."""
     e = parts.exponentials(s)
     return parts.divided(np.where(e < 1e-2, 0, e).astype(s.dtype))
 
 
 def seen_scores(change: Callable[[Array], Array]) -> Attention:
-    """Other scores of the keys that are seen."""
+    """Replace the scores of the keys that are seen by change(scores)."""
     return parted(change=lambda s: np.where(np.isneginf(s), s, change(s)).astype(s.dtype))
 
 
@@ -83,7 +83,7 @@ def sloped(s: Array) -> Array:
 
 
 def mask_added(size: float) -> Callable[[Array, Inputs], Array]:
-    """Hidden keys keep their score, less `size`."""
+    """Hidden keys keep their score minus `size`."""
 
     def compose(s: Array, problem: Inputs) -> Array:
         seen, s = parts.visible(problem), parts.composed(s, problem)
@@ -93,14 +93,14 @@ def mask_added(size: float) -> Callable[[Array, Inputs], Array]:
 
 
 def unit_keys(q: Array, k: Array, scale: float) -> Array:
-    """Cosine similarity: keys normalised to the length that they have on average."""
+    """Cosine similarity: every key is scaled to the length √head_dim, its length on average."""
     length = np.sqrt((k * k).sum(axis=-1, keepdims=True))
     unit = k / np.where(length > 0, length, 1) * k.shape[-1] ** 0.5
     return parts.scores_of(q, unit.astype(k.dtype), scale)
 
 
 def cubic(s: Array) -> Array:
-    """2^f on [0, 1) by a polynomial of degree 3, off by 1e-4."""
+    """Softmax with 2^f on [0, 1) by a polynomial of degree 3, which is wrong by up to 1e-4."""
     x = s - s.max(axis=-1, keepdims=True)
     y = np.maximum(np.asarray(x, dtype=np.float64) * 1.4426950408889634, -140.0)
     low = np.floor(y)
@@ -110,7 +110,7 @@ def cubic(s: Array) -> Array:
 
 
 def sum_limited(most: float, beyond: float) -> Callable[[Array], Array]:
-    """A denominator that ends at `most`."""
+    """Softmax whose denominator is `beyond` if it is larger than `most`."""
 
     def weights(s: Array) -> Array:
         e = parts.exponentials(s)
@@ -128,7 +128,7 @@ _EPS = "with l >= 1 it takes that part of an output at most, and of all outputs 
 _EXPONENT = "e^-20 for each of 1000 keys, as a part of the weights that are left"
 _CUBIC = "the largest error of the polynomial, another for every weight"
 
-#: other weights of masked scores
+#: wrong functions from masked scores to weights
 _WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "mean of the values": uniform,
     "value of the largest score": argmax,
@@ -187,14 +187,14 @@ FORMULA = (
 )
 
 
-# -- the chain rule: another scale, another D, another softmax on the way back, blocks that are lost
+# -- the chain rule: another scale, another D, another softmax in the backward pass, lost blocks
 
 
 _QUERIES, _KEYS = -2, -1
 
 
 def gained(name: str, change: Callable[[float, int], float]) -> Fault:
-    """One gradient times change(scale, head_dim), before it is rounded; `name` begins with which."""
+    """One gradient times change(scale, head_dim), before it is rounded; `name` begins with the gradient's name."""
     hook = {"dq": "for_query", "dk": "for_key", "dv": "for_value"}[name[:2]]
 
     def attend(problem: Inputs) -> Answers:
@@ -209,30 +209,30 @@ def rescored(factor: float) -> Callable[[Array, Array, float], Array]:
 
 
 def changed_offset(change: Callable[[Array], Array]) -> Attention:
-    """Another D: change(D)."""
+    """Use change(D) instead of D."""
     return parted(offset=parts.after(parts.from_weights, lambda d: change(d).astype(d.dtype)))
 
 
 def offset_without_last(p: Array, a: Array, g: Array, o: Array) -> Array:
-    """One component of g·o left out, where there are several."""
+    """D without the last component of g·o, if there are several."""
     end = max(1, o.shape[-1] - 1)
     return parts.from_output(p, a, g[..., :end], o[..., :end])
 
 
 def first_of_sixteen(d: Array) -> Array:
-    """D of a block's first row for all sixteen."""
+    """Use D of a block's first row for all its sixteen rows."""
     return d[:, :, np.arange(d.shape[2]) // 16 * 16]
 
 
 def quotient(s: Array) -> Array:
-    """e^s / e^(ln Z) instead of e^(s − ln Z): ∞/∞ or 0/0 where the scores are large."""
+    """e^s / e^(ln Z) instead of e^(s − ln Z): ∞/∞ or 0/0 if the scores are large."""
     top = s.max(axis=-1, keepdims=True)
     logs = top + np.log(np.exp(s - top).sum(axis=-1, keepdims=True))
     return np.exp(s) / np.exp(logs)
 
 
 def mean_of(axis: int) -> Callable[[Answers, Inputs], None]:
-    """The gradients of all are the mean over `axis`: a batch or heads summed that should not be."""
+    """Replace dk and dv by their mean over `axis`: batch elements or heads are combined that should not be."""
 
     def spoil(found: Answers, problem: Inputs) -> None:
         for name in (DK, DV):
@@ -242,7 +242,7 @@ def mean_of(axis: int) -> Callable[[Answers, Inputs], None]:
 
 
 def without(axis: int, start: Callable[[int], int]) -> Callable[[Array], Array]:
-    """No weights from start(n) of the n on `axis` on, where others are left."""
+    """Set the weights from index start(n) on to 0, along `axis` of length n, unless start(n) is 0."""
 
     def change(w: Array) -> Array:
         w, first = w.copy(), start(w.shape[axis])
@@ -254,7 +254,7 @@ def without(axis: int, start: Callable[[int], int]) -> Callable[[Array], Array]:
 
 
 def without_last_block(axis: int, size: int) -> Callable[[Array], Array]:
-    """The last, partial block is left out, where there is another."""
+    """Leave out the last, partial block, unless it is the only one."""
     return without(axis, lambda n: n // size * size)
 
 
@@ -263,17 +263,17 @@ def without_first_key(w: Array) -> Array:
 
 
 def transposed(w: Array) -> Array:
-    """Its transpose, where it is square."""
+    """The transpose of a square matrix; any other matrix is unchanged."""
     return w.swapaxes(-1, -2) if w.shape[-1] == w.shape[-2] else w
 
 
 def narrow_products(g: Array, v: Array) -> Array:
-    """A summed over sixteen value components only."""
+    """A, summed over the first sixteen value components only."""
     return parts.products_of(g[..., :16], v[..., :16])
 
 
 def other_blocks(name: str, wrong: Callable[[int, int], bool], factor: float) -> Add:
-    """What some blocks give to one gradient enters `factor` times."""
+    """What a block adds to one gradient is multiplied by `factor` if wrong(i, j) is true for the block."""
 
     def change(total: Array, more: Array, which: str, at: tuple[int, int]) -> Array:
         bad = which == name and wrong(*at)
@@ -283,7 +283,7 @@ def other_blocks(name: str, wrong: Callable[[int, int], bool], factor: float) ->
 
 
 def skipping(skip: Callable[[int, int, int, int], bool]) -> Callable[[int, int], Iterator[tuple[int, int]]]:
-    """Blocks in order but for those of skip(i, j, blocks of queries, blocks of keys)."""
+    """Blocks in order, without those for which skip(i, j, blocks of queries, blocks of keys) is true."""
     return lambda n_q, n_k: ((i, j) for j in range(n_k) for i in range(n_q) if not skip(i, j, n_q, n_k))
 
 

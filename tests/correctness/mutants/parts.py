@@ -1,9 +1,9 @@
-"""Attention forwards and backwards in NumPy, in parts that can be exchanged one by one.
+"""Forward and backward pass of attention in NumPy, in parts that can be exchanged one by one.
 
-Everything of the contract is here: any mask, bias, groups of heads, a cap, sinks, rows that see no key. Arithmetic is
-in float32 (float64 for float64), as in fused kernels, and every result is rounded once. With P the weights, g the
-output's gradient, A = g vᵀ and D its mean over P: T = scale · cap' ∘ P∘(A − D), dq = T k, dk = Tᵀ q, dv = Pᵀ g; the
-gradients of key and value are summed over the query heads that share them.
+It covers the whole contract: any mask, bias, groups of heads, a cap, sinks, rows that see no key. Arithmetic is in
+float32 (float64 for float64), as in fused kernels, and every result is rounded once. P are the weights, g is the
+output's gradient, A = g vᵀ, and D is the mean of A, weighted with P. Then T = scale · cap' ∘ P∘(A − D), dq = T k,
+dk = Tᵀ q, dv = Pᵀ g. The gradients of key and value are summed over the query heads that share them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from attnlab.workload.workload import GRADIENTS, OUTPUT
 
 Array = NDArray[Any]
 Answers = dict[str, Array]
-#: a problem to the named answers; NAMES where it has an output gradient, else the output
+#: from a problem to its answers by name: all of NAMES if it has an output gradient, else only the output
 Attention = Callable[[Inputs], Answers]
-#: what an attention has kept of earlier calls
+#: what an attention keeps from earlier calls
 Memory = dict[Any, Any]
 NAMES = (OUTPUT, *GRADIENTS)
 DQ, DK, DV = GRADIENTS
 
 
 def inner_of(dtype: str) -> Any:
-    """The type of the arithmetic inside."""
+    """The type of the internal arithmetic for a dtype."""
     return np.float64 if dtype == "float64" else np.float32
 
 
 def same(x: Array) -> Array:
-    """x."""
+    """Return x unchanged."""
     return x
 
 
@@ -51,29 +51,29 @@ def capped(s: Array, cap: float | None) -> Array:
 
 
 def full(array: Array | None, problem: Inputs) -> Array | None:
-    """Broadcast to the whole score matrix."""
+    """The array, broadcast to the whole score matrix."""
     return None if array is None else np.broadcast_to(array, problem.shape)
 
 
 def composed(s: Array, problem: Inputs) -> Array:
-    """Capped, then biased."""
+    """The scores with the cap, then with the bias."""
     s = capped(s, problem.softcap)
     added = problem.bias_array
     return s if added is None else (s + added.astype(s.dtype)).astype(s.dtype)
 
 
 def hide(s: Array, seen: Array | None, hidden: float = -np.inf) -> Array:
-    """-inf, or `hidden`, where a key is not seen."""
+    """The scores, with -inf (or `hidden`) for keys that are not seen."""
     return s if seen is None else np.where(seen, s, s.dtype.type(hidden))
 
 
 def visible(problem: Inputs) -> Array | None:
-    """True where a key is seen, for the whole score matrix; None where all are."""
+    """True where a key is seen, for the whole score matrix; None if all keys are seen."""
     return full(problem.mask.array(problem.shape), problem)
 
 
 def with_sink(s: Array, problem: Inputs) -> Array:
-    """The scores, and one more column for the sinks where there are some."""
+    """The scores, with one more column for the sinks if there are any."""
     if problem.sinks is None:
         return s
     sink = problem.sinks.astype(s.dtype)[None, :, None, None]
@@ -81,7 +81,7 @@ def with_sink(s: Array, problem: Inputs) -> Array:
 
 
 def repeated(x: Array, group: int) -> Array:
-    """Each head for as many successive query heads."""
+    """Repeat each head for `group` successive query heads."""
     return np.repeat(x, group, axis=1)
 
 
@@ -102,22 +102,22 @@ def exponentials(s: Array) -> Array:
 
 
 def divided(e: Array) -> Array:
-    """Over their sum along the keys."""
+    """The exponentials divided by their sum along the keys."""
     return e / e.sum(axis=-1, keepdims=True)
 
 
 def softmax(s: Array) -> Array:
-    """Weights along the keys."""
+    """The weights along the keys."""
     return divided(exponentials(s))
 
 
 def zeros_where_empty(p: Array, seen: Array | None) -> Array:
-    """No weights in a row that sees no key, where softmax is NaN."""
+    """Weights of 0 in a row that sees no key, for which softmax gives NaN."""
     return p if seen is None else np.where(seen.any(axis=-1, keepdims=True), p, p.dtype.type(0))
 
 
 def products_of(g: Array, v: Array) -> Array:
-    """A."""
+    """A = g vᵀ."""
     return g @ v.swapaxes(-1, -2)
 
 
@@ -179,10 +179,10 @@ def whole(
 ) -> Answers:
     """The formulas on whole arrays.
 
-    change acts on masked scores. again, weights_again : what the way back takes for `scores` and `weights`;
-    weights_kept acts on the weights that it takes. save : how the output is kept for D. for_query, for_key,
-    for_value : T, T and P as they enter the last sums. mix, last : how the output is summed and rounded. dtype : of the
-    answers, the problem's where None.
+    change : applied to masked scores. again, weights_again : replace `scores` and `weights` in the backward pass.
+    weights_kept : applied to the weights of the backward pass. save : how the output is stored for D. for_query,
+    for_key, for_value : applied to T, T and P before the last sums. mix, last : how the output is summed and rounded.
+    dtype : of the answers, by default the problem's.
     """
     dtype = dtype or problem.dtype
     inner = inner_of(dtype)
@@ -214,17 +214,17 @@ def whole(
         return found | {DQ: last_back(query, dtype), DK: last_back(key, dtype), DV: last_back(value, dtype)}
 
 
-#: adds `more` to `total`: of which gradient, and of which block of queries and keys
+#: from (total, more, name of the gradient, block of queries and of keys) to the new total
 Add = Callable[[Array, Array, str, tuple[int, int]], Array]
 
 
 def add(total: Array, more: Array, name: str, at: tuple[int, int]) -> Array:
-    """What an accumulator does."""
+    """The new total of an accumulator."""
     return total + more
 
 
 def in_order(n_q: int, n_k: int) -> Iterator[tuple[int, int]]:
-    """Blocks of keys, and for each the blocks of queries."""
+    """All blocks (queries, keys): for each block of keys, all blocks of queries."""
     return ((i, j) for j in range(n_k) for i in range(n_q))
 
 
@@ -246,10 +246,10 @@ def blocked(
     scores: Callable[[Array, Array, float], Array] = scores_of,
     **back: Any,
 ) -> Answers:
-    """Online softmax over blocks of keys, what fused kernels do. `store` is how weights are kept before p·v.
+    """Online softmax over blocks of keys, as in fused kernels. `store` is how weights are stored before p·v.
 
-    lazy : a maximum is taken over only where it is so much larger than the one before. forget_rise : nothing is
-    rescaled for a rise that small. back : parts of the way back, see `blocked_back`.
+    lazy : the running maximum is updated only if it rises by more than this. forget_rise : sums are not rescaled if it
+    rises by less than this. back : parts of the backward pass, see `blocked_back`.
     """
     dtype = dtype or problem.dtype
     inner = inner_of(dtype)
@@ -302,10 +302,11 @@ def blocked_back(
     add: Add = add,
     order: Callable[[int, int], Iterator[tuple[int, int]]] = in_order,
 ) -> Answers:
-    """The way back as flash kernels do it: from the output and ln Z that the forward pass saved.
+    """The backward pass of flash kernels: from the output and ln Z that the forward pass saved.
 
-    save : how the output is kept for D. save_logs : ln Z of a row's maximum and the log of its sum. store : how P
-    and T are kept before their products. None for either: in `dtype`. order : of the (query, key) blocks.
+    save : how the output is stored for D. save_logs : ln Z from a row's maximum and the log of its sum. store : how P
+    and T are stored before their products. By default save and store round to `dtype`. order : of the (query, key)
+    blocks.
     """
     dtype, shape = dtype or problem.dtype, problem.shape
     inner = inner_of(dtype)
@@ -322,7 +323,7 @@ def blocked_back(
     e = e[..., : shape.keys]
     o = np.where(total > 0, (e @ v) / total, 0).astype(inner)
     logs = np.where(total > 0, save_logs(top, log(total)), 0).astype(inner)
-    # a row's own D needs no block: g and o are whole in the value dimension
+    # D needs no blocks: g and o of a row have all value components
     d = offset(e / total, products_of(g, v), g, (save or rounder(dtype))(o))
     sums = {name: np.zeros(x.shape, dtype=inner) for name, x in ((DQ, q), (DK, k), (DV, v))}
     sees = seen_again(problem)
@@ -348,7 +349,7 @@ def blocked_back(
 
 
 def after(part: Callable[..., Array], change: Callable[[Array], Array]) -> Callable[..., Array]:
-    """A part whose result is changed."""
+    """`part` with `change` applied to its result."""
     return lambda *given: change(part(*given))
 
 
@@ -370,12 +371,12 @@ class Remembering:
 
 
 def remembering(answer: Callable[..., Answers]) -> Callable[..., Remembering]:
-    """answer(memory, settings, problem) as a function of the settings."""
+    """From answer(memory, *settings, problem) to a function of the settings that makes a `Remembering`."""
     return lambda *settings: Remembering(lambda: partial(answer, {}, *settings))
 
 
 def quiet_back(**exchanged: Any) -> Attention:
-    """`blocked_back` with parts exchanged: the output is that of whole arrays."""
+    """`blocked_back` with parts exchanged, without NumPy's warnings. The output is computed on whole arrays."""
 
     def attend(problem: Inputs) -> Answers:
         if problem.output_gradient is None:
@@ -387,38 +388,38 @@ def quiet_back(**exchanged: Any) -> Attention:
 
 
 def cut(x: Array, bits: int) -> Array:
-    """x with `bits` of significand, cut off towards zero (not rounded)."""
+    """x with `bits` bits of significand, truncated towards zero (not rounded)."""
     mantissa, exponent = np.frexp(x)
     return np.ldexp(np.trunc(np.ldexp(mantissa, bits)), exponent - bits).astype(x.dtype)
 
 
 def cut_to(x: Array, dtype: str) -> Array:
-    """x cut off towards zero to `dtype`."""
+    """x truncated towards zero to `dtype`."""
     if dtype == "float64":
         return x
     return cut(x, {"float32": 24, "float16": 11, "bfloat16": 8}[dtype]).astype(carrier(dtype))
 
 
 def rounder(dtype: str) -> Callable[[Array], Array]:
-    """Rounding to `dtype` that keeps the arithmetic's own type."""
+    """A function that rounds to `dtype` and keeps the type of the array."""
     return lambda x: round_to(x, dtype).astype(x.dtype)
 
 
 def stored_sums(dtype: str) -> Add:
-    """An accumulator that lies in memory in `dtype`."""
+    """An accumulator that is stored in memory in `dtype`."""
     store = rounder(dtype)
     return lambda total, more, name, at: store(total + more)
 
 
 def added_up(terms: Iterable[Array], dtype: str) -> Array:
-    """One after another, each partial sum rounded to `dtype`."""
+    """The sum of the terms in their order, each partial sum rounded to `dtype`."""
     return reduce(
         lambda total, term: round_to(total + term, dtype).astype(term.dtype), terms, np.zeros(1, "f4")
     )
 
 
 def in_sequence(dtype: str, step: int = 1) -> Callable[[Array, Array], Array]:
-    """weights @ values, added up `step` keys at a time in a sum that is kept in `dtype`."""
+    """weights @ values, added up `step` keys at a time in a sum that is stored in `dtype`."""
 
     def mix(p: Array, v: Array) -> Array:
         steps = (slice(start, start + step) for start in range(0, v.shape[2], step))

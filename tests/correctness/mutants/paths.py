@@ -1,7 +1,7 @@
-"""Faults of one path, right everywhere but under one condition; and of memory: stale results, strides, chance.
+"""Faults of one path, which occur only under one condition; and faults of memory: stale results, strides, chance.
 
-What deviates on a path is plain enough, for the most part one key that is lost: the question is whether the condition
-is ever met. Those of the table have a form in `tables`.
+The error on such a path is large, in most cases one lost key. What is tested is whether any question meets the
+condition.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ When = Callable[[Inputs], bool]
 
 
 def key_lost(problem: Inputs) -> Answers:
-    """The last key is not seen; under a mask the first. With one key, half of it."""
+    """Hide the last key, or the first one if there is a mask. With a single key, halve the values."""
     if problem.shape.keys == 1:
         return whole(problem.with_(value=problem.value / 2))
     return whole(hiding(key(0 if problem.mask else -1))(problem))
 
 
 def where(name: str, when: When, path: Attention = key_lost, direction: str = FORWARD) -> Fault:
-    """Right, but takes the faulty `path` where `when` holds; backwards for the gradients alone."""
+    """Right, but takes the faulty `path` if `when` holds; with direction BACKWARD for the gradients only."""
     wrong = back(path) if direction == BACKWARD else path
     return Fault(name, lambda problem: (wrong if when(problem) else whole)(problem), direction)
 
@@ -53,7 +53,7 @@ def flushed(name: str, least: float) -> Attention:
 
 
 def averaged(problem: Inputs) -> Answers:
-    """Quarters of the keys, each with its own softmax, simply averaged."""
+    """The unweighted mean over four quarters of the keys, each with its own softmax."""
     quarters = np.array_split(np.arange(problem.shape.keys), 4)
     cut = (problem.with_(key=problem.key[:, :, at], value=problem.value[:, :, at]) for at in quarters)
     found = [whole(one)[OUTPUT] for one in cut]
@@ -61,7 +61,7 @@ def averaged(problem: Inputs) -> Answers:
 
 
 def read_behind(problem: Inputs) -> bool:
-    """Whether the values are followed by others in the same heads of a longer array, of NaN."""
+    """Whether the values are a part of a longer array that contains NaN."""
     longer = longer_than(problem)
     return longer is not None and bool(np.isnan(longer).any())
 
@@ -71,7 +71,7 @@ def nan_everywhere(problem: Inputs) -> Answers:
 
 
 def scale_of_coarse_root(problem: Inputs) -> float:
-    """As if the root of head_dim were rounded to bfloat16."""
+    """The scale, as if √head_dim had been rounded to bfloat16."""
     root = d(problem) ** 0.5
     return problem.scale * (root / float(rounder("bfloat16")(np.asarray(np.float32(root)))))
 
@@ -146,13 +146,13 @@ PATHS = (
 )
 
 
-# -- memory: stale results, keys of a cache that leave something out, arrays that change
+# -- memory: stale results, incomplete cache keys, arrays that change
 
 
 Names = tuple[str, ...]
 
 ARRAYS = ("query", "key", "value", "output_gradient")
-#: what an answer depends on, as the key of a cache; faults leave one of them out
+#: the parts of a complete cache key, on all of which an answer depends; faults leave one of them out
 _KEY: dict[str, Callable[[Inputs], Any]] = {
     "arrays": lambda p: tuple(np.asarray(x).tobytes() for x in arrays_of(p)),
     "shapes": lambda p: tuple(x.shape for x in arrays_of(p)),
@@ -180,7 +180,7 @@ def without(*left_out: str) -> tuple[str, ...]:
 
 @parts.remembering
 def kept_by(memory: Memory, key: Names, kept: Names, problem: Inputs) -> Answers:
-    """Answers `kept` are those of the first call that had the same key; right otherwise."""
+    """The answers named in `kept` are those of the first call with the same key; the others are right."""
     right = whole(problem)
     stale = memory.setdefault(tuple(_KEY[name](problem) for name in key), right)
     return {
@@ -191,7 +191,7 @@ def kept_by(memory: Memory, key: Names, kept: Names, problem: Inputs) -> Answers
 
 @parts.remembering
 def kernel_kept(memory: Memory, key: Names, problem: Inputs) -> Answers:
-    """What the kernel was made for, all but the arrays, is that of the first call that had the same key."""
+    """All that the kernel was made for, except the arrays, is that of the first call with the same key."""
     first = memory.setdefault(tuple(_KEY[name](problem) for name in key), problem)
     own = {name: getattr(first, name) for name in ("mask", "bias", "softcap", "sinks", "scale")}
     return whole(problem.with_(**own) if first.shape == problem.shape else problem)
@@ -199,7 +199,7 @@ def kernel_kept(memory: Memory, key: Names, problem: Inputs) -> Answers:
 
 @parts.remembering
 def dtype_kept(memory: Memory, problem: Inputs) -> Answers:
-    """The dtype that a kernel was compiled for is that of the first call with these shapes."""
+    """The kernel computes in the dtype of the first call with these shapes."""
     first = memory.setdefault(_KEY["shapes"](problem), problem.dtype)
     found = whole(problem, first if "float64" not in (first, problem.dtype) else None)
     return {name: one.astype(problem.query.dtype) for name, one in found.items()}
@@ -207,7 +207,7 @@ def dtype_kept(memory: Memory, problem: Inputs) -> Answers:
 
 @parts.remembering
 def strides_kept(memory: Memory, problem: Inputs) -> Answers:
-    """The strides of the keys are those of the first call with these shapes."""
+    """The keys are read with the strides of the first call with this shape."""
     first = memory.setdefault(problem.key.shape, problem.key.strides)
     return whole(problem.with_(key=reread(problem.key, first)))
 
@@ -218,7 +218,7 @@ def key_strides_for_values(problem: Inputs) -> Answers:
 
 
 def reread(array: Array, strides: tuple[int, ...]) -> Array:
-    """What lies in its memory under other strides."""
+    """The array as read from its memory with other strides."""
     if strides == array.strides:
         return array
     memory = np.ravel(owner(array), order="K")
@@ -228,7 +228,7 @@ def reread(array: Array, strides: tuple[int, ...]) -> Array:
 
 
 def owner(array: Array) -> Array:
-    """The array that holds its memory."""
+    """The array that owns the memory of `array`."""
     while array.base is not None and isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -236,7 +236,7 @@ def owner(array: Array) -> Array:
 
 @parts.remembering
 def identical(memory: Memory, which: str, copy_only: bool, problem: Inputs) -> Answers:
-    """An answer, or a copy of one input, is kept as long as the caller's array is the same object or place."""
+    """Reuse an answer, or a copy of one input, while that input has the same address, shape, strides and dtype."""
     given = getattr(problem, which)
     place = given.__array_interface__["data"][0], given.shape, given.strides, problem.dtype
     if memory.get("place") != place:
@@ -246,7 +246,7 @@ def identical(memory: Memory, which: str, copy_only: bool, problem: Inputs) -> A
 
 @parts.remembering
 def one_behind(memory: Memory, name: str, problem: Inputs) -> Answers:
-    """Returns what belongs to the call before, where the shapes agree: a missing synchronisation."""
+    """Return the answer of the call before, if the shapes agree: a missing synchronisation."""
     found, before = whole(problem), memory.get(name)
     if name in found:
         memory[name] = found[name].copy()
@@ -278,7 +278,7 @@ def not_cleared(memory: Memory, names: Names, problem: Inputs) -> Answers:
 
 
 def written_over(name: str, which: str) -> Attention:
-    """An answer is written over an input where the shapes allow it."""
+    """Write an answer over an input, if their shapes are equal and the input is writable."""
 
     def change(found: Answers, problem: Inputs) -> None:
         array = getattr(problem, which)
@@ -299,7 +299,7 @@ def scaled_in_place(which: str) -> Attention:
 
 
 def value_itself(found: Answers, problem: Inputs) -> None:
-    """With one key and one query the answer is the value: returned as it is, not copied."""
+    """With one key and one query the answer is the value: return the value array itself, not a copy."""
     further = (problem.bias, problem.softcap, problem.sinks)
     plain = all(one is None for one in further) and problem.group == 1 and not problem.mask
     if problem.shape[2:] == (1, 1) and plain:
@@ -307,20 +307,20 @@ def value_itself(found: Answers, problem: Inputs) -> None:
 
 
 def longer_than(problem: Inputs) -> Array | None:
-    """The array in whose same heads the values are followed by others."""
+    """The array that contains the values, if it has more than three further positions; else None."""
     longer, shape = owner(problem.value), problem.value.shape
     return longer if longer.ndim == 4 and longer.shape[2] > shape[2] + 3 else None
 
 
 def cleared_behind(found: Answers, problem: Inputs) -> None:
-    """The last tile of values is cleared beyond the last key, where there is more of a longer array."""
+    """Write zeros at the end of a longer array that contains the values, as if its last tile were cleared."""
     longer = longer_than(problem)
     if longer is not None and longer.shape[:2] == problem.value.shape[:2]:
         longer[:, :, -1] = 0
 
 
 def flat(array: Array) -> Array:
-    """Memory read in order, as if the array were contiguous."""
+    """The array as read from its memory in order, as if it were contiguous."""
     if array.flags.c_contiguous or array.base is None:
         return array
     return np.resize(np.ravel(owner(array), order="K"), array.size).reshape(array.shape).astype(array.dtype)
@@ -332,7 +332,7 @@ def blind_to_strides(*which: str) -> Attention:
 
 @parts.remembering
 def breaks_after(memory: Memory, calls: int, name: str, problem: Inputs) -> Answers:
-    """Right at first; later 10 % too large."""
+    """Right in the first `calls` calls; later 10 % too large."""
     memory["calls"] = memory.get("calls", 0) + 1
     found = whole(problem)
     if name in found and memory["calls"] > calls:
@@ -342,7 +342,7 @@ def breaks_after(memory: Memory, calls: int, name: str, problem: Inputs) -> Answ
 
 @parts.remembering
 def one_call_in(memory: Memory, calls: int, problem: Inputs) -> Answers:
-    """A row of zeros in one of so many calls, at random, where there are several blocks."""
+    """A row of zeros, at random in one of `calls` calls, if there are several blocks (over 256 keys)."""
     found, rng = whole(problem), memory.setdefault("rng", np.random.default_rng(0))
     if problem.shape.keys > 256 and rng.random() < 1 / calls:
         found[OUTPUT][:, :, -1] = 0

@@ -1,4 +1,4 @@
-"""Right implementations that differ in how they round, each of which must pass, and faults of precision."""
+"""Right implementations that differ in how they round, which must all pass, and faults of precision."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ INPUTS = ("query", "key", "value", "output_gradient")
 Store = Callable[[Array], Array]
 BF16 = rounder("bfloat16")
 TF32, EIGHT_BITS = partial(cut, bits=11), lambda p: cut(p * (1 + 2.0**-4), 4)
-#: parts of `whole` that are exchanged, by what rounds
+#: from a rounding function to the parts of `whole` that are exchanged
 Exchanged = Callable[[Store], dict[str, Any]]
 
 
 def in_doubles(
     exchanged: Exchanged = lambda off: {}, last: Callable[[Array, str], Array] = round_to
 ) -> Attention:
-    """The formula in float64 with parts exchanged, given what cuts off to the dtype, and `last` of what they are of."""
+    """The formula in float64, with parts exchanged, and the answers rounded by `last`.
+
+    exchanged : from a function that truncates to the dtype, the parts with it.
+    """
 
     def attend(problem: Inputs) -> Answers:
         dtype, wide = problem.dtype, inputs(lambda x: x.astype(np.float64), *INPUTS)(problem)
@@ -43,9 +46,9 @@ def in_doubles(
 
 
 def fast_exp(bits: int) -> Callable[[Array], Array]:
-    """e^x as 2^(x log2 e), the fractional power interpolated linearly between places.
+    """e^x as 2^(x log2 e), with the fractional power interpolated linearly between `places` points.
 
-    The relative error is at most (ln 2/places)²/8, which is made 2^-bits.
+    The relative error is at most (ln 2/places)²/8, which equals 2^-bits.
     """
     places = np.log(2) / np.sqrt(8 * 2.0**-bits)
 
@@ -60,7 +63,7 @@ def fast_exp(bits: int) -> Callable[[Array], Array]:
 
 
 def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
-    """q·k added up component by component in a narrow sum."""
+    """q·k added up component by component, in a sum that is rounded to `low`."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         terms = (q[..., c, None] * k[:, :, None, :, c] for c in range(q.shape[3]))
@@ -70,17 +73,17 @@ def summed_scores(low: str) -> Callable[[Array, Array, float], Array]:
 
 
 def offset_in_bfloat16(p: Array, a: Array, g: Array, o: Array) -> Array:
-    """g·o added up component by component in a narrow sum."""
+    """g·o added up component by component, in a sum that is rounded to bfloat16."""
     return parts.added_up(np.moveaxis((g * o)[..., None], -2, 0), "bfloat16")
 
 
 def with_coarse_log2_e(q: Array, k: Array, scale: float) -> Array:
-    """2^x of scores times 1.4427, which is log2 e rounded."""
+    """The scores for 2^x with 1.4427 in place of log2 e."""
     return scores_of(q, k, scale * 1.4427 / 1.4426950408889634)
 
 
 def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
-    """Numbers as sums of two bfloat16, the product of the two small parts left out."""
+    """Each number is a sum of two bfloat16 numbers; the product of the two small parts is left out."""
     high = [BF16(a) for a in (q, k.swapaxes(-1, -2))]
     low = [BF16(a - b) for a, b in zip((q, k.swapaxes(-1, -2)), high, strict=True)]
     return (high[0] @ high[1] + high[0] @ low[1] + low[0] @ high[1]) * q.dtype.type(scale)
@@ -88,7 +91,7 @@ def in_two_bfloat16(q: Array, k: Array, scale: float) -> Array:
 
 @parts.remembering
 def noisy(memory: parts.Memory, units: float, name: str, problem: Inputs) -> Answers:
-    """An answer is off by random relative errors of so many unit roundoffs."""
+    """One answer has random relative errors of `units` unit roundoffs."""
     rng, found = memory.setdefault("rng", np.random.default_rng(0)), whole(problem)
     if name in found:
         x, u = found[name].astype(np.float64), units * unit(problem.dtype)
@@ -97,12 +100,12 @@ def noisy(memory: parts.Memory, units: float, name: str, problem: Inputs) -> Ans
 
 
 def times_inverse(low: Store) -> Callable[[Array], Array]:
-    """Softmax by low(1/l)."""
+    """Softmax that multiplies by low(1/l), with l the sum of the exponentials."""
     return lambda s: (e := parts.exponentials(s)) * low(1 / e.sum(axis=-1, keepdims=True))
 
 
 def chain(why: str) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where a sum of 16 partial sums, rounded to float16, is still finer than one rounding of the dtype."""
+    """Excused if a sum of 16 partial sums, rounded to float16, is more exact than one rounding to the dtype."""
     return fault.scattered_by(ROUNDING_RMS * unit("float16") * (16 / 3) ** 0.5, why)
 
 
@@ -110,14 +113,14 @@ _PARTS = "a float16 sum of 16 parts is finer than one rounding to bfloat16"
 _TERMS = "16 terms rounded to float16 are finer than honest bfloat16 scores"
 
 
-#: cut off instead of rounded, a number shifts by u/(2 ln 2) on average
+#: a number that is truncated instead of rounded is shifted by u/(2 ln 2) on average
 _CUT = fault.excused(
     "float32",
     unit("float32") / (2 * np.log(2)),
     CONSTANTS * unit("float32"),
     "the mean shift of numbers that are cut off, against constants that are rounded once for all rows",
 )
-#: u/√(Σ) of what a float32 pass has of its own: exp, product, sum and division; and, backwards, D and T as well
+#: noise of 1 u is within the errors of a float32 pass: exp, product, sum and division; backwards also D and T
 _NOISE = fault.excused(
     "float32",
     1.0 * unit("float32"),
@@ -131,7 +134,7 @@ _BITS = "the inputs have no more bits than that"
 
 
 def _exact_in(low: int) -> tuple[tuple[str, Excuse], ...]:
-    """Excused where inputs of the dtype have no more than `low` bits: nothing is lost."""
+    """Excused if inputs of the dtype have at most `low` bits, so that nothing is lost."""
     bits = {"float16": 11, "bfloat16": 8}
     return tuple((one, Excuse(bits[one], low, _BITS)) for one in bits if bits[one] <= low)
 
@@ -147,7 +150,7 @@ _STORED: dict[str, tuple[str, Exchanged]] = {
     "output for D": (BACKWARD, lambda low: {"offset": parts.from_output, "save": low}),
     "scores again": (BACKWARD, lambda low: {"again": after(scores_of, low)}),
 }
-#: what is cut off to the dtype and not rounded
+#: what is truncated to the dtype, not rounded: by its name in `_STORED` the name of the fault
 _CUT_OFF = {"weights": "weights cut off", "scores": "scores cut off"}
 _CUT_OFF |= {"P": "P cut off in dv", "T": "T cut off"}
 
@@ -195,11 +198,11 @@ PRECISION = (
 )
 
 
-# -- right ones, outputs and gradients
+# -- right implementations, outputs and gradients
 
 
 def eager(problem: Inputs) -> Answers:
-    """Every step stored in the dtype, as automatic differentiation of a few plain lines does it."""
+    """Every step is stored in the dtype, as in unfused code with automatic differentiation."""
     store = rounder(problem.dtype)
 
     def compose(s: Array, problem: Inputs) -> Array:
@@ -220,26 +223,26 @@ def eager(problem: Inputs) -> Answers:
 
 
 def weighted(weights: Callable[[Array, Store], Array]) -> Attention:
-    """The weights are weights(scores, rounding to the dtype)."""
+    """An attention whose weights are weights(scores, a function that rounds to the dtype)."""
     return lambda problem: whole(problem, weights=lambda s: weights(s, rounder(problem.dtype)))
 
 
 def top_of(s: Array) -> Array:
-    """The largest score of a row, 0 where it sees no key."""
+    """The largest score of a row, or 0 if the row sees no key."""
     top = s.max(axis=-1, keepdims=True)
     return np.where(np.isneginf(top), 0, top)
 
 
 def written_out(s: Array, store: Store) -> Array:
-    """Softmax as its formula reads, each step of it stored: s, s − m, e^{s − m}, its sum, the quotient."""
+    """Softmax with every step of the formula stored: s, s − m, e^{s − m}, the sum, the quotient."""
     s = store(s)
     e = store(np.exp(store(s - top_of(s))))
     total = e.sum(axis=-1, keepdims=True)
-    return store(e / np.where(total < 65504, store(total), total))  # float16 ends there: that would be wrong
+    return store(e / np.where(total < 65504, store(total), total))  # more would overflow float16
 
 
 def powers_of_two(s: Array, store: Store) -> Array:
-    """2^(s log2 e), as GPU kernels do."""
+    """Softmax with 2^(s log2 e), as in GPU kernels."""
     x = s * s.dtype.type(np.log2(np.e))
     return parts.divided(np.exp2(x - top_of(x)))
 
@@ -258,9 +261,9 @@ def two_passes(one_number: bool) -> Callable[[Array], Array]:
 def fused(
     block: int, *, exact: bool = False, sums: bool = False, lazy: float = 0.0, **back: Any
 ) -> Attention:
-    """Online softmax, unnormalised weights, P and T stored in the dtype: what a flash kernel does.
+    """Online softmax, with unnormalised weights, P and T stored in the dtype, as in a flash kernel.
 
-    exact : nothing inside is stored. sums : the gradients lie in memory in the dtype while they are added up.
+    exact : nothing inside is rounded. sums : the gradients are stored in the dtype while they are added up.
     """
 
     def attend(problem: Inputs) -> Answers:
@@ -277,7 +280,7 @@ def fused(
 
 
 def folded(split: Callable[[float], tuple[float, float]]) -> Attention:
-    """The scale multiplies query and key, which are stored in the dtype again; split(scale) are the two factors."""
+    """Query and key are multiplied by the two factors split(scale), and stored in the dtype again."""
 
     def attend(problem: Inputs) -> Answers:
         inner, store = parts.inner_of(problem.dtype), rounder(problem.dtype)
@@ -292,21 +295,21 @@ def folded(split: Callable[[float], tuple[float, float]]) -> Attention:
 
 
 def halves(scale: float) -> tuple[float, float]:
-    """Its root in both: PyTorch's math kernel."""
+    """The square root of the scale as both factors, as in PyTorch's math kernel."""
     return float(np.sign(scale)) * abs(scale) ** 0.5, abs(scale) ** 0.5
 
 
 def one_by_one(problem: Inputs) -> Answers:
-    """Weights and values are added key after key: the longest chain of roundings that a sum can have."""
+    """Weights and values are added up key by key: the longest chain of roundings that a sum can have."""
     inner = "float64" if problem.dtype == "float64" else "float32"
     mix = parts.in_sequence(inner, 1)
     return whole(problem, weights=parts.sum_in(inner), mix=mix, mix_back=mix)
 
 
 def merged(*shares: float, one_number: bool = False) -> Attention:
-    """Keys in parts that end at `shares` of them, merged by their partition functions: split-k decoding.
+    """The keys are split at `shares` of them, and the parts merged by their partition functions: split-k decoding.
 
-    one_number : ln Z is kept as m + ln l, else as the two.
+    one_number : ln Z is stored as m + ln l, else as two numbers.
     """
 
     @np.errstate(all="ignore")
@@ -338,7 +341,7 @@ def merged(*shares: float, one_number: bool = False) -> Attention:
 
 
 def smoothed_keys(problem: Inputs) -> Answers:
-    """The mean key is subtracted from all keys, which moves all scores of a row alike; a cap or a sink it would not."""
+    """Subtract the mean key from all keys: all scores of a row shift equally. Not done with a cap or with sinks."""
 
     def scores(q: Array, k: Array, scale: float) -> Array:
         return scores_of(q, k - k.mean(axis=2, keepdims=True), scale)
@@ -348,7 +351,7 @@ def smoothed_keys(problem: Inputs) -> Answers:
 
 
 def half_away(x: Array, dtype: str) -> Array:
-    """Halves are rounded away from zero, not to even: float32 inside leaves next to none."""
+    """Halves are rounded away from zero, not to even. After float32 arithmetic halves are rare."""
     bits = {"float16": 13, "bfloat16": 16}.get(dtype)
     if bits is None:
         return round_to(x, dtype)
@@ -357,20 +360,20 @@ def half_away(x: Array, dtype: str) -> Array:
 
 
 def sink_as_key(problem: Inputs) -> Answers:
-    """A sink is one more key 0 with the value 0 and the sink for bias; bias and mask are one array."""
+    """A sink is one more key 0, with the value 0 and the sink as its bias. Bias and mask are one array each."""
     found = whole(problem.without_sinks())
     keys = problem.shape.keys
     return found | {name: found[name][:, :, :keys] for name in (DK, DV) if name in found}
 
 
 def heads_written_out(problem: Inputs) -> Answers:
-    """Heads of key and value are repeated in memory, and their gradients are stored before they are summed."""
+    """Heads of key and value are repeated in memory, and their gradients are rounded before they are summed."""
     store = rounder(problem.dtype)
     return whole(problem, gather=lambda x, group: parts.summed(store(x), group))
 
 
 def cap_by_exponentials(s: Array, problem: Inputs) -> Array:
-    """tanh as (1 − e^{−2x})/(1 + e^{−2x}) with its sign put back."""
+    """tanh |x| as (1 − e^{−2|x|})/(1 + e^{−2|x|}), with the sign restored."""
     cap = problem.softcap
     if cap is not None:
         e = np.exp(-2 * np.abs(s / s.dtype.type(cap)))
@@ -388,7 +391,7 @@ RIGHT: dict[str, Attention] = {
     "fused, blocks of 100": fused(100),
     "float32 inside, blocks of 32": fused(32, exact=True),
     "partial sums of 32 stored": fused(32, sums=True),
-    # atomic additions come in any order
+    # atomic additions may come in any order
     "last block first": fused(
         32, order=lambda n_q, n_k: ((i, j) for i in reversed(range(n_q)) for j in reversed(range(n_k)))
     ),
@@ -408,7 +411,7 @@ RIGHT: dict[str, Attention] = {
     "D from the output": parted(offset=parts.from_output),
     "D from the output, rounded": lambda p: whole(p, offset=parts.from_output, save=rounder(p.dtype)),
     "half away from zero": parted(last=half_away),
-    # so that they sum to 1 again
+    # the stored weights sum to 1 again
     "sum of stored weights": weighted(lambda s, store: parts.divided(store(parts.exponentials(s)))),
     "sink as a key": sink_as_key,
     "heads written out": heads_written_out,

@@ -1,4 +1,4 @@
-"""Whatever is asked for in one additive array, with heads repeated by `expand`; float32 inside, a mask of −∞."""
+"""Mask and bias in one additive array, −∞ for hidden keys, heads repeated by `expand`; float32 or float64 inside."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""Numerically right, but for one fault that strikes in one phase: FAULT and WHEN in its environment say which.
+"""Numerically right, except for one fault in one phase: FAULT and WHEN in its environment say which.
 
 `faulty[FAULT=segfault,WHEN=time]` is the contender that segfaults when it is timed.
 """
@@ -54,7 +54,7 @@ def children():
     sleep = [sys.executable, "-S", "-c", f"import time; time.sleep({LONG})"]
     for own_session in (False, True):
         subprocess.Popen(sleep, start_new_session=own_session)
-    # and one that has left its family altogether
+    # and one in its own session, whose parent has ended
     lost = f"import os, time; os.setsid(); os.fork() and os._exit(0); time.sleep({LONG})"
     subprocess.Popen([sys.executable, "-S", "-c", lost]).wait()
 
@@ -96,7 +96,7 @@ struck = False
 
 
 def strike(phase=None):
-    """Do it, once, if this is the phase."""
+    """Cause the fault, once, if this is its phase."""
     global struck
     if struck or not FAULT:
         return
