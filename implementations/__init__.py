@@ -1,1 +1,1 @@
-"""What is measured: one file an implementation; none imports another."""
+"""The backends that come with attnlab: one file per implementation; none imports another."""

@@ -1,12 +1,12 @@
 """The formula once, in the array API standard: on NumPy, PyTorch and JAX arrays alike.
 
-Whose arrays come in is found out by ``array_namespace`` of array-api-compat, and only functions of the standard are
-called (https://data-apis.org/array-api/2024.12). ``array_api`` computes on NumPy's arrays, ``array_api[arrays=torch]``
-and ``[arrays=jax]`` on those of another library, each operation by itself.
+``array_namespace`` of array-api-compat finds the library of the arrays, and only functions of the standard are called
+(https://data-apis.org/array-api/2024.12). ``array_api`` computes on NumPy's arrays, ``array_api[arrays=torch]`` and
+``[arrays=jax]`` on those of another library. Each operation runs separately.
 
 Formats of 16 bits are computed in float32 and rounded at the end.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations in two batched matrix products, and some eight passes over the scores
+Time: 4·b·h·n_q·n_k·d floating-point operations in two batched matrix products, and about eight passes over the scores
 between them. Memory: three arrays of the size of the score matrix at the peak, O(n_q·n_k).
 """
 
@@ -42,10 +42,10 @@ def attend(
     sinks: Any = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
-    (batch, heads, n_q, n_k), sinks (heads,); of one library, whichever it is.
+    (batch, heads, n_q, n_k), sinks (heads,); all are arrays of one library.
     """
     xp = array_api_compat.array_namespace(query, key, value)
     dtype = query.dtype
@@ -88,5 +88,5 @@ def _seen(xp: Any, scores: Any, causal: bool, mask: Any) -> Any:
 
 
 def _number(xp: Any, like: Any, number: float) -> Any:
-    """An array of no axes, of the dtype and on the device of `like`."""
+    """An array without axes, of the dtype and on the device of `like`."""
     return xp.asarray(float(number), dtype=like.dtype, device=array_api_compat.device(like))

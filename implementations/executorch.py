@@ -1,14 +1,14 @@
 """ExecuTorch's attention for language models, on the CPU.
 
 ``torch.ops.llama.custom_sdpa``, which ExecuTorch puts into the Llama models that it exports
-(https://github.com/pytorch/executorch, extension/llm/custom_ops), on PyTorch's tensors; tiles and online softmax, on
-threads of its own. It reads arrays of shape (batch, length, heads, dim), in which a workload is laid out when it is
-prepared, as a model keeps its cache.
+(https://github.com/pytorch/executorch, extension/llm/custom_ops), on PyTorch's tensors: tiles and online softmax, on
+its own threads. It reads arrays of shape (batch, length, heads, dim), in which a model keeps its cache; `prepare` makes
+this layout.
 
-A mask and a bias are one array of float32 for all heads and batch elements, made when a call first meets it; what
-differs between these is declined. A causal mask is a flag: the operator is told the position of the first query and
-reads the keys up to the last query's, so that it has no more queries than keys. A scale of 0 or below is folded into
-the query.
+A mask and a bias are one array of float32 for all heads and batch elements, made in the first call; a mask or a bias
+that differs between heads or elements is declined. A causal mask is a flag. The operator gets the position of the first
+query, and reads the keys up to the position of the last query, so there cannot be more queries than keys. A scale of 0
+or below is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, causal about half of them. Memory: the output, and a tile for each
 thread, O(n).
@@ -31,7 +31,7 @@ _ONE_FOR_ALL = "ExecuTorch's operator takes one mask for all batch elements and 
 
 
 def declines(workload: Workload) -> tuple[str, str] | None:
-    """What the operator cannot be told."""
+    """Why the operator cannot do it, or None."""
     if workload.value_dim != workload.head_dim:
         return (
             "value_dim",

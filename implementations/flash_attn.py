@@ -1,18 +1,18 @@
 """FlashAttention-2 of Dao (2023), the package flash-attn, on CUDA.
 
 ``flash_attn.flash_attn_func`` (https://github.com/Dao-AILab/flash-attention, 2.6 or newer; arXiv:2307.08691): tiles
-and online softmax in float16 and bfloat16, sums in float32, head_dim to 256, value_dim the same, grouped heads, soft
-cap, ALiBi in float32. Its arrays are (batch, length, heads, dim) with any strides, so none is copied. Its causal
-mask and its window lie along the bottom-right diagonal; top-left ones are told by leaving out keys that no query sees,
+and online softmax in float16 and bfloat16, sums in float32, head_dim up to 256, equal value_dim, grouped heads, soft
+cap, ALiBi in float32. Its arrays are (batch, length, heads, dim) with any strides, so none is copied. Its causal mask
+and its window lie along the bottom-right diagonal. Top-left ones are expressed by leaving out keys that no query sees,
 or by a window that reaches further to the right. A query that sees no key gets zeros, as its documentation says.
 
-`key_lengths` go to ``flash_attn_with_kvcache``, which reads no key beyond them and has no backward pass; its causal
-mask would be aligned to each length, so that it is used without one. The gradients are not the same from call to call,
-because blocks are added in the order in which they end, unless PyTorch is told to be deterministic (a contender's
-``deterministic=1``): `deterministic` is what PyTorch says. A scale of 0 or below is folded into the query.
+`key_lengths` go to ``flash_attn_with_kvcache``, which reads no key beyond them and has no backward pass. Its causal
+mask would be aligned to each length, so it is used without one. The gradients differ from call to call, because blocks
+are added in the order in which they end, unless PyTorch uses deterministic algorithms (a contender's
+``deterministic=1``): `deterministic` is this setting of PyTorch. A scale of 0 or below is folded into the query.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none; the backward pass 2.5 times as many. Memory:
-the output and one number a row, O(n).
+Time: 4·b·h·n_q·n_k·d floating-point operations, none for hidden tiles; the backward pass takes 2.5 times as many.
+Memory: the output and one number per row, O(n).
 """
 
 from typing import Any

@@ -4,15 +4,14 @@
 arXiv:2501.01005): the kernels that serving engines prefill with, in float16 and bfloat16, sums in float32, head_dim 64,
 128, 256, or 192 with value_dim 128, grouped heads, soft cap. It has no backward pass.
 
-It plans a batch once, on the host, and then computes it as often as is wanted: the plan, with the compilation of the
-kernel that it needs, is made when a workload is prepared. Its arrays are (tokens of all sequences, heads, dim); the
-inputs are laid out so when a workload is prepared, off the clock. Its causal mask and the left side of its window lie
-along the bottom-right diagonal, and a window has no right side but the diagonal; top-left ones are told by leaving out
-keys that no query sees, which copies the others in every call where there are several sequences. A scale of 0 or below
-is folded into the query.
+It plans a batch once, on the host, and can then compute it many times. `prepare` makes the plan, and compiles the
+kernel that it needs. Its arrays are (tokens of all sequences, heads, dim); `prepare` makes this layout, outside the
+timed call. Its causal mask and the left side of its window lie along the bottom-right diagonal, and a window always
+ends at this diagonal on the right. Top-left ones are expressed by leaving out keys that no query sees, which copies the
+other keys in every call if there are several sequences. A scale of 0 or below is folded into the query.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations, of hidden tiles none. Memory: the output and a workspace of 128 MiB,
-which is taken when a workload is prepared, O(n).
+Time: 4·b·h·n_q·n_k·d floating-point operations, none for hidden tiles. Memory: the output and a workspace of 128 MiB,
+which is allocated by `prepare`, O(n).
 """
 
 import functools

@@ -1,23 +1,23 @@
 """ggml's fused attention, ggml_flash_attn_ext, on the CPU: what llama.cpp runs.
 
 ``ggml_flash_attn_ext`` with ``ggml_flash_attn_ext_add_sinks`` (https://github.com/ggml-org/ggml, through
-ggml-python, which pip compiles for this machine): online softmax over the keys of one query at a time, over tiles where
-there are many queries. The graph of that one operator, with the precision flag GGML_PREC_F32, is made in the first call
-and reads and writes NumPy's memory. float32 is computed with K and V in float32. In float16 K and V stay as
-they are, the query is widened to float32, as the operator wants it, and the output is rounded at the end: both are on
-the clock. Tiles are summed in float32; where it makes none, for fewer than 64 queries or dimensions that are no
-multiples of 16, it adds float16 values up in float16, key by key, which was off by 2e-3 of the output's norm at 256
-keys (tiles: 2e-4) and is declined.
+ggml-python, which pip compiles for this machine): online softmax over the keys of one query at a time, or over tiles if
+there are many queries. The graph of this operator, with the precision flag GGML_PREC_F32, is made in the first call,
+and reads and writes NumPy's memory. For float32, K and V are in float32. For float16, K and V stay as they are. The
+query is converted to float32, which the operator needs, and the output is rounded at the end; both are part of the
+timed call. Tiles are summed in float32. Without tiles, for fewer than 64 queries or dimensions that are not multiples
+of 16, float16 values are added up in float16, key by key. The error was 2e-3 of the output's norm at 256 keys (with
+tiles: 2e-4), so float16 without tiles is declined.
 
-Every mask is an array of float16 that is added to the scores, its rows filled up to a multiple of 64; it is made
-in the first call. So a bias in float32 is declined, which float16 would round. ALiBi is that array holding the
-distances, which float16 holds exactly to 2048, times slopes that ggml computes of `max_bias` = 8, for a power of two of
-heads; other slopes are declined. So is a soft cap where a last tile of keys is not full: ggml 0.0.45 gives the places
-that are left in it weight, off by up to 10 % of the output. A NaN or an infinity in a key, hidden by the mask or not,
-gives other keys of its tile a wrong weight, without a sign in the answer.
+Every mask is an array of float16 that is added to the scores. The number of its rows is padded to a multiple of 64; it
+is made in the first call. A bias in float32 is declined, because float16 would round it. For ALiBi the array holds the
+distances, exact in float16 up to 2048. ggml multiplies them with slopes that it computes from `max_bias` = 8, for a
+power of two of heads; other slopes are declined. A soft cap is declined if the last tile of keys is not full: ggml
+0.0.45 gives weight to the empty places of this tile, an error of up to 10 % of the output. A NaN or an infinity in a
+key, hidden by the mask or not, gives other keys of its tile a wrong weight, and the output does not show it.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations, fewer where keys are hidden. Memory: the output in float32, its copy
-for float16, and the mask in float16, O(n_q·n_k) then, else O(n).
+Time: 4·b·h·n_q·n_k·d floating-point operations, fewer if keys are hidden. Memory: the output in float32, for float16 a
+copy of it, and the mask in float16; O(n_q·n_k) with a mask, else O(n).
 """
 
 import functools
@@ -38,14 +38,14 @@ LIBRARY = "ggml"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 1.1, "outputs": 4.1}
 
-#: to what the rows of a mask are filled up: GGML_KQ_MASK_PAD was 64 and 32, and newer versions want none
+#: the rows of a mask are padded to a multiple of this: GGML_KQ_MASK_PAD was 64 and 32; newer versions need no padding
 _ROWS = 64
-#: up to here every whole number is a float16
+#: float16 holds every whole number up to this
 _LARGEST_EXACT = 2048
-#: queries from which on ggml computes tiles, with sums in float32, for dimensions that are such multiples; and the keys
-#: of a tile
+#: ggml computes tiles, with sums in float32, from this number of queries on, if dimensions are multiples of the second
+#: number; the third is the number of keys in a tile
 _TILE, _MULTIPLE, _TILE_KEYS = 64, 16, 64
-#: at which ggml's slopes are 2^(−8(h+1)/heads)
+#: the `max_bias` at which ggml's slopes are 2^(−8(h+1)/heads)
 _MAX_BIAS = 8.0
 
 
@@ -61,7 +61,7 @@ def attend(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> NDArray[Any]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
     broadcastable to (batch, heads, n_q, n_k), sinks (heads,). Raises Declined for slopes that ggml does not have.
@@ -131,7 +131,7 @@ def _attention(
     context: Any,
     inputs: Any,
 ) -> Any:
-    """The graph's one operator; inputs are query, key, value, the mask and the sinks, as far as there are any."""
+    """The only operator of the graph; inputs are query, key and value, then mask and sinks if there are any."""
     query, key, value, *rest = inputs
     mask = rest.pop(0) if masked else None
     bias = _MAX_BIAS if alibi else 0.0

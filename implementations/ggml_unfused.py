@@ -3,14 +3,14 @@
 The operators of `build_attn_mha` in llama.cpp's src/llama-graph.cpp (https://github.com/ggml-org/llama.cpp, through
 ggml-python, which pip compiles for this machine), in one graph, which is made in the first call: ``ggml_mul_mat`` of
 keys and query with the precision flag GGML_PREC_F32, scale and tanh for a soft cap, ``ggml_soft_max_ext`` in
-place, with ``ggml_soft_max_add_sinks``, and ``ggml_mul_mat`` with the values. Values lie with the keys innermost, as
-llama.cpp stores them then: they are laid out so when a workload is prepared, off the clock. llama.cpp's copy that puts
-the heads of the output side by side is left out.
+place, with ``ggml_soft_max_add_sinks``, and ``ggml_mul_mat`` with the values. In memory the keys are the innermost axis
+of the values, as in llama.cpp without flash attention; `prepare` makes this layout, outside the timed call. llama.cpp's
+copy that puts the heads of the output side by side is left out.
 
 Every mask, and a bias, is an array of float32 that is added to the scores, made in the first call. It computes in
-float32 alone: in float16 ggml rounds the weights too before it multiplies them with the values.
+float32 only: in float16 ggml also rounds the weights before it multiplies them with the values.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations, and passes over the scores between; what is hidden is computed.
+Time: 4·b·h·n_q·n_k·d floating-point operations, and passes over the scores between; hidden scores are computed too.
 Memory: the output and one array of the size of the score matrix, with a mask up to one more, O(n_q·n_k).
 """
 
@@ -48,7 +48,7 @@ def attend(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> NDArray[Any]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), attn_mask of four axes,
     broadcastable to (batch, heads, n_q, n_k), sinks (heads,).
@@ -76,7 +76,7 @@ def declines(workload: Workload) -> tuple[str, str] | None:
 def _plain(
     scale: float, softcap: float | None, masked: bool, sinks: bool, module: Any, context: Any, inputs: Any
 ) -> Any:
-    """The operators; inputs are query, key, the values turned round, the mask and the sinks, as far as they are."""
+    """The operators; inputs are query, key and transposed values, then mask and sinks if there are any."""
     query, key, value, *rest = inputs
     scores = module.ggml_mul_mat(context, key, query)
     module.ggml_mul_mat_set_prec(scores, module.GGML_PREC_F32)

@@ -1,14 +1,14 @@
 """JAX's dot_product_attention by cuDNN's fused kernel (``implementation="cudnn"``), on CUDA.
 
-``jax.nn.dot_product_attention`` wants arrays as (batch, length, heads, dim): the transpositions from (batch, heads,
-length, dim) and back are part of the compiled function, and of the call. What cuDNN refuses is told by JAX when the
-call is lowered, which allocates and computes nothing. It is compiled at the first call with its shapes, before the
-clock.
+``jax.nn.dot_product_attention`` needs arrays as (batch, length, heads, dim). The transpositions from (batch, heads,
+length, dim) and back are part of the compiled function, and of the call. JAX reports what cuDNN refuses when the call
+is lowered, which allocates and computes nothing. It is compiled at the first call with its shapes, before the clock
+starts.
 
 `causal` is top-left. float16 and bfloat16 only.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations; causal saves up to half of them. Memory: the output and a workspace
-linear in n; a boolean mask is turned into numbers to add, O(n_q·n_k).
+linear in n; a boolean mask is converted to numbers that are added, O(n_q·n_k).
 """
 
 from functools import cache, partial
@@ -26,7 +26,7 @@ KERNEL = "cudnn"
 
 
 def declines(workload: Any) -> tuple[str, str] | None:
-    """What the kernel is known to lack, or what JAX says when it lowers such a call."""
+    """Why the kernel cannot do it, or None: a known limit, or the error of JAX when it lowers such a call."""
     if workload.device != "cuda":
         return "device", "cuDNN's attention runs on CUDA only"
     if workload.dtype not in ("float16", "bfloat16"):
@@ -48,7 +48,7 @@ def declines(workload: Any) -> tuple[str, str] | None:
 def _refusal(
     dtype: str, query: tuple[int, ...], key: tuple[int, ...], bias: tuple[int, ...] | None, backward: bool
 ) -> tuple[str, str] | None:
-    """JAX's own reason against such a call, or None."""
+    """The error of JAX for such a call, or None."""
     asked = [jax.ShapeDtypeStruct(one, dtype) for one in (query, key, key)]
     added = None if bias is None else jax.ShapeDtypeStruct(bias, dtype)
 
@@ -80,7 +80,7 @@ def attend(
     query (batch, heads, n_q, d), key and value (batch, kv_heads, n_k, d), mask and bias of four axes, broadcastable to
     (batch, heads, n_q, n_k).
     """
-    query, scale = positive_scale(query, scale)  # cuDNN answers NaN for another (JAX 0.11, H100)
+    query, scale = positive_scale(query, scale)  # else cuDNN returns NaN (JAX 0.11, H100)
     lengths = None if key_lengths is None else np.array(key_lengths, np.int32)
     return _attention(query, key, value, mask, bias, lengths, scale, causal=causal)
 
@@ -89,7 +89,7 @@ def attend(
 def _attention(
     query: Any, key: Any, value: Any, mask: Any, bias: Any, key_lengths: Any, scale: float, *, causal: bool
 ) -> Any:
-    """The scale is a number of the kernel: another one is compiled anew."""
+    """The scale is a constant of the kernel: each scale is compiled separately."""
     output = jax.nn.dot_product_attention(
         *(array.swapaxes(1, 2) for array in (query, key, value)),
         bias=bias,

@@ -1,12 +1,12 @@
 """JAX's dot_product_attention as XLA compiles it (``implementation="xla"``), on the CPU and on CUDA.
 
-``jax.nn.dot_product_attention`` (https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html) wants
-arrays as (batch, length, heads, dim): the transpositions from (batch, heads, length, dim) and back are part of the
-compiled function, and of the call. It is compiled (``jax.jit``) at the first call with its shapes, which comes before
-the clock. Matrix products are asked for at the highest precision: XLA's default on some devices is a lower one (TF32).
+``jax.nn.dot_product_attention`` (https://docs.jax.dev/en/latest/_autosummary/jax.nn.dot_product_attention.html) needs
+arrays as (batch, length, heads, dim). The transpositions from (batch, heads, length, dim) and back are part of the
+compiled function, and of the call. It is compiled (``jax.jit``) at the first call with its shapes, before the clock
+starts. Matrix products use the highest precision, because XLA's default is lower on some devices (TF32).
 
-`causal` and `window` are top-left. A query that sees no key comes out as a finite number that means nothing, which the
-harness overwrites with zeros. The softmax is computed in float32 whatever the inputs are.
+`causal` and `window` are top-left. The output for a query that sees no key is finite but has no meaning; attnlab
+overwrites it with zeros. The softmax is computed in float32 for all inputs.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in batched matrix products, and passes over the scores between them,
 as XLA fuses them; causal saves nothing. Memory: arrays of the size of the score matrix, in float32, O(n_q·n_k).
@@ -25,7 +25,7 @@ LIBRARY = "jax"
 
 
 def declines(workload: Any) -> tuple[str, str] | None:
-    """What the function refuses, and float64, in which it does not compute."""
+    """Why the function cannot do it, or None."""
     if workload.dtype == "float64":
         return "dtype", "jax.nn.dot_product_attention computes its softmax in float32, also for float64"
     if workload.dtype == "float16" and workload.device == "cpu":
@@ -79,7 +79,7 @@ def _attention(
     causal: bool,
     window: tuple[int, int] | None,
 ) -> Any:
-    """The scale is an argument, so that another one compiles nothing."""
+    """The scale is an argument, so that another scale does not compile again."""
     if window is not None:  # -1 is no limit
         furthest = max(query.shape[2], key.shape[2])
         left, right = (furthest if side < 0 else side for side in window)

@@ -1,16 +1,16 @@
 """Keras's dot_product_attention on its torch backend.
 
-``keras.ops.dot_product_attention`` (https://keras.io/api/ops/nn/) wants arrays as (batch, length, heads, dim), and
-transposes them back to call PyTorch's ``scaled_dot_product_attention``: which kernel of it ran is attested. A boolean
-mask is turned into numbers to add, a large negative one where nothing is seen, and grouped heads are repeated.
+``keras.ops.dot_product_attention`` (https://keras.io/api/ops/nn/) needs arrays as (batch, length, heads, dim), and
+transposes them back to call PyTorch's ``scaled_dot_product_attention``. Which of its kernels ran is attested. A boolean
+mask is converted to numbers that are added, a large negative one for hidden keys, and grouped heads are repeated.
 
-`causal` is top-left. A query that sees no key gets the mean of all values, which the harness overwrites with zeros. The
-function's soft cap (``attn_logits_soft_cap``) is there on TPUs only. A scale of 0 or below is folded into the query,
-because PyTorch's CPU kernel would answer NaN to it under a causal mask. If a score is beyond the numbers of float32,
-that kernel answers 0 in float16 and bfloat16, in which others answer NaN (PyTorch 2.13).
+`causal` is top-left. A query that sees no key gets the mean of all values, which attnlab overwrites with zeros. The
+function's soft cap (``attn_logits_soft_cap``) exists on TPUs only. A scale of 0 or below is folded into the query,
+because PyTorch's CPU kernel would return NaN for it under a causal mask. If a score exceeds the range of float32, that
+kernel returns 0 in float16 and bfloat16, while others return NaN (PyTorch 2.13).
 
 Time: 4·b·h·n_q·n_k·d floating-point operations; causal saves up to half of them in a fused kernel. Memory: the output,
-and copies of what does not lie contiguously; O(n_q·n_k) with a mask and where no fused kernel fits.
+and copies of arrays that are not contiguous; O(n_q·n_k) with a mask, or if no fused kernel fits.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ LIBRARY = "keras"
 
 
 def declines(workload: Any) -> tuple[str, str] | None:
-    """float64, which Keras's rules of promotion do not keep."""
+    """Declines float64, which Keras's rules of promotion do not keep."""
     return ("dtype", "Keras computes float64 in float32") if workload.dtype == "float64" else None
 
 

@@ -1,10 +1,10 @@
 """The formula itself, in explicit Python loops over batch, head, query and key: the specification.
 
-Every other backend is an optimisation of this one. Time: b·h·n_q·n_k turns of the Python interpreter,
-about two microseconds each, hardly more for a larger dimension (30 ms for one head at n = 128). Memory: the
+Every other backend is an optimisation of this one. Time: b·h·n_q·n_k iterations of a loop in Python, about
+two microseconds each, hardly more for a larger dimension (30 ms for one head at n = 128). Memory: the
 inputs and the output in float64 and one row of weights, O(n·d).
 
-It computes in float64 whatever the dtype and rounds once, at the end.
+It computes in float64 for every dtype, and rounds once, at the end.
 """
 
 import math
@@ -36,10 +36,10 @@ def attend_with_log_sum(
 
     query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (batch, kv_heads, n_k, d_v), bias:
     broadcastable to (batch, heads, n_q, n_k), sinks: (heads,); returns (batch, heads, n_q, d_v). Sums run over the
-    keys that the query sees; cap(s) = c tanh(s/c). causal sees the keys j ≤ i; `visible` gives rows of any other mask.
-    A query that sees no key gets 0.
+    keys that the query sees; cap(s) = c tanh(s/c). If causal, query i sees the keys j ≤ i; `visible` gives the rows of
+    any other mask. A query that sees no key gets 0.
 
-    And ln Z_i = ln(Σ_l e^{s_il} + e^{sink}), (batch, heads, n_q), −inf where the sum is empty.
+    It also returns ln Z_i = ln(Σ_l e^{s_il} + e^{sink}), (batch, heads, n_q), −inf if the sum is empty.
     """
     q, k, v = (array.astype(np.float64) for array in (query, key, value))
     batch, heads, n_q, _ = q.shape

@@ -8,9 +8,9 @@ a whole block are not read.
 ALiBi is computed from its slopes; any other bias is an array.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in loops that LLVM turns into vector instructions, and one
-exponential a score, a polynomial of its own. Compiling takes some 20 s a dtype, in the first
-call of each process. Memory: the output and four tiles a thread, O(n); for float16, which is computed in float32 and
-rounded at the end, the inputs and the output once more.
+exponential per score, by a polynomial in this file. Compiling takes about 20 s per dtype, in the first
+call of each process. Memory: the output and four tiles per thread, O(n). float16 is computed in float32 and rounded at
+the end; this takes the inputs and the output once more.
 """
 
 import functools
@@ -36,10 +36,10 @@ MEMORY = {"scores": 0, "outputs": 4.1}
 #: queries of a block and keys of a tile: the four tiles then fit a core's L2 cache
 ROWS = 64
 KEYS = 128
-#: products that one pass over a row of the result adds
+#: the number of products that one pass over a row of the result adds
 UNROLLED = 8
 
-# 1.5·2^23: what is added to it loses its fraction, and the last bits are the whole number
+# 1.5·2^23 and 1.5·2^52: a number that is added is rounded to a whole number, which the last bits then hold
 _MAGIC32, _MAGIC64 = np.float32(12582912.0), 6755399441055744.0
 _LOG2E32, _HIGH32, _LOW32 = np.float32(1.44269504), np.float32(0.693359375), np.float32(-2.12194440e-4)
 _LOG2E64, _HIGH64, _LOW64 = 1.4426950408889634, 0.6931471803691238, 1.9082149292705877e-10
@@ -67,7 +67,7 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax; and ln Z.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias of four axes and
     broadcastable to (batch, heads, n_q, n_k), alibi_slopes and sinks (heads,). ln Z is (batch, heads, n_q), −inf where
@@ -97,7 +97,7 @@ def attend_with_log_sum(
 
 
 def _inner(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """In what a dtype is computed."""
+    """The dtype in which arrays of `dtype` are computed."""
     return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
@@ -126,7 +126,7 @@ def _loop(inner: np.dtype[Any]) -> Any:
         blocks = (n_q + ROWS - 1) // ROWS
         for turn in numba.prange(batch * heads * blocks):
             head, step = divmod(np.int64(turn), blocks)
-            # from both ends in turn: under a causal mask every thread then gets short and long blocks
+            # blocks are taken from both ends in turn: under a causal mask every thread gets short and long ones
             block = step // 2 if step % 2 == 0 else blocks - 1 - step // 2
             attend_block(head // heads, head % heads, block * ROWS, arrays, asked)
 
@@ -150,7 +150,7 @@ def _block(exponentials: Any, real: Any) -> Any:
         s = np.empty((count, KEYS), real)
         o = np.zeros((count, value_dim), real)
         rounded = np.empty(KEYS, real)
-        # a sink is there before all keys: its weight is 1 against itself, and it has no value
+        # a sink comes before all keys: its exponential, shifted by itself, is 1, and it has no value
         top = np.full(count, sinks[h] if len(sinks) else real(-np.inf), real)
         total = np.full(count, real(1) if len(sinks) else real(0), real)
         for r in range(count):
@@ -166,7 +166,7 @@ def _block(exponentials: Any, real: Any) -> Any:
                 for c in range(value_dim):
                     v[j, c] = value[b, of_keys, begin + j, c]
             strange = _has_strange(v, width)
-            if width < KEYS:  # the weights there are 0, and must not meet what is no number
+            if width < KEYS:  # the weights there are 0, and 0 times NaN would be NaN
                 k[:, width:] = 0
                 v[width:] = 0
             s[:] = 0
@@ -187,7 +187,7 @@ def _block(exponentials: Any, real: Any) -> Any:
                 if mask.shape[0]:
                     _hide(row, mask, b, h, i, begin, width)
                 largest = _largest(row)
-                if not largest > -np.inf:  # no key is seen here, or there is NaN, which no comparison finds
+                if not largest > -np.inf:  # no key is seen here, or there are NaN: comparisons are False
                     for j in range(width):
                         if row[j] != row[j]:
                             total[r] = row[j]
@@ -242,7 +242,7 @@ def _has_strange(v: Any, width: int) -> bool:
 
 @_compiled_when_called()
 def _add_strange(row: Any, v: Any, o: Any, width: int) -> None:
-    """NaN and infinities of the values, for a row of scores that sees them; 0 as a weight would not hide them."""
+    """Add NaN and infinite values to a row that sees them; in a product a weight of 0 would not hide them."""
     for j in range(width):
         if row[j] != -np.inf:
             for c in range(v.shape[1]):

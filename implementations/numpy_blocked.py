@@ -1,13 +1,13 @@
 """Online softmax over blocks of keys in NumPy: one pass, never an n×n array.
 
-Each row keeps its largest score so far, the sum of its shifted exponentials and the weighted sum of values;
-when a block of keys raises the largest score, what was summed before is rescaled (Milakov and Gimelshein
-2018, "Online normalizer calculation for softmax", arXiv:1805.02867, algorithm 3).
+Each row keeps its largest score so far, the sum of its shifted exponentials and the weighted sum of values.
+If a block of keys raises the largest score, the earlier sums are rescaled (Milakov and Gimelshein 2018,
+"Online normalizer calculation for softmax", arXiv:1805.02867, algorithm 3).
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of one tile at a time, and five passes
-over a tile that stays in cache; causal leaves out the tiles above the diagonal, so about half. Memory: the
-output, one tile and a few rows of it, O(n): one head's keys and values more for float16, which is computed
-in float32 and rounded at the end.
+over a tile that stays in cache; causal leaves out the tiles above the diagonal, about half of them. Memory:
+the output, one tile and a few of its rows, O(n). float16 is computed in float32 and rounded at the end, with
+copies of one head's keys and values.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,16 @@ LIBRARY = "numpy"
 EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 0, "outputs": 4.1}
 
-# the fastest of eight at n = 128, 512 and 2048, d = 64: a float32 tile of 1 MiB, about one core's L2 cache
+# the fastest of eight sizes at n = 128, 512 and 2048, d = 64: a float32 tile of 1 MiB, about one core's L2 cache
 QUERY_BLOCK = 256
 KEY_BLOCK = 1024
 
-#: (rows, keys) to the tile of a mask, True where a key is seen, or None where all are
+#: a function of (rows, keys) that gives the tile of a mask, True where a key is seen, or None if all are seen
 Tile = Callable[[slice, slice], NDArray[Any] | None]
 
 
 class _Head(NamedTuple):
-    """What one head is asked beside its arrays."""
+    """The arguments of one head, apart from its arrays."""
 
     scale: float
     causal: bool
@@ -53,7 +53,7 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax; and ln Z.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,); `visible` gives the tiles of a mask. ln Z is (batch, heads, n_q), −inf
@@ -111,13 +111,13 @@ def _attend_rows(
     rows: slice,
     asked: _Head,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Output and ln Z of one block of queries, which have their scale; `tile` is overwritten.
+    """Output and ln Z of one block of queries, which are already scaled; `tile` is overwritten.
 
-    strange : what is NaN or infinite in the values, by key, and is 0 in `v`: a weight of 0 times it would be NaN.
+    strange : the NaN and infinite values, by key. In `v` they are 0, because a weight of 0 times them would be NaN.
     """
     count = len(q)
     reach = min(len(k), rows.stop) if asked.causal else len(k)
-    # a sink is there before all keys: its weight is 1 against itself, and it has no value
+    # a sink comes before all keys: its exponential, shifted by itself, is 1, and it has no value
     highest = np.full((count, 1), -np.inf if asked.sink is None else asked.sink, dtype=q.dtype)
     total = np.full((count, 1), 0 if asked.sink is None else 1, dtype=q.dtype)
     summed = np.zeros((count, v.shape[1]), dtype=q.dtype)
@@ -150,7 +150,7 @@ def _attend_rows(
 def _change(
     scores: NDArray[Any], rows: slice, keys: slice, asked: _Head, seen: NDArray[np.bool_] | None
 ) -> None:
-    """Cap, bias and mask one tile of scores, where it lies."""
+    """Apply cap, bias and mask to one tile of scores, in place."""
     if asked.softcap is not None:
         scores /= asked.softcap
         np.tanh(scores, out=scores)
@@ -158,7 +158,7 @@ def _change(
     if asked.bias is not None:
         scores += asked.bias[rows, keys]
     if asked.causal and keys.stop > rows.start + 1:
-        # row r of the tile stands at rows.start + r and sees the keys up to there
+        # row r of the tile is query rows.start + r, which sees the keys up to that number
         scores[~np.tri(len(scores), keys.stop - keys.start, rows.start - keys.start, dtype=bool)] = -np.inf
     if seen is not None:
         scores[~seen] = -np.inf

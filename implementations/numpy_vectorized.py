@@ -29,7 +29,7 @@ def attend_with_log_sum(
     sinks: NDArray[Any] | None = None,
     enable_gqa: bool = False,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum; and ln Z.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax; and ln Z.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,). ln Z is (batch, heads, n_q), −inf where no key is seen.

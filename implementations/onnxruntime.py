@@ -1,17 +1,17 @@
 """The standard ONNX operator Attention in ONNX Runtime, on the CPU.
 
-https://onnx.ai/onnx/operators/onnx__Attention.html, opset 24. The model is that one operator; its session is
+https://onnx.ai/onnx/operators/onnx__Attention.html, opset 24. The model has this operator only. A session is
 made in the first call, one for each scale, cap and kind of mask, and is bound to NumPy's memory
-(IO binding), so that no array is copied. Arrays that lie as a projection leaves them go in with three axes, as the
-operator has it.
+(IO binding), so that no array is copied. Arrays in the layout of a projection's result are passed with three axes,
+which the operator supports.
 
-`is_causal` is top-left, and bottom-right beside `nonpad_kv_seqlen`, which is how a bottom-right one is told, all keys
-being there. Key lengths are `nonpad_kv_seqlen` too; as a causal mask would be aligned to each of them, they are an
-array beside one. The kernel wants the last two axes of a mask in full, which are made in the first call; it refuses a
-scale of 0 or below, which is folded into the query.
+`is_causal` is top-left, but bottom-right with `nonpad_kv_seqlen`. So a bottom-right mask is expressed by
+`nonpad_kv_seqlen` = all keys. Key lengths are `nonpad_kv_seqlen` too. A causal mask would then be aligned to each
+length, so with a causal mask the lengths are an array. The kernel needs the last two axes of a mask in full, which are
+made in the first call. It refuses a scale of 0 or below, which is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS; causal hides scores and saves
-nothing. Memory: the output and one array of the size of the score matrix, for a mask up to one more,
+no work. Memory: the output and one array of the size of the score matrix, for a mask up to one more,
 O(n_q·n_k).
 """
 
@@ -31,7 +31,7 @@ EMPTY_ROWS = "zeros"
 MEMORY = {"scores": 2.1, "outputs": 1.1}
 
 _NAMES = ("query", "key", "value")
-#: from which on it takes key lengths
+#: the first opset in which it takes key lengths
 _OPSET = 24
 
 
@@ -79,7 +79,7 @@ def attend(
 
 
 def _packed_heads(*arrays: NDArray[Any]) -> tuple[int, ...]:
-    """The heads of query and key where the arrays lie as (batch, length, heads, dim), else ()."""
+    """The heads of query and key if the arrays lie in memory as (batch, length, heads, dim), else ()."""
     if all(array.flags.c_contiguous for array in arrays):
         return ()
     if all(array.swapaxes(1, 2).flags.c_contiguous for array in arrays):
@@ -88,7 +88,7 @@ def _packed_heads(*arrays: NDArray[Any]) -> tuple[int, ...]:
 
 
 def _full(attn_mask: NDArray[Any], n_q: int, n_k: int) -> NDArray[Any]:
-    """The mask with its last two axes in full, as the kernel wants it."""
+    """The mask with its last two axes in full, as the kernel needs it."""
     return np.ascontiguousarray(np.broadcast_to(attn_mask, (*attn_mask.shape[:2], n_q, n_k)))
 
 
@@ -97,7 +97,7 @@ _FULL = Made(_full)
 
 @functools.lru_cache(maxsize=1)
 def _there(key_lengths: tuple[int, ...], n_k: int) -> NDArray[np.bool_]:
-    """Which keys are there, (batch, 1, 1, n_k)."""
+    """True for the keys within the lengths, (batch, 1, 1, n_k)."""
     return np.asarray(np.arange(n_k) < np.array(key_lengths)[:, None, None, None])
 
 
@@ -110,7 +110,7 @@ def _attention(
     lengths: bool,
     heads: tuple[int, ...],
 ) -> bytes:
-    """A model of one Attention; `mask` is the dtype of the mask or "", `heads` are of packed arrays."""
+    """A model of one Attention; `mask` is the dtype of the mask or "", `heads` those of packed arrays or ()."""
     types = dict.fromkeys(_NAMES, dtype)
     if mask or lengths:
         types["attn_mask"] = mask

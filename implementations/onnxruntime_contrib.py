@@ -1,19 +1,19 @@
 """ONNX Runtime's own operator MultiHeadAttention (com.microsoft), on the CPU.
 
 https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention. Without a
-mask it runs a fused kernel, online softmax over tiles that fit the L2 cache; with a mask it makes the scores, adds the
-mask and normalises them. Its arrays are (batch, length, heads · dim), as a projection leaves them: the inputs are laid
-out so when a workload is prepared, off the clock, and the operator puts the heads outside itself, on the clock. The
-session is made in the first call, one for each scale and kind of mask, and is bound to NumPy's memory.
+mask it runs a fused kernel, online softmax over tiles that fit the L2 cache; with a mask it computes the scores, adds
+the mask and normalises them. Its arrays are (batch, length, heads · dim), the layout of a projection's result.
+`prepare` makes this layout, outside the timed call; the operator moves the heads outside itself, within the timed call.
+A session is made in the first call, one for each scale and kind of mask, and is bound to NumPy's memory.
 
-`unidirectional` is top-left, but lets the last query see every key that is given (1.31), so that keys beyond the
-queries are left out; with several batch elements that copies the others in every call. Key lengths are its
-`key_padding_mask`; `mask_filter_value` is set to -inf for them, because its default of −10000 lets hidden keys in
-where scores are as large. Any other mask and a bias are an array of numbers that is added to the scores, which is made
-in the first call. It has no soft cap, no sinks, no grouped heads and no float16. A scale of 0 or below is folded into
-the query: the operator takes 0 for none.
+`unidirectional` is top-left, but the last query sees every key that is given (1.31). So keys beyond the queries are
+left out; with several batch elements this copies the other keys in every call. Key lengths are its `key_padding_mask`;
+`mask_filter_value` is set to -inf for them, because with its default of −10000 hidden keys get weight if scores are as
+large. Any other mask and a bias are an array of numbers that is added to the scores, which is made in the first call.
+It has no soft cap, no sinks, no grouped heads and no float16. A scale of 0 or below is folded into the query, because
+for the operator a scale of 0 means none.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS; what is hidden is computed. Memory: the
+Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS; hidden scores are computed too. Memory: the
 output, query, key and value once more with the heads outside, O(n); with a mask the scores and the mask beside them,
 O(n_q·n_k).
 """
@@ -62,7 +62,7 @@ def attend(
     """
     query, scale = positive_scale(query, scale)
     batch, heads, n_q, _ = query.shape
-    if causal and key.shape[2] > n_q:  # the last query is let see all keys: it shall be given no others
+    if causal and key.shape[2] > n_q:  # the last query sees all keys that the operator gets
         key, value = key[:, :, :n_q], value[:, :, :n_q]
     n_k, value_dim = value.shape[2:]
     inputs = {"query": packed(query), "key": packed(key), "value": packed(value)}

@@ -1,17 +1,17 @@
 """MatMul, Softmax and MatMul in ONNX Runtime, on the CPU: the plain graph beside the fused operators.
 
-The graph that an exporter writes where it fuses nothing: the keys transposed, MatMul, the scale, a mask or a bias
-added, Softmax, MatMul, of opset 13. ONNX Runtime optimises it as it does by default, which draws transpose and scale
-into the first product (FusedMatMul) and makes no Attention of it: its fusions look for a projection around them, and
-the attested operators tell. The session is made in the first call, one for each scale and cap and with or without
-a mask, and is bound to NumPy's memory.
+The graph that an exporter writes if it fuses nothing: transposed keys, MatMul, the scale, an added mask or bias,
+Softmax, MatMul, of opset 13. ONNX Runtime optimises it as it does by default. It fuses transpose and scale into the
+first product (FusedMatMul), but makes no Attention of the graph, because its fusions need a projection around it; the
+attested operators show this. A session is made in the first call, one for each scale and cap and with or without a
+mask, and is bound to NumPy's memory.
 
-A boolean mask is handed over as numbers, 0 and -inf, which are made in the first call. Grouped heads are a
-further axis, by which the keys are broadcast. Arrays that lie otherwise are copied in every call. It has no float16:
-the scale would be rounded to it, and ONNX Runtime takes a Softmax in float16 to pieces on the CPU.
+A boolean mask is passed as numbers, 0 and -inf, which are made in the first call. Grouped heads are one more axis,
+along which the keys are broadcast. Arrays that are not contiguous are copied in every call. It has no float16: the
+scale would be rounded to float16, and on the CPU ONNX Runtime splits a Softmax in float16 into other operators.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in matrix products of MLAS, and passes over the scores between them;
-what is hidden is computed. Memory: the output and two arrays of the size of the score matrix, with a mask three,
+hidden scores are computed too. Memory: the output and two arrays of the size of the score matrix, with a mask three,
 O(n_q·n_k).
 """
 
@@ -71,7 +71,7 @@ def declines(workload: Workload) -> tuple[str, str] | None:
 
 
 def _plain(names: tuple[str, ...], scale: float, softcap: float | None, axes: int) -> bytes:
-    """The graph; `names` are of what goes in, the mask as "added" among them where there is one."""
+    """The graph; `names` are those of its inputs, with "added" for a mask if there is one."""
     constants = {"scale": scale}
     order = [*range(axes - 2), axes - 1, axes - 2]
     nodes: list[Node] = [("Transpose", ["key"], {"perm": order}), ("MatMul", ["query", "after 1"], {})]
@@ -93,7 +93,7 @@ def _plain(names: tuple[str, ...], scale: float, softcap: float | None, axes: in
 
 
 def _grouped(array: NDArray[Any], kv_heads: int) -> NDArray[Any]:
-    """(batch, heads, …) as (batch, kv_heads, heads of each, …); one head for all stays one."""
+    """(batch, heads, …) as (batch, kv_heads, heads per group, …); an axis of one head for all becomes (1, 1)."""
     batch, heads, *rest = array.shape
     return array.reshape(batch, *((1, 1) if heads == 1 else (kv_heads, heads // kv_heads)), *rest)
 

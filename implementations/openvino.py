@@ -1,13 +1,13 @@
 """OpenVINO's scaled_dot_product_attention on the CPU, computed in float32 unless a setting says otherwise.
 
 ``openvino.opset13.scaled_dot_product_attention`` (operation ScaledDotProductAttention-13 of OpenVINO's
-specification), compiled in the first call: for its shapes, or, where these are small, once for all
+specification), compiled in the first call: for its shapes, or, if these are small, once for all
 shapes. `INFERENCE_PRECISION_HINT` is always set: OpenVINO's own default is bfloat16 on a processor that has it,
-whatever the inputs are. It is that of the inputs, or with ``openvino[precision=bf16]`` and ``[precision=f16]`` a
-lower one, where the processor has it. Its tensors are NumPy's memory; no array is copied. Arrays
-that lie as a projection leaves them are transposed by the model, with the operator Transpose.
+whatever the inputs are. Here it is the precision of the inputs, or with ``openvino[precision=bf16]`` and
+``[precision=f16]`` a lower one, if the processor has it. Its tensors use NumPy's memory; no array is copied. Arrays
+in the layout of a projection's result are transposed by the model, with the operator Transpose.
 
-`causal` is top-left. A query that sees no key comes out as NaN, which the harness overwrites with zeros. A
+`causal` is top-left. The output for a query that sees no key is NaN, which attnlab overwrites with zeros. A
 scale of 0 or below is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in the matrix products of OpenVINO's CPU plugin; causal saves
@@ -28,7 +28,7 @@ LIBRARY = "openvino"
 SETTINGS = {"precision": ("f32", "bf16", "f16")}
 
 _NAMES = ("query", "key", "value", "scale", "attn_mask")
-#: scores of a head from which on a model is compiled for its shapes: 15 % faster at n = 2048, 0.05 s a model
+#: with at least this many scores per head a model is compiled for its shapes: 15 % faster at n = 2048, 0.05 s per model
 _OWN_SHAPES = 2**16
 #: OpenVINO's names of the precisions, and the number formats of those that are lower than the inputs'
 _CAPABILITIES = {"f32": "FP32", "bf16": "BF16", "f16": "FP16"}
@@ -39,7 +39,7 @@ _precision = "f32"
 
 
 def configure(*, precision: str) -> str | None:
-    """Compute in `precision` from now on; the number format of a lower one. Raises ValueError where that is missing."""
+    """Compute in `precision` from now on. Returns its number format if that is lower. Raises ValueError without it."""
     global _precision
     has = openvino_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if _CAPABILITIES[precision] not in has:
@@ -79,9 +79,9 @@ def attend(
 def _asked(
     query: NDArray[Any], key: NDArray[Any], value: NDArray[Any], causal: bool, mask: str
 ) -> tuple[Recipe, list[NDArray[Any]], bool]:
-    """The model, its first three arrays, and whether they go in as (batch, length, heads, dim).
+    """The model, its first three arrays, and whether they are passed as (batch, length, heads, dim).
 
-    An array is copied only where the three lie neither so nor as (batch, heads, length, dim).
+    An array is copied only if the three do not all have this layout, and do not all lie as (batch, heads, length, dim).
     """
     arrays = [query, key, value]
     transposed = not all(one.flags.c_contiguous for one in arrays) and all(
@@ -105,7 +105,7 @@ def _attention(dtype: str, causal: bool, mask: str, shapes: tuple[_Shape, ...], 
         for name, (shape, one) in zip(_NAMES, asked, strict=False)
     ]
     arrays = [ops.transpose(one, _HEADS_FIRST) if transposed else one for one in inputs[:3]]
-    # the scale comes after the mask: a 0 to add stands where there is none
+    # the scale is the argument after the mask: without a mask a 0 is added
     added = inputs[4] if mask else ops.constant(np.zeros((), dtype))
     output = ops.scaled_dot_product_attention(*arrays, added, inputs[3], causal=causal)
     if transposed:

@@ -1,15 +1,15 @@
 """SageAttention: attention in 8-bit integers and 8-bit floating point, on CUDA.
 
-``sageattention.sageattn`` (https://github.com/thu-ml/SageAttention; arXiv:2411.10958): the product Q Kᵀ is of 8-bit
-integers, with a scale for a few rows each and the mean of the keys taken off first; the weights and the values are
-float16 or 8-bit floating point, as the device has them. So it is a kernel of lower precision than its inputs: the gate
-holds it to the rounding of float16 or bfloat16 like every other, and may find it wrong. That is then the answer.
+``sageattention.sageattn`` (https://github.com/thu-ml/SageAttention; arXiv:2411.10958): the product Q Kᵀ is computed in
+8-bit integers, with one scale for every few rows, after the mean of the keys is subtracted. The weights and the values
+are float16 or 8-bit floating point, depending on the device. So the kernel has a lower precision than its inputs. The
+check holds it to the rounding of float16 or bfloat16, like every other backend, and may find it wrong.
 
-Its arrays are (batch, heads, length, dim), copied where their last axis has gaps, float16 or bfloat16, head_dim to
-128, padded to 64 or 128, value_dim the same, grouped heads; causal where queries and keys are as many. It has no mask,
-no bias and no backward pass. A scale of 0 or below is folded into the query.
+Its arrays are (batch, heads, length, dim), copied if their last axis has gaps, float16 or bfloat16, head_dim up to 128,
+padded to 64 or 128, equal value_dim, grouped heads; a causal mask only for as many queries as keys. It has no other
+mask, no bias and no backward pass. A scale of 0 or below is folded into the query.
 
-Time: 4·b·h·n_q·n_k·d operations, half of them on integers, and four passes over Q, K and V to make them so. Memory: the
+Time: 4·b·h·n_q·n_k·d operations, half of them on integers, and four passes over Q, K and V to convert them. Memory: the
 output, and Q, K and V once more in their new formats, O(n).
 """
 

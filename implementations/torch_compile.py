@@ -1,19 +1,19 @@
 """The formula of torch_eager, compiled by torch.compile.
 
-`attnlab.libraries.torch_attention.attend` through TorchDynamo and Inductor, whole (`fullgraph`): for the shapes of the
-call, or, where a head has fewer than 2^16 scores, once for many shapes (`dynamic=True`). Scale, soft cap and the kind
-of mask are compiled in. The first call of a kind compiles, for seconds; PyTorch keeps the result in a folder of its
-own on disk, from which the next process loads it.
+`attnlab.libraries.torch_attention.attend` through TorchDynamo and Inductor, as one graph (`fullgraph`). It is compiled
+for the shapes of the call, or, if a head has fewer than 2^16 scores, once for many shapes (`dynamic=True`). Scale, soft
+cap and the kind of mask are compiled in. The first call of a kind compiles, which takes seconds; PyTorch keeps the
+result in its own folder on disk, from which the next process loads it.
 
 Inductor recognises the plain formula, softmax(scale · Q Kᵀ) V, also with grouped heads and in training, and calls
 PyTorch's fused kernel instead: this is then `torch_sdpa` under another name, and the attested kernel says so. With a
-mask, a cap or sinks it is two matrix products with loops of Inductor's between them.
+mask, a cap or sinks it is two matrix products with Inductor's loops between them.
 
-A backward pass gives up the memory of its forward pass, so that gradients alone cannot be timed: they are declined, and
+A backward pass frees the memory of its forward pass, so that gradients alone cannot be timed. They are declined;
 training is not.
 
-Time: 4·b·h·n_q·n_k·d floating-point operations, with one or two passes over the scores where they are not fused.
-Memory: O(n) where the fused kernel runs, else up to two arrays of the size of the score matrix, O(n_q·n_k).
+Time: 4·b·h·n_q·n_k·d floating-point operations, with one or two passes over the scores if they are not fused.
+Memory: O(n) if the fused kernel runs, else up to two arrays of the size of the score matrix, O(n_q·n_k).
 """
 
 from functools import wraps
@@ -31,7 +31,7 @@ ON_REQUEST = "it compiles for seconds at every shape"
 
 
 def declines(workload: Workload) -> tuple[str, str] | None:
-    """What its compiled gradients cannot do."""
+    """Declines gradients alone."""
     if workload.direction == "backward":
         return (
             "direction",

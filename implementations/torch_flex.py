@@ -2,20 +2,21 @@
 
 ``torch.nn.attention.flex_attention`` (Dong et al. 2024, https://arxiv.org/abs/2412.05496) through torch.compile, which
 writes a C++ kernel for the call. Soft cap, bias and ALiBi are its `score_mod`; causal masks, windows, lengths and
-arrays are its `mask_mod`, beside a block mask that says which blocks of 128 × 128 pairs are seen in part, in full or
-not at all. Without a mask all blocks are seen in full: with no block mask PyTorch takes all keys as one block.
+arrays are its `mask_mod`. A block mask says which blocks of 128 × 128 pairs are seen in part, in full or not at all.
+Without a mask all blocks are seen in full, because without a block mask PyTorch takes all keys as one block.
 
-A kernel is compiled for the shapes of a call, for seconds, or, where a head has fewer than 2^16 scores and no array is
-looked up, once for many shapes; making the block mask looks once at every pair. Both happen when a call is first made.
+A kernel is compiled for the shapes of a call, which takes seconds. If a head has fewer than 2^16 scores and no array is
+looked up, it is compiled once for many shapes. Making the block mask visits every pair once. Both happen in the first
+call.
 
-Compiled for AVX2 by PyTorch 2.13 the kernel reads past the end of its arrays for some lengths, which makes rows of the
+Compiled for AVX2 by PyTorch 2.13, the kernel reads past the end of its arrays for some lengths, which makes rows of the
 last head wrong: 8, 24, 40, … and 120 keys of head_dim 8 or 16 are declined.
 
-On the CPU FlexAttention has no backward pass, no float64, and returns no ln Z, with which sinks could be added: these
-are declined.
+On the CPU FlexAttention has no backward pass and no float64. It also returns no ln Z, with which sinks could be added.
+So gradients, float64 and sinks are declined.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations over the blocks that are seen. Memory: the output, copies of key and
-value for float16 and bfloat16, and a tile for each thread, O(n); the block mask has eight bytes a block.
+value for float16 and bfloat16, and a tile for each thread, O(n); the block mask takes eight bytes per block.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ _BLOCK = 128
 
 
 class Seen(NamedTuple):
-    """What a mask is made of, but for arrays.
+    """A mask without arrays.
 
-    Query i sees key j where lowest ≤ j − i ≤ highest, None for no limit, and j < lengths[batch element].
+    Query i sees key j if lowest ≤ j − i ≤ highest, None for no limit, and j < lengths[batch element].
     """
 
     n_q: int
@@ -55,7 +56,7 @@ class Seen(NamedTuple):
 
 
 def declines(workload: Workload) -> tuple[str, str] | None:
-    """What the kernel for the CPU lacks."""
+    """Why the kernel for the CPU cannot do it, or None."""
     if workload.device != "cpu":
         return "device", "attnlab has run FlexAttention on the CPU only"
     if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
@@ -108,7 +109,7 @@ def attend(
     asked = (scale, softcap, enable_gqa, shift, seen.lowest, seen.highest, key_lengths is None, sizes)
     arrays = (query, key, value, bias, slopes, mask, blocks.kv_indices)
     arguments = (query, key, value, bias, slopes, blocks, scale, softcap, shift, enable_gqa)
-    # of an array whose sizes are open PyTorch 2.13 writes C++ that names its variables wrongly
+    # if the sizes of an array are open, PyTorch 2.13 writes C++ with wrong names of variables
     given = not (mask is None and bias is None and key_lengths is None)
     output: Tensor = _compiled(asked, arrays, arguments, own=given or n_q == 1)
     return output
@@ -126,7 +127,7 @@ def _attention(
     shift: int,
     enable_gqa: bool,
 ) -> Tensor:
-    """What is compiled; the mask is in `blocks`."""
+    """The function that is compiled; the mask is in `blocks`."""
     added = None if bias is None else _looked_up(bias)
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -173,7 +174,7 @@ _array_blocks = Made(_of_array)
 
 
 def _looked_up(array: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
-    """The number of an array at (b, h, q, k), which an axis of length 1 has for all."""
+    """A function that gives the number of an array at (b, h, q, k); an axis of length 1 has one number for all."""
     long = [size > 1 for size in array.shape]
     values = array.squeeze()
 
@@ -185,7 +186,7 @@ def _looked_up(array: Tensor) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tens
 
 
 def _block_mask(mask_mod: Callable[..., Tensor], n_q: int, n_k: int, batch: int, heads: int) -> BlockMask:
-    """From what a pair is seen by, a row of blocks at a time: PyTorch's own maker holds the whole mask."""
+    """The block mask of `mask_mod`, made one row of blocks at a time: PyTorch's own function holds the whole mask."""
     b = torch.arange(batch)[:, None, None, None]
     h = torch.arange(heads)[None, :, None, None]
     columns = torch.arange(n_k)
@@ -204,6 +205,6 @@ def _block_mask(mask_mod: Callable[..., Tensor], n_q: int, n_k: int, batch: int,
 
 
 def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of a row are True, and all of its blocks with these first."""
+    """The number of blocks of a row that are True, and the numbers of all its blocks, these first."""
     order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), order.to(torch.int32)

@@ -2,15 +2,15 @@
 
 https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html, in evaluation mode, batch_first,
 without the weights (need_weights False). For self-attention with an even number of heads and no additive bias it takes
-a path of its own, the operator _native_multi_head_attention; `fastpath=off` keeps it from that, and everything else
-goes without: a packed projection, scaled_dot_product_attention, and a projection. Which one ran is attested with the
+its fast path, the operator _native_multi_head_attention, unless `fastpath=off` is set. Everything else is computed
+without it: a packed projection, scaled_dot_product_attention, and a projection. Which path ran is attested with the
 result.
 
-Its mask is True where a key is *hidden*, the opposite of `scaled_dot_product_attention`; a query that sees no key
-comes out as NaN, and so is declined. It has no grouped heads, soft cap or sinks, and one scale.
+Its mask is True where a key is *hidden*, the opposite of `scaled_dot_product_attention`. The output for a query that
+sees no key is NaN, so such masks are declined. It has no grouped heads, soft cap or sinks, and only the default scale.
 
-Time: the four projections, 8·b·n·d_model² floating-point operations for self-attention, and 4·b·n_q·n_k·d_model of the
-core. Memory: on the CPU the fast path holds a score matrix, O(n_q·n_k); without it the output and arrays like it,
+Time: the four projections, 8·b·n·d_model² floating-point operations for self-attention, and 4·b·n_q·n_k·d_model for the
+core. Memory: on the CPU the fast path holds a score matrix, O(n_q·n_k); without it the output and arrays of its size,
 O(n).
 """
 
@@ -27,13 +27,13 @@ _fastpath = True
 
 
 def configure(fastpath: str) -> None:
-    """Whether it may take its fast path."""
+    """Set whether the module may take its fast path."""
     global _fastpath
     _fastpath = fastpath == "on"
 
 
 def declines(workload: Any) -> tuple[str, str] | None:
-    """One width for all heads, and at least one key for every query."""
+    """Declines head and value widths other than d_model / heads, and queries that see no key."""
     if (workload.heads * workload.head_dim, workload.value_dim) != (workload.d_model, workload.head_dim):
         return "value_dim", "nn.MultiheadAttention divides d_model evenly among its heads"
     if workload.masked.empty_rows(workload.shape) is not None:
@@ -48,9 +48,9 @@ def block(
     causal: bool,
     attn_mask: Tensor | None = None,
 ) -> Callable[[Tensor, Tensor | None], Tensor]:
-    """The module with these parameters, as a function of x (batch, n_q, d_model) and memory (batch, n_k, d_model) or
-    None.
+    """The module with these parameters, as a function of x and memory, which is None for self-attention.
 
+    x is (batch, n_q, d_model), memory (batch, n_k, d_model).
     attn_mask : broadcastable to (batch, heads, n_q, n_k), boolean (True sees) or numbers that are added to the scores.
     """
     weight = parameters["out_proj.weight"]
@@ -72,14 +72,14 @@ def block(
 
 
 class _Masks:
-    """The mask as the module takes it, made once: (n_q, n_k) where one serves all, else (batch · heads, n_q, n_k)."""
+    """The mask in the module's form, made once: (n_q, n_k) if one serves all, else (batch · heads, n_q, n_k)."""
 
     def __init__(self, heads: int, causal: bool, attn_mask: Tensor | None) -> None:
         self._heads, self._causal, self._given = heads, causal, attn_mask
         self._made: Tensor | None = None
 
     def of(self, x: Tensor, tokens: Tensor) -> Tensor | None:
-        """For these tokens; the causal one too, which the module wants beside its hint."""
+        """The mask for these tokens; a causal one too, because the module needs it beside its `is_causal`."""
         if self._made is None and (self._causal or self._given is not None):
             self._made = self._make(x.shape[0], x.shape[1], tokens.shape[1], x.device)
         return self._made

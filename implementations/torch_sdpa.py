@@ -1,16 +1,16 @@
 """PyTorch's scaled_dot_product_attention, with the kernel that its dispatcher picks.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations; causal saves up to half of them in the fused kernels.
-Memory: the output and workspace linear in n where a fused kernel runs; where none fits (on the CPU when
-value_dim differs from head_dim, on CUDA in float64) the math kernel runs, O(n_q·n_k). Which one ran is
-attested with the result, and the torch_sdpa_* backends force each.
+Memory: the output and workspace linear in n if a fused kernel runs. If none fits (on the CPU when value_dim
+differs from head_dim, on CUDA in float64) the math kernel runs, O(n_q·n_k). Which kernel ran is attested with
+the result, and the torch_sdpa_* backends force each.
 
-`is_causal` is top-left in PyTorch whatever the lengths; any other mask is given as an array, and with it a bias, which
-the kernels read once more. A scale of 0 or below is folded into the query, because the CPU flash kernel would answer
-NaN to it under a causal mask.
+`is_causal` is top-left in PyTorch for all lengths. Any other mask is passed as an array, together with a bias; the
+kernels read this array in addition. A scale of 0 or below is folded into the query, because the CPU flash kernel would
+return NaN for it under a causal mask.
 
-If a score is beyond the numbers of float32, the CPU flash kernel answers 0 in float16 and bfloat16, in which the other
-kernels answer NaN (PyTorch 2.13): such an overflow does not show.
+If a score exceeds the range of float32, the CPU flash kernel returns 0 in float16 and bfloat16, while the other kernels
+return NaN (PyTorch 2.13): the output does not show such an overflow.
 """
 
 from torch import Tensor

@@ -4,7 +4,7 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in one pass over tiles, cau
 the output, and a workspace linear in n, O(n). It has float32, unlike flash and cuDNN, and value_dim may
 differ from head_dim. Its causal mask is top-left.
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
+Forcing takes two to three microseconds, which are part of each timed call; see attnlab.libraries.torch_attention.
 """
 
 from attnlab.libraries.torch_attention import ForcedKernel

@@ -1,15 +1,15 @@
 """scaled_dot_product_attention forced to its flash kernel: tiles and online softmax, CPU and CUDA.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations in one pass over tiles, causal about half of them. Memory:
-the output, one number a row and a workspace that does not grow with n, O(n).
+the output, one number per row and a workspace that does not grow with n, O(n).
 
-On CUDA it computes in float16 and bfloat16 only and takes a causal mask only where queries and keys are as
-many, because its own mask is aligned bottom-right; both are declined.
+On CUDA it computes in float16 and bfloat16 only. It takes a causal mask only for as many queries as keys, because its
+own mask is aligned bottom-right. Other formats and other causal masks are declined.
 
-If a score is beyond the numbers of float32, it answers 0 on the CPU in float16 and bfloat16, in which the other kernels
-answer NaN (PyTorch 2.13): such an overflow does not show.
+If a score exceeds the range of float32, the CPU kernel returns 0 in float16 and bfloat16, while the other kernels
+return NaN (PyTorch 2.13): the output does not show such an overflow.
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
+Forcing takes two to three microseconds, which are part of each timed call; see attnlab.libraries.torch_attention.
 """
 
 from typing import Any
@@ -49,8 +49,8 @@ def attend_with_log_sum(
 ) -> tuple[Tensor, Tensor]:
     """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen; on the CPU.
 
-    The operator behind `scaled_dot_product_attention`, which keeps ln Z for the way back. It takes numbers as
-    attn_mask only; the dispatcher turns booleans into them too.
+    This calls the operator behind `scaled_dot_product_attention`, which keeps ln Z for the backward pass. It takes only
+    numbers as attn_mask; the dispatcher converts booleans to numbers too.
     """
     query, scale = positive_scale(query, scale)
     if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
@@ -59,6 +59,6 @@ def attend_with_log_sum(
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, float("-inf"))
     operator: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     output, log_sum = operator(query, key, value, 0.0, causal, attn_mask=attn_mask, scale=scale)
-    if attn_mask is not None:  # it says 0 of a row that sees no key (PyTorch 2.13)
+    if attn_mask is not None:  # the operator returns 0 for a row that sees no key (PyTorch 2.13)
         log_sum = log_sum.masked_fill(attn_mask.isneginf().all(dim=-1), float("-inf"))
     return output, log_sum

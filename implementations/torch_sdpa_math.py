@@ -4,7 +4,7 @@ Time: 4·b·h·n_q·n_k·d floating-point operations in two batched matrix produ
 between them as in the eager formula. Memory: two arrays of the size of the score matrix and scaled
 copies of query and key, in float32 even for float16 and bfloat16 inputs, O(n_q·n_k).
 
-Forcing costs two to three microseconds a call, which are on the clock; see attnlab.libraries.torch_attention.
+Forcing takes two to three microseconds, which are part of each timed call; see attnlab.libraries.torch_attention.
 """
 
 from attnlab.libraries.torch_attention import ForcedKernel

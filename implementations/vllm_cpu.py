@@ -1,14 +1,14 @@
 """vLLM's attention over a paged cache, on the CPU.
 
 ``cpu_attention_with_kv_cache`` of vLLM's build for the CPU (https://github.com/vllm-project/vllm, csrc/cpu), loaded
-without vLLM itself: what its engine calls in each layer, for a prefill or a decode step, once the cache holds the keys.
-Preparing a workload does what the engine has done by then: it lays the queries out as (tokens, heads, dim), fills
-pages of 128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is shared out (``get_scheduler_metadata``,
-once a step for all layers). The call is the attention alone, with its output.
+without vLLM itself. vLLM's engine calls it in each layer, for a prefill or a decode step, once the cache holds the
+keys. `prepare` does what the engine has done by then: it lays out the queries as (tokens, heads, dim), fills pages of
+128 keys (``cpu_attn_reshape_and_cache``), and plans how the work is divided (``get_scheduler_metadata``, once per step
+for all layers). The call is the attention alone, with its output.
 
-Causal masks and windows are bottom-right. With lengths they would be aligned with an element's own keys, and are
-declined, as are windows that look ahead. ALiBi is the signed distance, right where no later key is seen. A head_dim for
-which it is not compiled would end the process: declined.
+Causal masks and windows are bottom-right. With key lengths they would be aligned with the keys of each batch element,
+so this is declined, and so are windows that look ahead. ALiBi is the signed distance, which is right only if no later
+key is seen. A head_dim for which it is not compiled would end the process, so it is declined.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations, over the keys that are seen. Memory: the output, and a tile for each
 thread, O(n).
@@ -61,7 +61,7 @@ class Cache:
         self._plans: dict[tuple[bool, int, int], Tensor] = {}
 
     def plan(self, causal: bool, window: int) -> Tensor:
-        """How the work is shared out among the threads; made once for each number of them."""
+        """How the work is divided among the threads; made once for each number of threads."""
         asked = causal, window, torch.get_num_threads()
         if asked not in self._plans:
             _, heads, _, dim = self.keys.shape
@@ -83,7 +83,7 @@ class Cache:
 
 
 def declines(workload: Workload) -> tuple[str, str] | None:
-    """What would end the process or be answered otherwise."""
+    """Why vLLM cannot do it, or None: the process would end, or the result would differ."""
     if workload.value_dim != workload.head_dim:
         got = f"got {workload.value_dim} and {workload.head_dim}"
         return "value_dim", f"vLLM's attention needs value_dim = head_dim, {got}"
@@ -126,7 +126,7 @@ def attend(
     sinks: Tensor | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax.
 
     query (batch · n_q, heads, d), key as prepared; key_lengths are in it already. Returns (batch, heads, n_q, d).
     """
@@ -161,7 +161,7 @@ def _diagonal(shown: dict[str, Any]) -> tuple[bool, int]:
 
 
 def _isa(workload: Workload) -> str:
-    """For which instructions pages are packed, by the rule of vLLM's own backend."""
+    """The instructions for which pages are packed, by the rule of vLLM's own backend."""
     if workload.head_dim % 32:
         return "vec16"
     return "amx" if workload.dtype == "bfloat16" and "amx_bf16" in instructions() else "vec"

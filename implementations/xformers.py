@@ -1,15 +1,15 @@
 """xFormers' memory_efficient_attention, with the kernel that its dispatcher picks, on CUDA.
 
 ``xformers.ops.memory_efficient_attention`` (https://github.com/facebookresearch/xformers, 0.0.28 or newer): flash
-kernels in float16 and bfloat16, CUTLASS kernels in float32 too and wherever a bias is an array; which one ran is
-attested. Its arrays are (batch, length, heads, dim), copied where their last axis has gaps; head_dim and value_dim are
-multiples of 8, in float32 of 4. Causal masks of either alignment are masks of its own (LowerTriangularMask,
+kernels in float16 and bfloat16, CUTLASS kernels also in float32 and if a bias is an array; which kernel ran is
+attested. Its arrays are (batch, length, heads, dim), copied if their last axis has gaps; head_dim and value_dim are
+multiples of 8, in float32 of 4. Causal masks of both alignments are its own masks (LowerTriangularMask,
 LowerTriangularFromBottomRightMask), and so is a window, in half precision only. Any other mask and a bias are one
-array in the inputs' format, its rows aligned; it is made in the first call. Grouped heads go in as an axis of their
-own, over which key and value are repeated without being copied. A scale of 0 or below is folded into the query.
+array in the inputs' format, with aligned rows; it is made in the first call. Grouped heads are passed as a separate
+axis, along which key and value are repeated without a copy. A scale of 0 or below is folded into the query.
 
 Time: 4·b·h·n_q·n_k·d floating-point operations; the backward pass 2.5 times as many. Memory: the output and one number
-a row, O(n); with a mask or a bias that is an array, that once more.
+per row, O(n); a mask or a bias that is an array takes its size once more.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ LIBRARY = "torch"
 MEMORY = {"scores": 1.1, "outputs": 4.1}
 
 _LIMITS = Limits("xFormers", dtypes=(*HALVES, "float32"), largest_head_dim=65536, equal_dims=False)
-#: numbers of a row to which CUTLASS wants every row of a bias aligned
+#: CUTLASS needs every row of a bias aligned to this many numbers
 _ALIGNED = 8
 
 
@@ -104,14 +104,14 @@ def _windows(sides: Sides | None, workload: Workload) -> tuple[str, str] | None:
 
 
 def _window(sides: Sides, n_q: int) -> Any:
-    """xFormers' own mask; it has no open side, but one that reaches over all keys."""
+    """xFormers' own mask; it has no open side, so an open side becomes one that reaches over all keys."""
     whole = max(sides.keys, n_q)
     left, right = (whole if side < 0 else side for side in sides[1:])
     return masks.LocalAttentionFromBottomRightMask(window_left=left, window_right=right)
 
 
 def _made(attn_mask: Tensor, dtype: torch.dtype, n_q: int, n_k: int) -> Tensor:
-    """(batches, heads, n_q, n_k) to add, each row aligned: a view of longer ones."""
+    """The numbers to add, (batches, heads, n_q, n_k), each row aligned: a view of longer rows."""
     rows = torch.zeros(
         *attn_mask.shape[:2], n_q, -(-n_k // _ALIGNED) * _ALIGNED, dtype=dtype, device=attn_mask.device
     )[..., :n_k]
@@ -124,7 +124,7 @@ _BIAS = Made(_made)
 
 
 def _in_groups(bias: Tensor, groups: int) -> Tensor:
-    """(batch, groups, heads of a group, n_q, n_k), with the strides of before: unflatten forgets that of one row."""
+    """(batch, groups, heads of a group, n_q, n_k), with the old strides: unflatten loses the stride of a single row."""
     batch, heads, *rest = bias.shape
     outside, of_head, *within = bias.stride()
     group = heads // groups

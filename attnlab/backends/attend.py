@@ -1,4 +1,4 @@
-"""Call a backend on NumPy arrays in this process: `attend`, `block`, `gradients`, for tests and notebooks."""
+"""Calls of a backend on NumPy arrays in this process: `attend`, `block`, `gradients`, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def attend(
     name : may have settings of the backend's own, ``openvino[precision=bf16]``, but none that need a process of its own
     (threads, environment variables).
     q : (batch, heads, n_q, head_dim).
-    k : (batch, kv_heads, n_k, head_dim); heads is a multiple of kv_heads, each serving as many successive heads.
+    k : (batch, kv_heads, n_k, head_dim); heads is a multiple of kv_heads. Each key head serves heads/kv_heads
+    successive query heads.
     v : (batch, kv_heads, n_k, value_dim).
     causal : False, True or "top_left" (query i sees keys 0 to i), or "bottom_right" (the last query sees all keys).
     mask : boolean, True keeps, broadcastable to (batch, heads, n_q, n_k). mask, window, key_lengths and causal
@@ -110,13 +111,13 @@ def gradients(
     folders: Sequence[Path | str] = (),
     **rest: Any,
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """(∂L/∂q, ∂L/∂k, ∂L/∂v) where ∂L/∂output is `output_gradient`, by automatic differentiation through `name`.
+    """(∂L/∂q, ∂L/∂k, ∂L/∂v) for ∂L/∂output = `output_gradient`, by automatic differentiation through `name`.
 
     name, q, k, v, device, folders, rest : as in `attend`.
     output_gradient : (batch, heads, n_q, value_dim).
 
     Returns three arrays, each of the shape of its input. Raises as `attend` does, and Declined if the backend cannot be
-    differentiated, as NumPy's cannot. `attnlab.correctness.expected.expect` gives the exact gradients.
+    differentiated, for example on NumPy. `attnlab.correctness.expected.expect` gives the exact gradients.
     """
     inputs = Inputs.of(q, k, v, output_gradient=output_gradient, **rest)
     found = answer(name, inputs, direction="training", device=device, folders=folders)

@@ -1,7 +1,7 @@
-"""One implementation of attention: what it declines, and its calls, ready for a clock.
+"""One implementation of attention: what it declines, and its calls, ready to be timed.
 
 A call consists of keywords, `prepare`, keys that are gathered (``storage=packed|paged``) and the block around it. What
-is part of the work happens within the call. Everything else happens once, before it.
+is part of the measured work happens within the call. Everything else happens once, before it.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from attnlab.workload.workload import CONTIGUOUS, LOG_SUM, OUTPUT, Workload
 
 _NAMES = ("query", "key", "value")
 UNKNOWN_GRADIENTS = Refusal("mask", "a query sees no key, and what its gradients are then is not known")
-#: the keys of a page, and the random stream of a workload's seed by which pages are shuffled (the other streams are in
-#: `attnlab.workload.input_generation`)
+#: the number of keys in a page, and the random stream of a workload's seed that shuffles pages (the other streams are
+#: in `attnlab.workload.input_generation`)
 PAGE, _SHUFFLE = 16, 9
 #: from query, key and value to the output of all heads, (batch, heads, length, dim) each
 Core = Callable[[Any, Any, Any], Any]
-#: arrays that a call reads where they lie, and what makes such arrays from other inputs
+#: arrays that a call reads in place, and a function that makes such arrays from other inputs
 Held = tuple[Arrays, Callable[[Inputs], Arrays]]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation: read from a file by `load`, or made by hand from a function.
+    """One implementation: loaded from a file by `load`, or made from a function.
 
     The fields are what a file may define (`attnlab.backends.discovery`). `options` are the keywords that `attend`
-    takes, or `block` where it computes whole multi-head blocks; `settings` its own settings with the values they have;
-    `mask_form` is the one of `keywords.FORMS` in which it is handed a mask, None where its keywords decide.
+    takes, or that `block` takes if it computes whole multi-head blocks. `settings` are its own settings with their
+    values. `mask_form` is the form of `keywords.FORMS` in which it gets a mask, None if its keywords decide.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Backend:
         return open_library(self.library, device)
 
     def zeros_empty_rows(self, device: str) -> bool:
-        """Whether it gives zeros on `device` for a query that sees no key, without help."""
+        """Whether the backend itself returns zeros on `device` for a query that sees no key."""
         said = self.empty_rows.get(device) if isinstance(self.empty_rows, Mapping) else self.empty_rows
         return said == "zeros"
 
@@ -123,7 +123,7 @@ class Backend:
         return None if known or workload.masked.empty_rows(workload.shape) is None else UNKNOWN_GRADIENTS
 
     def _own_refusal(self, workload: Workload) -> Refusal | None:
-        """What the file's own `declines` says. Also a scale that it does not take."""
+        """The reason of the file's own `declines`, or that `attend` does not take the scale; None without a reason."""
         if "scale" not in self.options and not math.isclose(workload.scale, workload.head_dim**-0.5):
             reason = "its attend() takes no scale; it can only do the default 1/sqrt(head_dim)"
             return Refusal("scale", reason)
@@ -133,7 +133,7 @@ class Backend:
         return Refusal("", found) if isinstance(found, str) else Refusal(*found)
 
     def require(self, workload: Workload, projection: str | None = None) -> None:
-        """Raises Declined where this backend does not do `workload`."""
+        """Raises Declined if this backend does not do `workload`."""
         refusal = self.declines(workload, projection)
         if refusal:
             raise Declined(refusal)
@@ -143,11 +143,11 @@ class Backend:
     def bind(
         self, workload: Workload, inputs: Inputs | None = None, projection: str | None = None
     ) -> Callable[[], Any]:
-        """A call without arguments that computes `workload` on these inputs, ready for a clock.
+        """A call without arguments that computes `workload` on these inputs, ready to be timed.
 
         inputs : the workload's own by default. Conversion, device transfer and `prepare` happen here, once; in
-        direction backward the forward pass too. The call returns what `named` names. projection : of a block, one of
-        `PROJECTIONS`, "fused" unless given. Raises Declined.
+        direction backward the forward pass too. `named` takes what the call returns. projection : how x of a block is
+        projected, one of `PROJECTIONS`, by default "fused". Raises Declined.
         """
         self.require(workload, projection)
         calling = Calling(self, workload, inputs or inputs_of(workload), self.open(workload.device))
@@ -156,7 +156,7 @@ class Backend:
     def named(self, workload: Workload, returned: Any) -> dict[str, NDArray[Any]]:
         """What a call of `bind` returned, by name, as NumPy arrays.
 
-        Raises ValueError for an array of another library, and for a shape or a dtype that was not asked for.
+        Raises ValueError for an array of another library, a wrong shape or dtype, and a gradient that is missing.
         """
         names, library = workload.results, self.open(workload.device)
         if LOG_SUM in names and not (isinstance(returned, tuple) and len(returned) == len(names)):
@@ -192,10 +192,10 @@ def _kind(cls: type) -> str:
 
 @dataclass(frozen=True)
 class Calling:
-    """One backend, asked for `workload` on `inputs`, in arrays of its `library`.
+    """The calls of one backend that compute `workload` on `inputs`, in arrays of its `library`.
 
-    Once a call is made, `held` are the arrays that it reads and that may be filled with other numbers. `again` makes
-    the call anew where other numbers have to be prepared.
+    Once a call is made, `held` has the arrays that it reads and that may be filled with other numbers. `again` has a
+    function that makes the call again, if other numbers must be prepared.
     """
 
     backend: Backend
@@ -206,7 +206,7 @@ class Calling:
     again: list[Callable[[], Call]] = field(default_factory=list)
 
     def call(self, arrays: Arrays | None = None, upstream: Any = None, projection: str | None = None) -> Call:
-        """A call without arguments. arrays, upstream : query, key and value and the output's gradient, if at hand."""
+        """A call without arguments. arrays, upstream : query, key, value and the output's gradient, made if missing."""
         if self.inputs.block is not None:
             return self._block_call(projection or PROJECTIONS[0])
         arrays = arrays or tuple(one for name in _NAMES for one in self._laid_out(name, self.inputs))
@@ -236,7 +236,7 @@ class Calling:
             stored = store(self.library, workload, *map(self.library.to_numpy, of_keys))
             laid = (lambda inputs: stored.laid(inputs.key), lambda inputs: stored.laid(inputs.value))
             self.held.extend(zip(stored.arrays, laid, strict=True))
-            self._prepared((query, *stored.read()))  # what is compiled is compiled now
+            self._prepared((query, *stored.read()))  # `prepare` may compile something: now, not later
             return self._completed(lambda: attend(*self._prepared((query, *stored.read()))))
 
         def made() -> Call:
@@ -298,10 +298,10 @@ class Calling:
         return prepare(self.workload, *arrays) if prepare else arrays
 
     def _attending(self) -> Callable[..., Any]:
-        """`attend`, or `attend_with_log_sum` where that is asked for, with its keywords.
+        """`attend`, or `attend_with_log_sum` if ln Z is asked for, with its keywords.
 
-        Where a query sees no key it returns zeros, and -inf for ln Z. Raises Declined for gradients of such a query: a
-        caller's own mask may have one that the workload does not know of.
+        For a query that sees no key it returns zeros, and without sinks -inf for ln Z. Raises Declined for gradients of
+        such a query: the workload does not show whether a mask of the caller's own has one.
         """
         backend, workload, library = self.backend, self.workload, self.library
         options = given(self.inputs, backend.options, library, workload.dtype, backend.mask_form)
@@ -334,8 +334,8 @@ class Calling:
 class Stored(NamedTuple):
     """Keys and values of one workload, stored as its `storage` says, before the clock starts.
 
-    read : returns key and value, (batch, kv_heads, keys, dim), which every call pays for. arrays : those that hold the
-    keys, and those that hold the values. laid : makes such arrays from a NumPy array.
+    read : gathers key and value, (batch, kv_heads, keys, dim); its time is part of every call. arrays : the arrays that
+    hold the keys, and those that hold the values. laid : makes such arrays from a NumPy array.
     """
 
     read: Callable[[], tuple[Any, Any]]
@@ -347,14 +347,14 @@ def store(library: Library, workload: Workload, *of_keys: NDArray[Any]) -> Store
     """Store key and value, (batch, kv_heads, keys, dim), in the library: in one pool of pages for all batch elements.
 
     ``paged``: pages of `PAGE` keys, (pages, PAGE, kv_heads, dim), shuffled. The page table is (batch, pages of the
-    longest). One page of zeros fills it where an element has fewer pages. After the last key of an element its page
-    holds zeros. As in PagedAttention (Kwon et al. 2023, section 4.1), with the axes in the order that FlashInfer calls
-    NHD.
+    longest element). Shorter elements have the same page of zeros in the rest of their row. After the last key of an
+    element its page holds zeros. As in PagedAttention (Kwon et al. 2023, section 4.1), with the axes in the order that
+    FlashInfer calls NHD.
 
     ``packed``: pages of one key, in their order. So this is a jagged batch: the keys of all batch elements one after
     the other, without padding, as in `flash_attn_varlen_func` of FlashAttention's package.
 
-    The numbers stay those of the question, so that answer, reference and budgets are those of contiguous arrays.
+    The numbers are those of the inputs, so the output, the reference and the budgets are those of contiguous arrays.
     """
     batch, keys, paged = workload.batch, workload.keys, workload.storage == "paged"
     lengths, page = np.array(workload.key_lengths or (keys,) * batch)[:, None], PAGE if paged else 1
@@ -388,15 +388,15 @@ def store(library: Library, workload: Workload, *of_keys: NDArray[Any]) -> Store
 
 
 class BlockCall:
-    """One block by the library's own operations, ready to be called: returns y, (batch, queries, d_model).
+    """A multi-head block, computed by the library's own operations. A call returns y, (batch, queries, d_model).
 
     projection : how x becomes query, key and value. ``fused``: one matrix product with all three matrices stacked. Its
     result is cut into three views. A block with a memory takes one product for the query, and one for keys and values.
-    ``loop``: one small product for each head, with the rows of that head, and the results stacked: the slow way. The
+    ``loop``: one small product for each head, with the rows of that head, and the results stacked, which is slow. The
     parameters are cut up before the clock starts.
-    core : makes the core for the projected query, key and value, once: a backend may prepare itself for them. held :
-    the arrays that the call reads, and what makes them from other inputs. project : returns query, key and value,
-    (batch, heads, length, dim) each. Raises ValueError for an unknown projection.
+    core : makes the core for the projected query, key and value, once, because a backend may prepare for them. held :
+    the arrays that the call reads, and functions that make them from other inputs. project : returns query, key and
+    value, (batch, heads, length, dim) each. Raises ValueError for an unknown projection.
     """
 
     def __init__(
@@ -481,7 +481,7 @@ class BlockCall:
         return lambda tokens: library.linear(tokens, weight, bias)
 
     def _kept(self, of: Callable[[Any], Sequence[NDArray[Any]]]) -> Arrays:
-        """The library's arrays that `of` takes from a block. They are noted in `held`."""
+        """The library's arrays of what `of` takes from a block. They are noted in `held`."""
 
         def made(block: Any) -> Arrays:
             arrays = map(np.ascontiguousarray, of(block))

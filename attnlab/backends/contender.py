@@ -45,8 +45,8 @@ from attnlab.workload.inputs import PROJECTIONS
 _NOTATION = re.compile(r"(?P<backend>[A-Za-z]\w*)(\[(?P<settings>.*)\])?")
 _ENTRY = re.compile(r"#\d+$")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-#: whether glibc returns a freed score matrix to the system depends on how the heap of a process happens to lie:
-#: identical processes differed by a factor of 2.5. Every worker keeps its heap, unless a setting says otherwise
+#: whether glibc returns a freed score matrix to the system depends on where in the heap it lies: identical processes
+#: differed by a factor of 2.5. So every worker keeps freed memory, unless a setting says otherwise
 _KEPT_HEAP = {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
 _ALLOCATOR_PREFIXES = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD")
 #: PyTorch needs it for deterministic matrix products on CUDA
@@ -55,12 +55,12 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MOST_THREADS = 4096
 #: the name of the working tree as it is, with changes that are not committed
 WORKING_TREE = "."
-#: how many checkouts are kept, the most recently used ones
+#: the number of checkouts that are kept, the most recently used ones
 _KEPT = 20
 
 
 def percentage(value: str) -> float | None:
-    """The percents that ``3%`` or ``3`` says, at most 1000; None for another text."""
+    """The number in ``3%`` or ``3``, at most 1000; None for another text."""
     match = re.fullmatch(r"([0-9]+(\.[0-9]+)?)%?", value)
     return float(match[1]) if match and float(match[1]) <= 1000 else None
 
@@ -77,7 +77,7 @@ def _requirements(value: str) -> tuple[str, ...] | None:
 
 
 _THREADS = {str(one): one for one in range(1, _MOST_THREADS + 1)}
-#: settings that are no environment variables: what each must be, and a function that reads it (None: it is not that)
+#: settings that are not environment variables: what each must be, and a function that reads it (None if it is wrong)
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "threads": (f"a whole number from 1 to {_MOST_THREADS:,}", _THREADS.get),
     "pages": ("huge or default", {"huge": "huge", "default": "default"}.get),
@@ -97,9 +97,9 @@ _FOR_ALL = f"settings of all contenders are {', '.join(_SETTINGS)} and environme
 class Contender:
     """A backend with settings; the table above says what they mean, and None is "not set".
 
-    name : unique within a run; results have it. variables : environment variables, as (name, value) pairs. settings :
-    those of the backend's own, as (name, value) pairs. deterministic : declined by a library without such a mode; a
-    backend that then gives other bits in a second call is wrong. requirements : those of ``with=``.
+    name : unique within a run; used in results. variables : environment variables, as (name, value) pairs. settings :
+    the backend's own settings, as (name, value) pairs. deterministic : declined by a library without such a mode; a
+    backend that still returns other bits in a second call is wrong. requirements : those of ``with=``.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Contender:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it runs with another Python, other libraries or other files than those here."""
+        """Whether it runs with another Python, other libraries or other files than this process."""
         return self.python is not None or bool(self.requirements) or self.ref is not None
 
     @classmethod
@@ -155,7 +155,7 @@ class Contender:
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of its process, with the `inherited` ones.
 
-        The heap is kept unless the contender or the caller sets something of the allocator.
+        Freed memory is kept, unless the contender or the caller sets a variable of the allocator.
         """
         own = dict(self.variables)
         asked = {} if self.threads is None else dict.fromkeys(thread_variables(), str(self.threads))
@@ -316,7 +316,7 @@ def require_two(base: tuple[str, str], head: tuple[str, str]) -> None:
         machine = "`attnlab compare` of a contender with itself tests the machine"
         raise ValueError(f"BASE and HEAD are the same, {head[1]}: {mend}; {machine}")
     if head[0] == "ref" and WORKING_TREE not in (base[1], head[1]) and _state(head[1]) == _state("HEAD"):
-        changed = _git("diff", "--name-only", "HEAD").splitlines()  # files that git knows
+        changed = _git("diff", "--name-only", "HEAD").splitlines()  # tracked files only
         if changed:
             differ = f"files of the working tree differ from {head[1]}, as {changed[0]}"
             raise ValueError(f"{differ}: commit, or name the tree as it is, {WORKING_TREE}")

@@ -5,8 +5,8 @@ A file needs no import from attnlab. It holds
 ``LIBRARY``
     the library whose arrays `attend` takes and returns: a name of `attnlab.libraries.library.libraries`.
 ``attend(query, key, value, *, causal, scale)``
-    the computation on arrays laid out (batch, heads, length, dim). Each further keyword in its signature is something
-    that it supports (`attnlab.backends.keywords`). A workload that needs a keyword that is not there is declined, so
+    the computation on arrays of shape (batch, heads, length, dim). Each further keyword in its signature is something
+    that it supports (`attnlab.backends.keywords`). A workload that needs another keyword is declined, so
     ``attend(q, k, v)`` is a valid backend.
 ``block(parameters, heads, *, causal)``, in place of ``attend``
     for a whole multi-head block. It takes the parameters, arrays of the library by the names of
@@ -16,31 +16,31 @@ A file needs no import from attnlab. It holds
 ``declines(workload)``, optional
     None, or why it cannot do a workload: (field, reason), or the reason alone.
 ``prepare(workload, query, key, value)``, optional
-    returns the arrays in the layout that `attend` wants. It runs outside the clock, except if gradients pass through
-    it, or if keys and values are gathered within the call.
+    returns the arrays in the layout that `attend` needs. It is not part of the timed call, except if gradients pass
+    through it, or if keys and values are gathered within the call.
 ``attend_with_log_sum(query, key, value, **asked)``, optional
     returns the output and ln Z, the natural logarithm of the softmax's denominator Σ_j e^{s_ij} + e^{sink}, (batch,
     heads, queries) in float32, in float64 for float64 inputs; -inf if the sum is empty. It takes the same arguments as
-    `attend`. A file that has it may leave out ``attend``, which is then its output.
+    `attend`. A file that has it may leave out ``attend``, which then returns its output alone.
 ``KERNEL``, optional
-    the operator that a backend forces. ``attest`` must see it run.
+    the operator that a backend forces. ``attest`` must see this operator run.
 ``EMPTY_ROWS``, optional
     ``"zeros"`` if a query that sees no key gets the output 0 and gradients 0, as the contract says; by device,
     ``{"cpu": "zeros"}``, if only there. Otherwise attnlab writes the zeros, within the call, and declines gradients of
     such rows.
 ``ON_REQUEST``, optional
-    why it takes part only in runs that name it (or ``all``), in one line. If it compiles "at every shape", few of its
-    declarations are tried.
+    why it takes part only in runs that name it (or ``all``), in one line. If this line contains "at every shape", few
+    of its declarations are tried.
 ``MEMORY``, optional
-    the most memory that a call holds: ``{"scores": S, "outputs": O}``, in score matrices and outputs.
+    the most memory that a call holds: ``{"scores": S, "outputs": O}``, in sizes of the score matrix and of the output.
 ``COMPUTES_IN``, optional
-    the number format in which it computes, if that is lower than that of its inputs: its answers are checked against
-    the truth for inputs rounded to that format, and rankings say so.
+    the number format in which it computes, if that is lower than that of its inputs. Its output is then checked against
+    the right output for inputs rounded to that format, and rankings say so.
 ``SETTINGS`` and ``configure(**settings)``, optional
     settings of its own, ``{"precision": ("f32", "bf16")}``, as a literal: names with their values, the default first.
     A contender ``name[precision=bf16]`` chooses one. `configure` is called once with a value for each, after the file
-    is imported and before anything else of it is read, so it may set ``LIBRARY``, ``KERNEL`` and so on. It returns what
-    ``COMPUTES_IN`` would say, or None, and raises ValueError for a value that cannot be had here.
+    is imported and before anything else of it is read, so it may set ``LIBRARY``, ``KERNEL`` and so on. It returns the
+    value of ``COMPUTES_IN``, or None, and raises ValueError for a value that is not available here.
 
 Names and literals of a file are read without importing it.
 """
@@ -79,7 +79,7 @@ SETTING = "[a-z][a-z0-9_]*"
 _Name = Annotated[str, msgspec.Meta(pattern=f"^{SETTING}$")]
 _Value = Annotated[str, msgspec.Meta(pattern=r"^[^\s,=\[\]]+$")]
 _Settings = dict[_Name, Annotated[tuple[_Value, ...], msgspec.Meta(min_length=1)]]
-#: stands for a value that is no literal
+#: marks a value that is not a literal
 _COMPUTED = object()
 
 
@@ -101,12 +101,12 @@ def require(name: str, folders: Sequence[Path | str] = ()) -> Path:
 
 
 def digest(name: str, folders: Sequence[Path | str] = ()) -> str:
-    """16 digits that tell the text of the backend `name` from any other. Raises ValueError for an unknown name."""
+    """16 digits of a hash of the backend's file. Raises ValueError for an unknown name."""
     return hashlib.sha256(require(name, folders).read_bytes()).hexdigest()[:16]
 
 
 def _written(name: str, folders: Sequence[Path | str]) -> Mapping[str, Any]:
-    """The names that the backend's file binds at its top level, with those values that are literals."""
+    """The names that the backend's file binds at its top level, with their values if these are literals."""
     file = require(name, folders)
     return _parsed(file, file.stat().st_mtime_ns)
 
@@ -116,12 +116,12 @@ def _parsed(file: Path, changed: int) -> Mapping[str, Any]:
     try:
         statements = ast.parse(file.read_text(encoding="utf-8", errors="replace")).body
     except SyntaxError:
-        return {}  # its import says where
+        return {}  # the import will report the error
     return bound_in(statements)
 
 
 def bound_in(statements: Sequence[ast.stmt]) -> dict[str, Any]:
-    """The names that these statements bind, functions too, with those values that are literals."""
+    """The names that these statements bind, functions too, with their values if these are literals."""
     found: dict[str, Any] = {}
     for one in statements:
         if isinstance(one, ast.FunctionDef):
@@ -144,13 +144,13 @@ def block_only(name: str, folders: Sequence[Path | str] = ()) -> bool:
 
 
 def on_request(name: str, folders: Sequence[Path | str] = ()) -> str | None:
-    """Why the backend `name` races only in runs that name it (its ``ON_REQUEST``), or None."""
+    """Why the backend `name` takes part only in runs that name it (its ``ON_REQUEST``), or None."""
     found = _written(name, folders).get("ON_REQUEST")
     return found if isinstance(found, str) else None
 
 
 def compiles_often(name: str, folders: Sequence[Path | str] = ()) -> str | None:
-    """What `on_request` says of a backend that compiles "at every shape": to try all that it declares takes long."""
+    """What `on_request` returns if it contains "at every shape", else None: trying all declarations would take long."""
     why = on_request(name, folders)
     return why if why and "at every shape" in why else None
 
@@ -164,7 +164,7 @@ def library_of(name: str, folders: Sequence[Path | str] = ()) -> type[Any] | Non
 
 
 def unasked(folders: Sequence[Path | str] = ()) -> list[str]:
-    """The backends that take part if none is named: all but those for whole blocks and those on request."""
+    """The backends that take part if none is named: all except those for whole blocks and those on request."""
     return [one for one in backends(folders) if not (on_request(one, folders) or block_only(one, folders))]
 
 
@@ -204,18 +204,18 @@ def chosen(
 
 
 def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, str] | None = None) -> Backend:
-    """The backend `name`, its file imported now, with these `settings` of its own and the defaults of the others.
+    """The backend `name`, its file imported now, with these `settings` of its own, and defaults for the others.
 
-    With settings the file is imported anew, so that they change this backend alone. Raises ValueError for an unknown
+    With settings the file is imported again, so that they change this backend alone. Raises ValueError for an unknown
     name (similar ones are suggested), an unknown setting, and a file that fails on import or is malformed. Raises
-    Unavailable if it needs a library that is not installed, or refuses its settings.
+    Unavailable if the backend needs a library that is not installed, or refuses its settings.
     """
     values = chosen(name, folders, settings or {})
     module = _imported(name, require(name, folders), settings or {})
     computes_in = _configured(name, module, values)
     found = {one.lower(): getattr(module, one, None) for one in _OPTIONAL}
     block, with_log_sum = found["block"], found["attend_with_log_sum"]
-    # a block is never asked for its core
+    # the `attend` of a file that defines a block is never called
     attend = getattr(module, "attend", None) if block is None else block
     if attend is None and with_log_sum is not None:
         attend = functools.wraps(with_log_sum)(lambda *arrays, **asked: with_log_sum(*arrays, **asked)[0])
@@ -239,7 +239,7 @@ def load(name: str, folders: Sequence[Path | str] = (), settings: Mapping[str, s
 
 
 def _configured(name: str, module: ModuleType, settings: Mapping[str, str]) -> str | None:
-    """Give the file its settings, if it has any. Returns the number format in which it then computes."""
+    """Give the file its settings, if it has any. Returns its lower number format for them, or None."""
     computes_in = getattr(module, "COMPUTES_IN", None)
     if settings:
         if not callable(configure := getattr(module, "configure", None)):
@@ -296,7 +296,7 @@ def _files(folders: Sequence[Path | str]) -> dict[str, Path]:
 
 
 def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
-    """The file as a module; imported anew if there are settings."""
+    """The file as a module; imported again if there are settings."""
     own = str(file.parent) in importlib.import_module(_HOME).__path__
     qualified, before = f"{_HOME if own else 'attnlab_user_backends'}.{name}", len(imports_begun)
     if settings:
@@ -307,14 +307,14 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
             return importlib.import_module(qualified)
         spec = importlib.util.spec_from_file_location(qualified, file)
         assert spec is not None and spec.loader is not None, "a file of Python"
-        module = sys.modules[qualified] = importlib.util.module_from_spec(spec)  # torch.compile looks it up
+        module = sys.modules[qualified] = importlib.util.module_from_spec(spec)  # for torch.compile
         spec.loader.exec_module(module)
         return module
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
-            raise  # a fault of our packaging must never read as "not installed"
+            raise  # an error in the packaging of attnlab must not be reported as "not installed"
         raise Unavailable(f"{name} needs {missing.name or missing}, which is not installed") from None
-    except (Exception, SystemExit) as fault:  # a script that exits must not take the program with it
+    except (Exception, SystemExit) as fault:  # a script that exits must not end this program
         text = f"{type(fault).__name__}: {' '.join(str(fault).split())}"
         if own:
             if imports_begun[before:] and isinstance(fault, ImportError | AttributeError | OSError):
@@ -323,5 +323,5 @@ def _imported(name: str, file: Path, settings: Mapping[str, str]) -> ModuleType:
             raise
         frames = traceback.extract_tb(fault.__traceback__)
         lines = [frame.lineno for frame in frames if Path(frame.filename) == file]
-        where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error has it already
+        where = f" (line {lines[-1]})" if lines else ""  # the text of a syntax error already has the line
         raise ValueError(f"{file.name} fails on import: {text}{where}") from None

@@ -1,32 +1,32 @@
-"""The keywords of a backend's `attend`, and the values that it is given. A keyword that it does not name is never used.
+"""The keywords of a backend's `attend`, and their values. A keyword that is not in its signature is never passed.
 
 ``causal``, ``causal_bottom_right``
-    True if the mask is causal, apart from parts that have keywords of their own.
+    True if the mask is causal, apart from parts that have their own keywords.
 ``window``, ``window_bottom_right``
-    (left, right) keys around a query's own place, -1 for no limit; None without.
+    (left, right) keys around a query's own place, -1 for no limit; None without a window.
 ``key_lengths``
-    the number of real keys of each batch element, a tuple of int; None without.
+    the number of real keys of each batch element, a tuple of int; None without lengths.
 ``mask``
-    a boolean array of the library, broadcastable to (batch, heads, queries, keys), True keeps; None without.
+    a boolean array of the library, broadcastable to (batch, heads, queries, keys), True keeps; None without a mask.
 ``visible``
     the mask as a function of (batch, head, rows, columns), numbers and slices. It returns the tile as a NumPy array of
     shape (rows, columns). For kernels that never hold the whole mask. None without a mask.
 ``bias``
-    an array of the library that is added to the scores, broadcastable like the mask; None without.
+    an array of the library that is added to the scores, broadcastable like the mask; None without a bias.
 ``alibi_slopes``
-    a tuple of float, one for each head, in place of such a bias; None without.
+    a tuple of float, one for each head, in place of an ALiBi bias; None without ALiBi.
 ``attn_mask``
-    mask and bias in one array, as PyTorch has it: boolean if there is no bias, else numbers with -inf where nothing is
-    seen; None without. It stands for ``mask`` and ``bias``.
+    mask and bias in one array, as PyTorch has it: boolean if there is no bias, else numbers with -inf for hidden keys;
+    None without mask and bias. It stands for ``mask`` and ``bias``.
 ``scale``, ``softcap``
-    numbers; softcap is None without.
+    numbers; softcap is None if there is no cap.
 ``sinks``
-    an array of the library, (heads,); None without.
+    an array of the library, (heads,); None without sinks.
 ``enable_gqa``
-    True if key and value have fewer heads than the query; each then serves as many successive heads of the query.
+    True if key and value have fewer heads than the query; each then serves the same number of successive query heads.
 
 The mask is given by keywords if the backend has one for each of its parts. Otherwise all parts are in one array, and
-the keywords have their resting values: kernels differ in whether they take both.
+the keywords have the values for no mask, because some kernels do not take both.
 
 A contender may ask for another form of the same mask (`FORMS`). ``array``: always a boolean array, of ones if every
 query sees every key. ``none``: no mask at all, which is declined if the mask hides a key.
@@ -55,7 +55,7 @@ _ARRAYS = ("mask", "visible", "attn_mask")
 _FIELDS = ("causal", "window", "key_lengths")
 #: every keyword but those of the kinds of masks
 PLAIN = (*_ARRAYS, "bias", "alibi_slopes", "scale", "softcap", "sinks", "enable_gqa")
-#: the resting value of a keyword, if it is not None
+#: the value of a keyword if nothing is asked for, unless that is None
 _RESTING = dict.fromkeys(("causal", "causal_bottom_right", "enable_gqa"), False)
 #: forms in which a contender may ask for its mask
 FORMS = ARRAY, NO_MASK = "array", "none"
@@ -90,7 +90,7 @@ def _takes_no(field: str, what: str) -> Refusal:
 
 
 def in_form(workload: Workload, form: str | None) -> Workload:
-    """The workload as a backend sees it that gets the mask in this form."""
+    """The workload as it looks to a backend that gets the mask in this form."""
     if form is None:
         return workload
     return workload.with_(causal=False, window=None, key_lengths=None, mask=GIVEN if form == ARRAY else "")
@@ -144,7 +144,7 @@ def told(workload: Workload, options: Collection[str]) -> dict[str, Any] | None:
 
 
 def _told(mask: Mask, shape: Shape, options: Collection[str]) -> dict[str, Any] | None:
-    """The keywords that express the whole mask, or None if it takes an array, as two parts of one kind do."""
+    """The keywords that express the whole mask, or None if it needs an array, as two parts of one kind do."""
     found: dict[str, Any] = {}
     if len({part.kind for part in mask.parts}) < len(mask.parts):
         return None

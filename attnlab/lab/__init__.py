@@ -1,6 +1,6 @@
-"""The laboratory: experiments that hold theory against measurement through the backends, claims, and `diagnose`.
+"""The laboratory: experiments that compare theory with measurements through the backends, claims, and `diagnose`.
 
-This is its one door: only the command line, the suites and one call of the report open it.
+The command line and the report import these names from here, and nothing from its modules.
 """
 
 from attnlab.lab.chapter import CHAPTER_FILE, read_chapter, run_chapter

@@ -1,7 +1,7 @@
-"""The chapter of a run: its experiments are run, two at a time where there is a second core, and kept.
+"""The chapter of a run: its experiments are run, two at a time if there is a second core, and their findings stored.
 
-``numerics.json`` in the folder is a list of findings. It is written after each experiment, so that an interrupt costs
-only the one or two that are under way. An experiment that takes times runs alone.
+``numerics.json`` in the folder is a list of findings. It is written after each experiment, so that an interrupt loses
+only the one or two experiments that are running. An experiment that measures times runs alone.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from attnlab.processes import Failed, Process
 from attnlab.system import cores
 from attnlab.text import finite, write_whole
 
-#: the findings of a run's folder
+#: the file of findings in a run's folder
 CHAPTER_FILE = "numerics.json"
 
 
 class Runner:
-    """Runs experiments in a process of its own."""
+    """Runs experiments in a second process."""
 
     def run(self, name: str, how: dict[str, Any]) -> Finding:
         """As `run_experiment`."""
@@ -44,12 +44,12 @@ def run_chapter(
     stage: Callable[..., None] = lambda name, *, done, total: None,
     **how: Any,
 ) -> list[Finding]:
-    """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and keep each at once.
+    """Run the experiments `names` that ``numerics.json`` in `folder` does not hold yet, and store each finding at once.
 
-    A finding of another seed or other backends is replaced. Returns all findings of the file. `stage` hears the name of
-    each experiment as it begins, how many are `done`, and of how many in `total`. how : backends, seed and folders, as
-    for `run_experiment`. Raises ValueError as that does, before anything has run, and NotStored where the folder cannot
-    be written to.
+    A finding with another seed or other backends is replaced. Returns all findings of the file. stage : is called with
+    the name of each experiment as it begins, how many are `done`, and how many there are in `total`. how : backends,
+    seed and folders, as for `run_experiment`. Raises ValueError as `run_experiment` does, before anything has run, and
+    NotStored if the folder cannot be written to.
     """
     wanted = chosen_experiments(names)
     check_request(**how)
@@ -78,7 +78,7 @@ def run_chapter(
         while left:
             first, others, wait = left[0], left[1:2], None
             if others and cores() > 1 and not any(load_experiment(one).timed for one in (first, *others)):
-                # where there is no second process, or it fails, all are run here
+                # if the second process cannot be started, or fails, this one runs all experiments
                 with suppress(OSError, ValueError, Failed):
                     helper = helper or Process(f"{__name__}:Runner")
                     wait = helper.begin("run", answer=Finding, name=others[0], how=how)
@@ -95,7 +95,7 @@ def run_chapter(
 
 
 def read_chapter(folder: Path) -> list[Finding]:
-    """The findings that `folder` holds; none where it has no ``numerics.json``. Raises ValueError for a damaged one."""
+    """The findings in `folder`; none if it has no ``numerics.json``. Raises ValueError if that file is damaged."""
     file = folder / CHAPTER_FILE
     try:
         found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []

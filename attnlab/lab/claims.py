@@ -1,8 +1,8 @@
-"""Claims: what is often said of attention, held against what the experiments found.
+"""Claims: common statements about attention, compared with what the experiments found.
 
-The claims and their tests are tables of ``claims.toml``. A test takes rows of an experiment; the row that comes out
-worst decides it. For every row that a claim looks at, theory's own prediction is the right statement and is tested with
-it. No verdict is written down: each follows from the tests.
+The claims and their tests are tables of ``claims.toml``. A test selects rows of an experiment; the worst row decides
+it. The rows that a claim compares with its own number are also compared with the prediction of theory, which is the
+right statement. No verdict is stored: each follows from the tests.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from attnlab.lab.experiments import EXPERIMENTS, RAISED, Finding, Row, check_request, pick, run_experiment
 from attnlab.text import finite, suggestion
 
-#: stands where a claim names its experiment, for figures that were looked up
+#: the name of an experiment in claims about figures from publications
 PUBLISHED = "published"
 _LEDGER = Path(__file__).with_name("claims.toml")
 
@@ -27,14 +27,14 @@ _LEDGER = Path(__file__).with_name("claims.toml")
 class Role(StrEnum):
     """Whose statement a test belongs to."""
 
-    CLAIM = "claim"  #: the claim as it is made; where it has a condition, within it
-    BEYOND = "beyond"  #: the claim as it is made, outside its condition
+    CLAIM = "claim"  #: the claim as stated, within its condition if it has one
+    BEYOND = "beyond"  #: the claim as stated, outside its condition
     RIGHT = "right"  #: the right statement
-    CONTROL = "control"  #: that the experiment can tell one from the other
+    CONTROL = "control"  #: shows that the experiment can distinguish the claim from the right statement
 
 
 class ClaimVerdict(StrEnum):
-    """What becomes of a claim."""
+    """The verdict on a claim."""
 
     CONFIRMED = "confirmed"
     CONDITIONAL = "conditional"
@@ -43,9 +43,9 @@ class ClaimVerdict(StrEnum):
 
 
 class Test(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows by quantity and conditions, and what they must be: `expected`, or what theory predicts of them (None)."""
+    """Rows, by quantity and conditions, and their required value: `expected`, or if None the prediction of theory."""
 
-    __test__ = False  # pytest collects what is called Test
+    __test__ = False  # pytest would collect a class with this name
 
     role: Role
     quantity: str
@@ -54,7 +54,7 @@ class Test(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[str, Any] = {}
 
     def worst(self, rows: Sequence[Row]) -> Row | None:
-        """Of the rows that it takes, held against what it expects, the one with the least room; None without any."""
+        """The selected row that fits worst, compared with `expected` if that is given; None if no row is selected."""
         found = pick(rows, self.quantity, **self.where)
         if self.expected is not None:
             found = [
@@ -68,11 +68,11 @@ class Test(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of ``claims.toml``, and how its tests came out.
+    """A table of ``claims.toml``, and the results of its tests.
 
-    says : the claim, in our own words. truth : the right statement. condition : under which the claim holds, where it
-    needs one. note : why there are no checks, where there are none. checks : of a judged claim, the worst row of each
-    test beside its role.
+    says : the claim, in our own words. truth : the right statement. condition : the condition under which the claim
+    holds, if it needs one. note : why there are no checks, if there are none. checks : of a judged claim, the role and
+    the worst row of each test.
     """
 
     id: str
@@ -88,11 +88,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> ClaimVerdict:
-        """What follows from the checks.
+        """The verdict that follows from the checks.
 
-        Not measurable: the claim was put to no test, or a control or the right statement failed, as an experiment that
-        contradicts what is right has decided nothing. Else confirmed: it meets every test. Conditional: it meets all
-        tests within its condition. Else refuted.
+        Not measurable: the claim was not tested, or a control or the right statement failed, because an experiment that
+        contradicts a right statement decides nothing. Otherwise confirmed: the claim passes every test. Conditional: it
+        passes all tests within its condition. Otherwise refuted.
         """
         failed = {role for role, row in self.checks if not row.passed}
         if not any(role is Role.CLAIM for role, _ in self.checks) or failed & {Role.CONTROL, Role.RIGHT}:
@@ -103,14 +103,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def deciding(self) -> Row | None:
-        """The check on which the verdict turns: the first that the claim fails, or its first where it fails none."""
+        """The check that decides the verdict: the first failed one, or the claim's first; None if it has neither."""
         said = [row for role, row in self.checks if role in (Role.CLAIM, Role.BEYOND)]
         if self.verdict is ClaimVerdict.NOT_MEASURABLE:
             return next((row for _, row in self.checks if not row.passed), None)
         return next((row for row in said if not row.passed), said[0])
 
     def judged(self, finding: Finding | None) -> Claim:
-        """With what its experiment found; with a note instead where a test has no rows or a backend raised an error."""
+        """The claim with its checks; with a note if there is no finding, a test has no rows, or a backend raised."""
         if finding is None:
             return msgspec.structs.replace(self, note=self.note or "its experiment was not run")
         predicted = [
@@ -131,7 +131,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, in which NaN and infinity are words; with the verdict, for readers elsewhere."""
+        """Plain data for JSON, with the verdict; NaN and infinity are written as words."""
         plain: dict[str, Any] = finite(msgspec.to_builtins(self))
         checks = [{"role": role, **row} for role, row in plain.pop("checks")]
         return {**plain, "verdict": str(self.verdict), "checks": checks}
@@ -139,13 +139,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def claims() -> dict[str, Claim]:
-    """Every claim by its id, in the order of reading."""
+    """All claims by id, in the order of the file."""
     tables = tomllib.loads(_LEDGER.read_text(encoding="utf-8"))["claim"]
     return {one.id: one for one in msgspec.convert(tables, tuple[Claim, ...])}
 
 
 def chosen_claims(ids: Iterable[str] = ()) -> list[Claim]:
-    """The claims called `ids`, all where none is named. Raises ValueError for an unknown id, naming near ones."""
+    """The claims `ids`, or all if none is named. Raises ValueError for an unknown id, and suggests similar ones."""
     wanted = tuple(dict.fromkeys(ids)) or tuple(claims())
     for id in wanted:
         if id not in claims():
@@ -160,10 +160,10 @@ def judge(
     stage: Callable[..., None] = lambda name, *, done, total: None,
     **how: Any,
 ) -> list[Claim]:
-    """The claims called `ids`, all where none is named, judged by the experiments that they need, each run once.
+    """The claims `ids`, or all if none is named, judged by the experiments that they need; each experiment runs once.
 
-    findings : takes what each experiment found, at once: what it holds outlives an interrupt, see `ledger`. stage,
-    how : as for `run_chapter`. Raises ValueError for an unknown id or backend or a bad seed, before any has run.
+    findings : each finding is appended to this list at once, so that it survives an interrupt; see `ledger`. stage,
+    how : as for `run_chapter`. Raises ValueError for an unknown id or backend or a bad seed, before anything has run.
     """
     wanted, found = chosen_claims(ids), [] if findings is None else findings
     check_request(**how)
@@ -175,7 +175,7 @@ def judge(
 
 
 def ledger(ids: Iterable[str], findings: Iterable[Finding]) -> list[Claim]:
-    """The claims called `ids`, all where none is named, held against `findings`; a note stands where one is missing."""
+    """The claims `ids`, or all if none is named, judged by `findings`; a claim whose finding is missing gets a note."""
     looked_up = tomllib.loads(_LEDGER.read_text(encoding="utf-8"))["published"]
     rows = tuple(Row.compare("heads a layer", one, None, one.pop("heads")) for one in looked_up)
     published = Finding(experiment=PUBLISHED, title="Published models", question="", conclusion="", rows=rows)

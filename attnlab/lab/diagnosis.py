@@ -1,12 +1,12 @@
-"""What attention does in a model: how far each head's logits are spread, and what its softmax makes of them.
+"""What attention does in a model: the spread of each head's logits, and the weights that its softmax makes of them.
 
-The model is called once. PyTorch lets a mode see every function of its own that is called: the logits are read from
-``scaled_dot_product_attention``, and from each ``softmax`` whose weights a matrix product takes first, whoever calls
-them. A kernel of the model's own is not seen.
+The model is called once, under a mode that sees every call of a PyTorch function. The logits are read from
+``scaled_dot_product_attention``, and from each ``softmax`` whose result is the first matrix of a product, whichever
+module calls them. A kernel of the model's own is not seen.
 
-Of each head, with logits s_j over the n keys that a query sees and weights p = softmax(s): β² is the mean over rows of
-the variance of s within a row, H = −Σ p ln p, and ‖J‖_F the norm of the softmax's Jacobian. As many independent normal
-logits freeze at β_c = √(2 ln n). Whether training did that is a second question: the same call on an untrained model.
+Let s_j be the logits of a head over the n keys that a query sees, and p = softmax(s) the weights. Then β² is the mean
+over rows of the variance of s within a row, H = −Σ p ln p the entropy, and ‖J‖_F the norm of the softmax's Jacobian. n
+independent normal logits freeze at β_c = √(2 ln n). To see what training changed, diagnose an untrained model too.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from attnlab.text import one_line
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: a key has a row to itself if it holds more than this: no other key can then
+#: a row is frozen if one weight exceeds this, as at most one weight of a row can
 FROZEN = 0.5
-#: a row passes on no gradient if the norm of the softmax's Jacobian is below this, as in the experiments
+#: a row passes on almost no gradient if the norm of the softmax's Jacobian is below this, as in the experiments
 LOST = 1e-3
-#: pairs are hidden by a number below all logits: this far at least, and no logit lies between
+#: hidden pairs have a number below all logits, with at least this gap between
 _GAP = 1000.0
-#: functions of PyTorch whose first matrix may be weights, and those that leave weights what they are
+#: PyTorch functions whose first matrix may be weights; functions of weights whose result still counts as weights
 _PRODUCTS = {"matmul", "bmm", "einsum", "baddbmm"}
 _SAME = {
     *("dropout", "to", "type_as", "type", "float", "half", "bfloat16", "double", "contiguous", "clone"),
     *("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "getitem", "detach"),
     *("masked_fill", "nan_to_num", "mul", "div", "sub"),
 }
-#: heads named in the figure, and standard deviations of its curve in units of β_c
+#: number of heads named in the figure; standard deviations of the figure's curve, in units of β_c
 _NAMED, _CURVE = 6, (0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Head:
-    """One head of one call: means over its rows, unless said otherwise. Rows that see one key count nowhere.
+    """One head of one call: means over its rows, unless stated otherwise. Rows with fewer than two keys are skipped.
 
-    call : number of the call in the model's pass. module : path of the module that made it. beta : root mean square of
-    the standard deviation of a row's logits. critical : β_c, its root mean square over rows. entropy : H / ln n.
-    largest_weight : max p. frozen_rows : share of rows with a weight above ½. lost_rows : share with ‖J‖_F < 1e-3.
-    first : weight of the first key. log_sum : ln Z, Z = Σ e^s. largest_logit : max s over all rows, which QK-Clip
-    bounds during training (Kimi K2, 2507.20534).
+    call : number of the call in the model's pass, from 0. module : path of the module that made the call. beta : root
+    mean square of the standard deviation of a row's logits. critical : β_c, its root mean square over rows. entropy :
+    H / ln n. largest_weight : max p. frozen_rows : share of rows with a weight above ½. lost_rows : share of rows with
+    ‖J‖_F < 1e-3. first : weight of the first key. log_sum : ln Z, Z = Σ e^s. largest_logit : max s over all rows, which
+    QK-Clip bounds during training (Kimi K2, 2507.20534).
     """
 
     call: int
@@ -73,13 +73,13 @@ class Head:
 
     @property
     def frozen(self) -> bool:
-        """Whether as many independent logits with this spread would be frozen."""
+        """Whether independent normal logits of the same number and spread would be frozen."""
         return self.beta > self.critical
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Every head of a model on some inputs. keys : the most that a query sees."""
+    """All heads of a model on some inputs. keys : the largest number of keys in a call."""
 
     model: str
     keys: int
@@ -95,7 +95,7 @@ class Diagnosis:
         return sorted(self.heads, key=lambda one: -one.beta / one.critical)
 
     def figure(self) -> Figure:
-        """Entropy against spread, a point a head, beside the exact curve of independent normal logits."""
+        """A figure of entropy against spread: a point per head, and the exact curve of independent normal logits."""
         figure, (axes,) = new_figure(6.4, 4.4)
         critical, whole = critical_beta(self.keys), math.log(self.keys)
         x = np.geomspace(_CURVE[0], _CURVE[-1], 200)
@@ -120,11 +120,11 @@ class Diagnosis:
 def diagnose(module: Any, inputs: Any) -> Diagnosis:
     """What attention does in `module` when it is called on `inputs`.
 
-    module : a torch module on the CPU; it is called in evaluation mode and left as it was. inputs : what it is called
-    with: keywords, a tuple of arguments, or one tensor.
+    module : a torch module on the CPU; it is called in evaluation mode, and its state is restored. inputs : its
+    arguments: a mapping of keywords, a tuple, or one tensor.
 
     Raises ValueError for a module that cannot be called, calls no attention that PyTorch sees, has logits that are NaN
-    or +inf, or whose queries see one key each.
+    or +inf, or has no query that sees two keys.
     """
     import torch
 
@@ -165,7 +165,7 @@ class _NotFinite(ValueError):
 
 @contextmanager
 def _watching(module: Any, note: Callable[[str, Any], None]) -> Iterator[None]:
-    """Calls `note` with the caller's path and the logits of every attention that `module` computes meanwhile."""
+    """In the context, calls `note` with the caller's path and the logits of each attention that `module` computes."""
     import torch
     from torch.nn import functional
 
@@ -183,7 +183,7 @@ def _watching(module: Any, note: Callable[[str, Any], None]) -> Iterator[None]:
             restoring.callback(one.register_forward_hook(leave).remove)
         restoring.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole block in one function
-        # what PyTorch's own functions call is seen by no mode: they find the noting function in its place
+        # a mode does not see the calls that PyTorch's own functions make: for these calls two functions are replaced
         ours = {"scaled_dot_product_attention": fused, "softmax": partial(written_out, functional.softmax)}
         for name, function in ours.items():
             restoring.callback(setattr, functional, name, getattr(functional, name))
@@ -194,9 +194,9 @@ def _watching(module: Any, note: Callable[[str, Any], None]) -> Iterator[None]:
 
 
 def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ...]:
-    """A mode that sees calls of PyTorch's functions, and what it calls for fused and for written-out attention.
+    """A mode that sees calls of PyTorch's functions, and the functions that note fused and unfused attention.
 
-    path : of the modules that are being called. note : is called as in `_watching`.
+    path : names of the modules that are being called, the innermost last. note : is called as in `_watching`.
     """
     import torch
     from torch.nn import functional
@@ -204,9 +204,9 @@ def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ..
     from torch.utils.weak import WeakTensorKeyDictionary
 
     sdpa, block = functional.scaled_dot_product_attention, functional.multi_head_attention_forward
-    # weights that no product has taken yet: the caller and the scores
+    # weights that no product has used yet, with the caller and the scores
     unused: Any = WeakTensorKeyDictionary()
-    heads = [0]  # of the block that is being called
+    heads = [0]  # number of heads of the multi-head block that is being called, 0 outside one
 
     def fused(*args: Any, **rest: Any) -> Any:
         with torch._C.DisableTorchFunction():
@@ -217,7 +217,7 @@ def _readers(path: list[str], note: Callable[[str, Any], None]) -> tuple[Any, ..
     def written_out(function: Any, input: Any, dim: Any = None, *args: Any, **rest: Any) -> Any:
         with torch._C.DisableTorchFunction():
             found = function(input, dim, *args, **rest)
-            if heads[0]:  # PyTorch's own function hides its product
+            if heads[0]:  # the product within PyTorch's own block is not seen
                 note(path[-1], input.unflatten(0, (-1, heads[0])))
             elif input.ndim > 2 and dim in (-1, input.ndim - 1):
                 unused[found] = [(path[-1], input)]
@@ -256,7 +256,7 @@ def _scores(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """The logits that ``scaled_dot_product_attention`` makes of its arguments, (..., queries, keys) in float64."""
+    """The logits that ``scaled_dot_product_attention`` computes from its arguments, (..., queries, keys) in float64."""
     import torch
 
     query, key = query.double(), key.double()
@@ -273,7 +273,7 @@ def _scores(
 
 
 def _heads(number: int, caller: str, logits: NDArray[np.float64]) -> Iterator[Head]:
-    """Every head of one call whose queries see two keys or more, averaged over the batch.
+    """The heads of one call, averaged over the queries that see two keys or more, and over the batch.
 
     logits : (batch, heads, queries, keys). Raises _NotFinite.
     """
@@ -312,8 +312,9 @@ def _heads(number: int, caller: str, logits: NDArray[np.float64]) -> Iterator[He
 def _without_hidden(s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Logits of one head, (rows, keys), with −∞ wherever a mask of any kind hides a pair.
 
-    A mask sets or adds a number such as −1e4 or the format's least. Such pairs lie below a gap, measured from the
-    largest logit of each row, over all rows. A row with nothing but hidden pairs lies as low as they do.
+    A mask sets or adds a number such as −1e4 or the lowest number of the format. Over all rows, the distances of hidden
+    pairs from the largest logit of their row lie beyond a gap. In a row with hidden pairs only, the logits are as low
+    as those of the hidden pairs elsewhere.
     """
     top = s.max(axis=-1, keepdims=True)
     below = np.where(np.isfinite(s), top - np.where(np.isfinite(s), s, 0.0), 0.0)
@@ -327,13 +328,13 @@ def _without_hidden(s: NDArray[np.float64]) -> NDArray[np.float64]:
 def read_model(
     folder: Path, text: str, length: int = 512, untrained: int | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """The transformers model in `folder`, and the first `length` tokens of `text` as what it is called with.
+    """The transformers model in `folder`, and the first `length` tokens of `text` as its arguments.
 
-    The folder holds config.json, weights in safetensors and a tokenizer; nothing is downloaded, and no code but
-    transformers' own is run. untrained : a seed; the model then has the random weights that its library draws.
+    The folder holds config.json, weights in safetensors and a tokenizer. Nothing is downloaded, and only the code of
+    transformers itself is run. untrained : a seed, with which transformers draws random weights for the model.
 
     Raises ValueError, in one line, for a folder that holds no such model and for a length that the model does not take;
-    Unavailable without the extra `diagnose`.
+    Unavailable if the extra `diagnose` is not installed.
     """
     import os
 
@@ -343,7 +344,7 @@ def read_model(
         raise ValueError(
             f"MODEL must be a folder with config.json, *.safetensors and a tokenizer, got {folder}"
         )
-    os.environ["HF_HUB_OFFLINE"] = "1"  # read when its library is imported: nothing is ever fetched
+    os.environ["HF_HUB_OFFLINE"] = "1"  # read on import of the hub's library: nothing is downloaded
     transformers = required("transformers", "safetensors", extra="diagnose")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -357,7 +358,7 @@ def read_model(
                 torch.manual_seed(untrained)
                 config = transformers.AutoConfig.from_pretrained(str(folder), **plain)
                 model = transformers.AutoModel.from_config(config)
-    except Exception as fault:  # whatever its files made a library raise
+    except Exception as fault:  # damaged files make the libraries raise errors of any kind
         reason = " ".join(str(fault).split())[:200]
         raise ValueError(f"{folder} cannot be loaded: {type(fault).__name__}: {reason}") from None
     most = getattr(model.config, "max_position_embeddings", None) or length

@@ -1,23 +1,23 @@
-"""What every row of a softmax does, read from any backend as a black box, without the n×n matrix.
+"""What each row of a softmax does, measured through any backend as a black box, without the n×n matrix.
 
-A backend gives back softmax(s) V and nothing else. So questions are asked through keys and values:
+A backend returns softmax(s) V and nothing else. So each quantity is measured by a choice of keys and values:
 
-* *The largest logit*: at a scale 2^b times as large the weights sit on the largest logit alone. With V = K
-  the output is then the winning key itself (or the mean of those that tie), and scale·q·o is its logit, from
-  below and within ln(n)/2^b.
+* *The largest logit*: at a scale 2^b times as large, all weight lies on the largest logit. With V = K the
+  output is then the key of that logit (or the mean of the keys that tie), and scale·q·o is the logit. It is
+  too low by at most ln(n)/2^b.
 * *The partition function* Z = Σ_j e^{s_j}: one more key, the probe, competes with all others. Its logit t is
-  chosen per row, through one more dimension that every other key has 0 in, and lies at the row's largest
-  logit. One column of V flags the probe and another all the rest, so that ln Z = t + ln(rest) − ln(probe).
-  A zero key would do too, but its weight underflows where Z is large and 1 − o cancels where Z is small; with
-  the probe at the largest logit the two flags stay within a factor of n, whatever the logits are.
-* *The mean energy* ⟨s⟩: V = K gives Σ_j p_j k_j, and ⟨s⟩ = scale·q·o.
+  chosen for each row, close to the row's largest logit, by one more dimension, in which every other key is 0.
+  One column of V marks the probe and another marks all other keys, so that ln Z = t + ln(rest) − ln(probe).
+  A zero key would do too, but its weight underflows if Z is large, and 1 − o cancels if Z is small. With the
+  probe at the largest logit, the weights of the probe and of the rest differ by at most a factor of n.
+* *The mean energy* ⟨s⟩: with V = K the output is Σ_j p_j k_j, and ⟨s⟩ = scale·q·o.
 * *The powers of the weights*: Σ_j p_j^a = Z(a·scale)/Z(scale)^a, from calls at two and three times the scale.
 
 This takes four calls of a backend, in its own number format, on arrays with at most nine dimensions more. Memory
-is O(n) where the backend's is. Under a causal mask the probe stands before all keys, and one idle query before all
-queries moves every row along with it.
+is O(n) if the backend's memory is O(n). Under a causal mask the probe is the first key, and an idle query is put
+before all queries, so that every row sees the same keys as before.
 
-Other questions (weights, logits, the answer to a changed logit, gradients of logits) are put in the same way below.
+The functions below measure weights, logits, their variance, and the response to a changed logit in the same way.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from attnlab.workload.workload import OUTPUT, Workload
 
 Array = NDArray[np.float64]
 
-#: head dimensions are kept a multiple of this, as fused kernels want them
+#: head dimensions are rounded up to a multiple of this, which fused kernels need
 _ALIGNMENT = 8
 
 
 #: attend(q, k, v, **rest): softmax(scale · q kᵀ) v on arrays (batch, heads, length, dim), in the number format of `q`.
-#: `rest` as for `Inputs.of`: causal, scale, mask, ... It returns (batch, heads, n_q, value_dim)
+#: `rest` are keywords of `Inputs.of`: causal, scale, mask, ... It returns (batch, heads, n_q, value_dim)
 Attend = Callable[..., NDArray[Any]]
 
 
@@ -55,13 +55,13 @@ def black_box(
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
 ) -> Attend:
-    """The backend called `backend`, with its own settings where the name has them, as a function of NumPy arrays.
+    """The backend `backend` as a function of NumPy arrays; the name may have settings of the backend's own.
 
-    dtype : number format to compute in, the arrays' own unless given; the arrays are rounded to it.
-    folders : where to look for backends beside those that come with attnlab.
+    dtype : number format to compute in, by default that of the arrays; the arrays are rounded to it.
+    folders : folders with more backends.
 
-    Raises ValueError for an unknown name and Unavailable where its library is missing; the function raises
-    Declined where the backend cannot do what it is asked, and ValueError where shapes do not fit.
+    Raises ValueError for an unknown name and Unavailable if its library is missing. The function raises Declined if
+    the backend cannot do the call, and ValueError if shapes do not fit.
     """
     chosen = in_this_process(backend, folders) if isinstance(backend, str) else backend
 
@@ -77,20 +77,20 @@ def black_box(
 
 @dataclass(frozen=True)
 class Observables:
-    """One number a row, each of shape (batch, heads, n_q), in float64.
+    """One number per row; each array has the shape (batch, heads, n_q), in float64.
 
     log_partition : ln Z, the logarithm of the sum of the softmax.
     mean_energy : ⟨s⟩ = Σ p_j s_j, s_j = scale·q·k_j the logit.
     entropy : H = −Σ p ln p, in nats.
-    participation : Σ p², the inverse of the number of keys that take part.
+    participation : Σ p², the inverse of the effective number of keys.
     jacobian_norm_squared : ‖diag p − ppᵀ‖_F².
-    largest_logit : max_j s_j, computed here for the key that the backend picked: it sees no wrong scale.
+    largest_logit : max_j s_j, computed here for the key that the backend picked: it does not show a wrong scale.
     largest_weight : max_j p_j = exp(max s − ln Z).
 
-    All carry the rounding of the number format they were measured in. With u its unit roundoff and S =
-    scale·max‖q‖·max‖k‖ the largest logit there may be, the first three and the largest logit are good to
-    about 16 u (1 + S), the participation and the squared Jacobian norm to 64 u (1 + S) *absolutely*, mostly far
-    better. So a small Jacobian norm is told from 0 in float64 only, down to about 1e-6 at S = 100.
+    All have the rounding error of the number format in which they were measured. Let u be its unit roundoff, and S =
+    scale·max‖q‖·max‖k‖ the largest possible logit. The *absolute* error of the first three and of the largest logit is
+    about 16 u (1 + S), that of the participation and the squared Jacobian norm 64 u (1 + S). It is usually far smaller.
+    So a small Jacobian norm differs visibly from 0 in float64 only, down to about 1e-6 at S = 100.
     """
 
     log_partition: Array
@@ -113,19 +113,19 @@ def observe(
     device: str = "cpu",
     folders: Sequence[Path | str] = (),
 ) -> Observables:
-    """What each row of softmax(scale · q kᵀ) does, measured through `backend`.
+    """Measure what each row of softmax(scale · q kᵀ) does, through `backend`.
 
     backend : a backend's name, or a function ``attend(q, k, v, *, causal, scale)`` of NumPy arrays.
     q : (batch, heads, n_q, head_dim).
     k : (batch, kv_heads, n_k, head_dim), kv_heads a divisor of heads.
     scale : factor on q·k, any finite number.
-    causal : query i sees the keys 0 to i alone.
-    dtype : number format to measure in, the arrays' own unless given (bfloat16 arrays come as float32).
-    device, folders : where a named backend runs, and where it is looked for.
+    causal : query i sees only the keys 0 to i.
+    dtype : number format to measure in, by default that of the arrays (bfloat16 arrays come as float32).
+    device, folders : the device of a named backend, and folders with more backends.
 
     Raises ValueError for arrays that do not fit, are empty or not finite, for fewer keys than queries under a causal
-    mask, and where the backend's answer is not finite or its weights are not positive; Declined or Unavailable where
-    the backend cannot be asked.
+    mask, and if the backend's output is not finite or its weights are not positive; Declined or Unavailable if the
+    backend cannot be used.
     """
     number_format = dtype or str(q.dtype)
     attend = backend if callable(backend) else black_box(backend, dtype=dtype, device=device, folders=folders)
@@ -140,8 +140,8 @@ def observe(
     if causal and keys < queries:
         raise ValueError(f"a causal row i sees keys 0 to i: {queries} queries need as many keys, got {keys}")
     seen = np.arange(1, queries + 1) if causal else np.full(queries, keys)
-    # as cold as makes ln(n)/2^b a rounding of the largest logit there may be, and no colder: 2^b·s stays
-    # below ln(n)/u, inside the range of every format
+    # the smallest b at which ln(n)/2^b is below the rounding of the largest possible logit: 2^b·s then stays below
+    # 2(1 + ln n)/u, inside the range of every format
     bound = abs(scale) * _longest(q) * _longest(k)
     room = (1 + math.log(keys)) / float_format(number_format).unit_roundoff
     colder = max(0, math.ceil(math.log2(room / bound))) if bound else 0
@@ -150,7 +150,7 @@ def observe(
     probe, against_probe = _probe(attend, q, k, factor, largest, number_format, causal)
     excess, energy = against_probe(1)
     excess_2, excess_3 = (against_probe(times)[0] for times in (2, 3))
-    # the limits on the next three are exact, and only rounding can step over them
+    # the limits below are exact: only rounding errors can exceed them
     square = np.clip(np.exp(excess_2 - 2 * excess), 1 / seen, 1.0)
     cube = np.exp(excess_3 - 3 * excess)
     return Observables(
@@ -167,23 +167,24 @@ def observe(
 def _probe(
     attend: Attend, q: NDArray[Any], k: NDArray[Any], factor: float, largest: Array, dtype: str, causal: bool
 ) -> tuple[Array, Callable[[int], tuple[Array, Array]]]:
-    """The probe's logit t of each row, which is the row's largest as far as it can be written; and a question.
+    """The probe's logit t of each row, the row's largest as closely as `dtype` allows; and a function of `times`.
 
-    The question: with the scale, and with it t, so many times as large, ln Z − t; and ⟨s⟩ − t at the plain scale.
+    The function computes with the scale, and so t, multiplied by `times`. It returns ln Z − times·t, and ⟨s⟩ − t, the
+    mean of the unmultiplied logits under these weights.
     """
     dim, keys = q.shape[-1], k.shape[2]
     wide = _ALIGNMENT * math.ceil((dim + 2) / _ALIGNMENT)
-    # logit = scale · strength · length: a length like that of the keys asks for a strength like the queries'
+    # logit = scale · strength · length: if the length is like that of the keys, the strength is like the queries'
     length = 2.0 ** round(math.log2(_longest(k) or 1.0))
     strength = largest / (factor * length) if factor else np.zeros_like(largest)
     strength = _finite("the probe", round_to(strength, dtype))
-    # under a causal mask an idle query before all others sees the probe alone
+    # under a causal mask an idle query is put before all others; it sees only the probe
     idle = int(causal)
     wide_q = np.zeros((*q.shape[:2], q.shape[2] + idle, wide), q.dtype)
     wide_q[..., idle:, :dim], wide_q[..., idle:, dim] = q, strength
     wide_k = np.zeros((*k.shape[:2], keys + 1, wide), k.dtype)
     wide_k[..., 1:, :dim], wide_k[..., 0, dim] = k, length
-    # the probe's share is between 1/(n+1) and 1/2: a flag of about √n keeps it far from subnormal numbers
+    # the probe's weight is between 1/(n+1) and 1/2: times a value of about √n it is far from subnormal numbers
     height = 2.0 ** round(math.log2(keys) / 2)
     flags = wide_k.copy()
     flags[..., 0, dim], flags[..., 1:, dim], flags[..., 0, dim + 1] = 0, 1, height
@@ -229,10 +230,10 @@ def derivative(function: Callable[[float], Array], at: float, step: float) -> Ar
 
 
 def weights_of(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float, **options: Any) -> Array:
-    """Every weight p_ij, (batch, heads, n_q, n_k): the output with the identity for values.
+    """All weights p_ij, (batch, heads, n_q, n_k): the output if the values are the identity matrix.
 
-    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). Some kernels want one last dimension for all arrays, so
-    that the shorter ones are filled up with zeros. `options` go to `attend`, no causal mask by default.
+    q : (batch, heads, n_q, d). k : (batch, heads, n_k, d). Some kernels need the same last dimension for all arrays, so
+    shorter ones are padded with zeros. `options` are passed to `attend`; the default is no causal mask.
     """
     n_k = k.shape[2]
     wide = max(q.shape[-1], n_k)
@@ -244,11 +245,11 @@ def weights_of(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float
 def read_logits(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float) -> Array:
     """scale · q_i·k_j as `attend` computes it, (batch, heads, n_q, n_k), in float64.
 
-    Weights tell logits up to a constant of the row, so one key of zeros is added, whose logit is 0 whatever the scale:
-    s_j = ln(p_j/p_0), good to a few roundoffs as long as a row's logits lie within 700 of each other in float64, or 80
-    in float32. Shapes as for `weights_of`; short keys and long dimensions cost least.
+    The weights of a row determine its logits up to a constant. So one key of zeros is added, whose logit is 0 at any
+    scale: s_j = ln(p_j/p_0). The error is a few roundoffs if the logits of a row lie within 700 of each other in
+    float64, or 80 in float32. Shapes as for `weights_of`; few keys of a large dimension cost least.
 
-    Raises ValueError where a weight underflows: then the logit it stands for cannot be known.
+    Raises ValueError if a weight is not finite or underflows: its logit is then unknown.
     """
     weights = weights_of(attend, q, np.concatenate([k, np.zeros_like(k[:, :, :1])], axis=2), scale=scale)
     if not (np.isfinite(weights).all() and weights.min() > 0):
@@ -261,9 +262,9 @@ def read_logits(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: floa
 def energy_variance(attend: Attend, q: NDArray[Any], k: NDArray[Any], *, scale: float) -> Array:
     """Var_p(s) of each row, (batch, heads, n_q): the heat capacity b² d² ln Z/db² at b = 1.
 
-    q : (batch, heads, n_q, d), k : (batch, heads, n_k, d). Each query gets a column of V with its logits, then one
-    with their squared distance from the mean just measured: a small number is not the difference of large ones.
-    Memory is O(n_q·n_k) for those columns, so few queries are best.
+    q : (batch, heads, n_q, d), k : (batch, heads, n_k, d). Each query has a column of V. In a first call it holds the
+    query's logits, in a second call their squared distances from the mean that the first call gave. So a small variance
+    is not the difference of large numbers. The columns take O(n_q·n_k) memory, so n_q should be small.
     """
     n_q = q.shape[2]
     wide = max(q.shape[-1], n_q)
@@ -283,7 +284,7 @@ def response_to_logit(
 ) -> Array:
     """∂o/∂s_j for j = `key`, (batch, heads, n_q, value_dim): the logit of one key is raised and lowered.
 
-    By one more dimension, in which every query is 1 and every other key 0.
+    The change is made in one more dimension, in which every query is 1 and every other key is 0.
     """
     wide, value_dim = max(q.shape[-1] + 1, v.shape[-1]), v.shape[-1]
     q, k, v = (_padded(array, wide) for array in (q, k, v))

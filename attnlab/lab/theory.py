@@ -1,7 +1,7 @@
-"""What theory predicts, as pure functions in float64: all of `attnlab.theory`. SciPy loads with what needs it.
+"""What theory predicts, as pure functions in float64. This is `attnlab.theory`. SciPy is imported when it is needed.
 
-First closed formulas: of a score, of a row of softmax weights, of scales other than 1/√d. Then integrals over random
-logits. Error budgets are in `attnlab.correctness`.
+First come closed formulas: for a score, for a row of softmax weights, for scales other than 1/√d. Then come integrals
+over random logits. Error budgets are in `attnlab.correctness`.
 
 The score is s = scale · Σ_c q_c k_c over d components that are independent, and symmetric about their mean.
 """
@@ -85,14 +85,14 @@ def probability_rows(name: str, weights: ArrayLike, tolerance: float = 0.05) -> 
 class DotProductMoments:
     """Moments of one score, and the error of a pooled variance.
 
-    mean, variance : of s, in units of the score and their square.
+    mean, variance : of s, in units of the score and of its square.
     kurtosis : E(s − E s)⁴ / variance²; NaN if the variance is 0.
     """
 
     mean: float
     variance: float
     kurtosis: float
-    # Var E[(s − E s)² | q] and the same given k, in units of variance²: what sharing q or k contributes
+    # Var E[(s − E s)² | q] and the same given k, in units of variance²: the contributions of shared q and shared k
     query_share: float = field(repr=False)
     key_share: float = field(repr=False)
 
@@ -101,7 +101,7 @@ class DotProductMoments:
 
         Rows share q and columns share k, so the nm squares are not independent:
         (SE/Var)² = [(κ_s − 1) + (m − 1)c_q + (n − 1)c_k]/(nm), c_q = Var E[(s − E s)²|q]/Var², which is (κ_q − 1)/d for
-        zero means. Leading order for a variance about the sample mean instead. Raises ValueError for counts below 1.
+        zero means. For a variance about the sample mean it holds to leading order. Raises ValueError for counts < 1.
         """
         n, m = whole("n_queries", n_queries, 1), whole("n_keys", n_keys, 1)
         if self.variance == 0:
@@ -130,8 +130,8 @@ def dot_product_moments(
         Laplace. Components are independent, and symmetric about their mean.
     scale : factor on the sum.
 
-    Zero means: Var = d σ_q²σ_k² (σ⁴d, not σ²d), kurtosis 3 + (κ_qκ_k − 3)/d. With means Var gains
-    d(σ_q²μ_k² + σ_k²μ_q²). The variance argument for 1/√d is Vaswani et al. 2017, §3.2.1.
+    With zero means Var = d σ_q²σ_k² (σ⁴d, not σ²d), and the kurtosis is 3 + (κ_qκ_k − 3)/d. Other means add
+    d(σ_q²μ_k² + σ_k²μ_q²) to Var. The variance argument for 1/√d is in Vaswani et al. 2017, §3.2.1.
 
     Raises ValueError for numbers outside these domains.
     """
@@ -139,7 +139,7 @@ def dot_product_moments(
     vq, vk = real("query_std", query_std, least=0.0) ** 2, real("key_std", key_std, least=0.0) ** 2
     mean = scale * d * real("query_mean", query_mean) * real("key_mean", key_mean)
     mq, mk = query_mean**2, key_mean**2
-    # fourth moments; one product less its mean is μ_q b + μ_k a + ab with a, b symmetric: odd mixed moments vanish
+    # fourth moments; one product minus its mean is μ_q b + μ_k a + ab with a, b symmetric: odd mixed moments vanish
     fq = real("query_kurtosis", query_kurtosis, least=1.0) * vq * vq
     fk = real("key_kurtosis", key_kurtosis, least=1.0) * vk * vk
     one = mq * vk + mk * vq + vq * vk
@@ -165,7 +165,7 @@ def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
     """∂o/∂s_j = p_j(v_j − o), o = Σ p_j v_j: the fluctuation–dissipation relation of one row.
 
     weights : (..., keys), rows summing to 1; values : (..., keys, value_dim). Returns
-    (..., keys, value_dim). By it dL/dk_j = scale · p_j((v_j − o)·dO) q.
+    (..., keys, value_dim). It follows that dL/dk_j = scale · p_j((v_j − o)·dO) q.
 
     Raises ValueError for values that are not finite, or shapes that do not match.
     """
@@ -176,14 +176,14 @@ def output_response(weights: ArrayLike, values: ArrayLike) -> Array:
 
 
 def jacobian_norm_squared(weights: ArrayLike) -> Array:
-    """‖diag p − ppᵀ‖_F² per row, with a small relative error however saturated the row.
+    """‖diag p − ppᵀ‖_F² per row, with a small relative error also for saturated rows.
 
     weights : (..., keys), non-negative, rows summing to 1. Returns (...), dimensionless, float64.
 
-    S₂ − 2S₃ + S₂², S_k = Σp^k, is exact, but it cancels to 0 or below where a row saturates. Here every term is
-    positive: (p_i Σr)² + Σr²(1 − r)² + 2p_i²Σr² + ((Σr²)² − Σr⁴), i the argmax and r the other weights. The sum of r
-    stands for 1 − p_i, so the result follows the small weights and not the rounding of the large one.
-    Weights below about 1e-162 square to 0.
+    S₂ − 2S₃ + S₂², S_k = Σp^k, is exact, but it cancels to 0 or below if a row saturates. Here every term is
+    positive: (p_i Σr)² + Σr²(1 − r)² + 2p_i²Σr² + ((Σr²)² − Σr⁴), i the argmax and r the other weights. Σr is used
+    for 1 − p_i, so the result depends on the small weights and not on the rounding of the large one.
+    The squares of weights below about 1e-162 are 0.
 
     Raises ValueError for weights that are empty, not finite, negative, or whose rows do not sum to 1.
     """
@@ -194,26 +194,26 @@ def jacobian_norm_squared(weights: ArrayLike) -> Array:
     rest = others.sum(axis=-1)
     squares = others * others
     second = squares.sum(axis=-1)
-    # Σ_{j≠k} r_j²r_k² = (Σr²)² − Σr⁴; where one r dominates, the difference is far below the other terms
+    # Σ_{j≠k} r_j²r_k² = (Σr²)² − Σr⁴; if one r dominates, the difference is far below the other terms
     pairs = np.maximum(second * second - (squares * squares).sum(axis=-1), 0.0)
     diagonal = (largest * rest) ** 2 + (squares * (1 - others) ** 2).sum(axis=-1)
     return np.asarray(diagonal + 2 * largest * largest * second + pairs)
 
 
 def largest_possible_weight(n: int, gap: float) -> float:
-    """1/(1 + (n − 1)e^{−Δ}): no weight of n keys exceeds it, Δ = max − min logit. A soft cap c keeps Δ below 2c.
+    """1/(1 + (n − 1)e^{−Δ}): no weight of n keys exceeds it. Δ = max − min logit; a soft cap c keeps it below 2c.
 
-    n >= 1, Δ >= 0, else ValueError. Veličković et al. 2024 for the consequence that sharpness must
-    disperse with n at bounded logits.
+    n >= 1, Δ >= 0, else ValueError. The consequence is in Veličković et al. 2024: with bounded logits the
+    softmax must disperse as n grows.
     """
     n = whole("n", n, 1)
     return 1 / (1 + (n - 1) * math.exp(-real("gap", gap, least=0.0)))
 
 
 def required_gap(n: int, weight: float) -> float:
-    """Δ = ln((n − 1)w/(1 − w)): the gap max − min that a weight w over n keys needs at least.
+    """Δ = ln((n − 1)w/(1 − w)): the smallest gap max − min of the logits at which a weight w over n keys is possible.
 
-    n >= 2, 1/n <= w < 1, else ValueError. It is 14.0 for w = .9 at n = 131072.
+    n >= 2, 1/n <= w < 1, else ValueError. For w = .9 at n = 131072 the gap is 14.0.
     """
     n = whole("n", n, 2)
     weight = real("weight", weight, least=1 / n)
@@ -226,10 +226,10 @@ def initial_logit_variance(model_dim: int, weight_std: float, bias_std: float = 
     """Var(q·k/√d_k) = (D σ_w² + σ_b²)² over draws of the weights, D = model_dim, for |x|² = D (as after a layer norm).
 
     weight_std, bias_std : σ_w, σ_b >= 0 of both projections; so a component of q or k has variance D σ_w² + σ_b².
-    `nn.MultiheadAttention` draws one Xavier matrix, σ_w² = 1/2D: ¼. Separate Xavier matrices have 1/D: 1. `nn.Linear`'s
-    default has σ_w² = σ_b² = 1/3D: (1/3 + 1/3D)².
+    The result is ¼ for `nn.MultiheadAttention`, which draws one Xavier matrix with σ_w² = 1/2D. It is 1 for separate
+    Xavier matrices (1/D), and (1/3 + 1/3D)² for the default of `nn.Linear` (σ_w² = σ_b² = 1/3D).
 
-    Glorot and Bengio 2010 for Xavier. Raises ValueError for numbers outside these domains.
+    Xavier matrices: Glorot and Bengio 2010. Raises ValueError for numbers outside these domains.
     """
     width = whole("model_dim", model_dim, 1)
     weight, bias = real("weight_std", weight_std, least=0.0), real("bias_std", bias_std, least=0.0)
@@ -252,23 +252,23 @@ def initial_logit_variance(model_dim: int, weight_std: float, bias_std: float = 
 #     E max s   = β n ∫ x Φ(x)^{n−1} dN(x)
 #     E H       = E ln Z − β²(1 − E Σp²).
 #
-# The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ, and its
-# error is read off by halving the spacing. The spacing follows the narrowest feature: the step of
-# e^{−w}, of width 1/β in x, and the largest of n normals, of width about 1/β_c.
+# The trapezoid rule on the whole line converges exponentially for such functions, in x as in τ. Its error
+# is estimated by halving the spacing. The spacing follows the narrowest feature: the step of e^{−w}, of
+# width 1/β in x, or the density of the largest of n normals, of width about 1/β_c.
 #
 # With independent normal queries and keys a row's logits are, given the query, exactly iid N(0, β²), β = ‖q‖ σ_k scale.
-# So every expectation is the average over ‖q‖/σ_q ~ χ_d. The Gauss rule of the χ_d density itself is used, as the
-# expectations are smooth in β >= 0, but not in β², where E p_max has a root at 0 (so Gauss–Laguerre fails).
+# So every expectation is the average over ‖q‖/σ_q ~ χ_d. The Gauss rule of the χ_d density itself is used, because the
+# expectations are smooth in β >= 0, but not in β²: there E p_max has a square root at 0, and Gauss–Laguerre fails.
 
-# Discarded probability of a tail, before multiplication by n where n copies share it.
+# Discarded probability of a tail, before multiplication by n if n copies share it.
 _TAIL = 1e-18
 # ln(1/_TAIL), the reach in τ of a function that decays like e^τ.
 _REACH = 41.5
-# In units of its narrowest feature the spacing starts here; the check runs at twice that.
+# The first spacing, in units of the narrowest feature, and how many spacings are tried; twice the first is its check.
 _SPACING = 0.3
 _REFINEMENTS = 4
-# Largest accepted change when the spacing is halved. The running integral of E p_max is of fourth order and all else
-# converges exponentially, so the error left is about 1/16 of the change.
+# Largest accepted change when the spacing is halved. The running integral of E p_max is of fourth order, and everything
+# else converges exponentially, so the remaining error is about 1/16 of the change.
 _TOLERANCE = 2e-5
 
 
@@ -277,7 +277,7 @@ class RandomEnergy:
     """Expectations over a row of n logits.
 
     n : number of keys.
-    beta : standard deviation of the logits; where β itself is random, its root mean square.
+    beta : standard deviation of the logits; if β itself is random, its root mean square.
     log_partition : E ln Σ e^s, in nats.
     entropy : E H, in nats.
     participation : E Σp², between 1/n and 1.
@@ -308,9 +308,9 @@ class _Grid(NamedTuple):
 
 
 def critical_beta(n: int) -> float:
-    """β_c = √(2 ln n), where n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
+    """β_c = √(2 ln n), the β at which n iid N(0, β²) logits freeze onto a few keys (Derrida 1981).
 
-    Unscaled attention over standard normal inputs has β of about √d_k, and so freezes above d_k = β_c².
+    Unscaled attention over standard normal inputs has a β of about √d_k, so it freezes above d_k = β_c².
 
     Raises ValueError unless n is a whole number >= 2.
     """
@@ -324,15 +324,15 @@ def random_energy(n: int, beta: float) -> RandomEnergy:
     n : number of keys, a whole number >= 2. Tested from 2 to 10^7.
     beta : standard deviation of the logits, >= 0 and finite. Tested from 0 to 64.
 
-    Formulas above `RandomEnergy`; Derrida 1981, Bovier, Kurkova and Löwe 2002. At β = 0 they
-    reduce to ln n, ln n, 1/n, 1/n, (n − 1)/n² and 0, up to some 1e-6.
+    The formulas are in the source above `RandomEnergy`; Derrida 1981, Bovier, Kurkova and Löwe 2002. At
+    β = 0 they reduce to ln n, ln n, 1/n, 1/n, (n − 1)/n² and 0, up to about 1e-6.
 
-    Raises ValueError for n < 2, for β < 0 or not finite, and where halving the spacing still changes a
-    result by more than 2e-5 of itself (the error left is about 1e-6).
+    Raises ValueError for n < 2, for β < 0 or not finite, and if halving the spacing still changes a
+    result by more than 2e-5 of itself (the remaining error is about 1e-6).
     """
     n = whole("n", n, 2)
     beta = real("beta", beta, least=0.0)
-    # the quadrature needs a spread, and so small a one changes nothing
+    # the quadrature needs β > 0, and a β as small as 1e-12 changes no result
     coarse = _expectations(n, max(beta, 1e-12), 2 * _SPACING)
     for refinement in range(_REFINEMENTS):
         fine = _expectations(n, max(beta, 1e-12), _SPACING / 2**refinement)
@@ -349,7 +349,7 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
     from scipy.special import ndtri
 
     level = critical_beta(n)
-    # Left: no x above `highest` in n draws, and n w < 1e-18. Right: some x above `lowest`, and w > 42.
+    # Left end: none of n draws of x lies above `highest`, and n w < 1e-18. Right end: one lies above `lowest`, w > 42.
     highest = -float(ndtri(_TAIL / n))
     lowest = float(ndtri(math.exp(-_REACH / (n - 1))))
     left = -beta * highest - _REACH - math.log(n)
@@ -358,7 +358,7 @@ def _grid(n: int, beta: float, spacing: float) -> _Grid:
     tau = np.arange(left, right + tau_step, tau_step)[:, None]
     window = beta >= 4.0
     if window:
-        # e^{−w} differs from its limits 1 and 0 only for −42 < y < 4; the normal step needs up to 9
+        # e^{−w} differs from its limits 1 and 0 only for −42 < y < 4; the normal step Φ(y) needs y up to 9
         y_step = spacing * min(1.0, beta / level)
         y = np.arange(-42.0, 9.0 + y_step, y_step)[None, :]
         return _Grid(
@@ -386,7 +386,7 @@ def _expectations(n: int, beta: float, spacing: float) -> Array:
         term = term * w
         moments.append(term.sum(axis=1))
     # 1 − φ(τ) with a relative error near rounding, so that n(1 − φ) is right at n = 10^7. On the window the integrand
-    # does not vanish at the right end: a normal step Φ(y), whose mean over x is Φ(τ/√(1 + β²)), is taken off and added
+    # does not vanish at the right end: a step Φ(y) is subtracted, and its mean over x, Φ(τ/√(1 + β²)), is added
     step, closed = (
         (ndtr(grid.y[0]), ndtr(grid.tau[:, 0] / math.hypot(1.0, beta))) if grid.window else (0.0, 0.0)
     )
@@ -410,11 +410,11 @@ def _expectations(n: int, beta: float, spacing: float) -> Array:
     return np.array([log_partition, entropy, second, largest, norm, beta * (x @ highest / highest.sum())])
 
 
-# Nodes tried in turn; two successive rules must agree.
+# Numbers of nodes that are tried in turn, and the relative difference at which two successive rules agree.
 _ORDERS = (6, 9, 13, 19, 28, 42, 60)
 _AGREEMENT = 2e-6
-# A node lighter than this cannot move a result by the tolerance: no field exceeds about n times its mean, except at
-# d = 1 with light nodes at extreme β.
+# A node with a smaller weight cannot change a result by the tolerance: no field exceeds about n times its mean, except
+# at d = 1 at nodes of small weight and extreme β.
 _NEGLIGIBLE = 1e-16
 
 
@@ -424,13 +424,13 @@ def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> Ran
 
     keys : number of keys a query sees, >= 2.
     head_dim : d, number of components of q and k, >= 1.
-    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention; times σ_q σ_k where these are not 1. Its
+    scale : factor on q·k, for instance 1/√d, or 1 for unscaled attention; times σ_q σ_k if these are not 1. Its
     sign has no effect.
 
-    E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981) and the average a Gauss rule whose order
-    rises until two agree to 2e-6. The `beta` of the result is the root mean square, |scale| √d.
+    E f = E[f(β)], β = |scale| χ_d, with f from `random_energy` (Derrida 1981). The average is taken by Gauss rules of
+    rising order, until two agree to 2e-6. The `beta` of the result is the root mean square, |scale| √d.
 
-    Raises ValueError for numbers outside these domains and where the average does not converge.
+    Raises ValueError for numbers outside these domains and if the average does not converge.
     """
     keys, head_dim = whole("keys", keys, 2), whole("head_dim", head_dim, 1)
     unit, change, previous = abs(real("scale", scale)), math.inf, None
@@ -453,13 +453,13 @@ def attention_under_random_inputs(keys: int, head_dim: int, scale: float) -> Ran
 def chi_rule(head_dim: int, order: int) -> tuple[Array, Array]:
     """Nodes and weights (sum 1) of the Gauss rule for the χ_d law, d = `head_dim`.
 
-    The density r^{d−1} e^{−r²/2} is laid on 400 Legendre nodes; Lanczos' process on them (Gragg and
-    Harrod 1984, here with full reorthogonalisation) gives the Jacobi matrix, and its eigenvectors the
-    rule (Golub and Welsch 1969). Weights are normalised throughout, as Γ(d/2) overflows at d = 344.
+    The density r^{d−1} e^{−r²/2} is taken at 400 Legendre nodes. Lanczos' process on them (Gragg and
+    Harrod 1984, here with full reorthogonalisation) gives the Jacobi matrix. Its eigenvalues and eigenvectors
+    give the rule (Golub and Welsch 1969). Weights are normalised throughout, as Γ(d/2) overflows at d = 344.
     """
     from scipy.special import roots_legendre
 
-    centre = math.sqrt(max(head_dim - 1, 0))  # the mode; the law's deviation is below 1 at every d
+    centre = math.sqrt(max(head_dim - 1, 0))  # the mode; the standard deviation is below 1 at every d
     low, high = max(0.0, centre - 9.0), centre + 9.0
     legendre, measure = roots_legendre(400)
     nodes = 0.5 * (low + high) + 0.5 * (high - low) * legendre
@@ -471,7 +471,7 @@ def chi_rule(head_dim: int, order: int) -> tuple[Array, Array]:
     for k in range(order):
         ahead = nodes * basis[k]
         diagonal[k] = basis[k] @ ahead
-        for _ in range(2):  # once is not orthogonal to rounding, twice is
+        for _ in range(2):  # one pass is not orthogonal to within rounding, two passes are
             ahead -= basis[: k + 1].T @ (basis[: k + 1] @ ahead)
         beside[k] = np.linalg.norm(ahead)
         if k + 1 < order:

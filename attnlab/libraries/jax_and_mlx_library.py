@@ -24,8 +24,8 @@ from attnlab.workload.number_formats import FORMATS, round_to
 class Jax(Library):
     """JAX on one device, compiled by XLA.
 
-    JAX returns before it has computed. A call on the CPU waits for its result. On CUDA calls are queued, and the clock
-    waits for the last one.
+    JAX itself returns before it has computed. On the CPU each call waits for its result. On CUDA calls are queued, and
+    the clock waits for the last one.
     """
 
     name = "jax"
@@ -39,8 +39,8 @@ class Jax(Library):
     def opened(cls) -> Any:
         """The module jax, set up as attnlab uses it. Raises Unavailable if it is not installed.
 
-        float64 is enabled. Device memory is taken as needed: by default JAX takes three quarters of it at its start,
-        and no other contender would have room.
+        float64 is enabled. Device memory is allocated as needed: by default JAX takes three quarters of it at its
+        start, and other contenders would not have enough.
         """
         os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
         jax = super().opened()
@@ -107,7 +107,7 @@ class Jax(Library):
     # -- instruments -------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """A CUDA device runs what is queued in order: the last call has waited for all."""
+        """Wait for the queue of a CUDA device. It runs in order, so a call that is queued last waits for all others."""
         if self.device == "cuda":
             self._next(self._number).block_until_ready()
 
@@ -122,7 +122,7 @@ class Jax(Library):
         return (time.perf_counter() - start) / iterations
 
     def peak_bytes(self, call: Call) -> int | None:
-        """None on the CPU. Raises RuntimeError on CUDA: JAX tells the peak of all calls since the process began."""
+        """None on the CPU. Raises RuntimeError on CUDA: JAX reports only the peak since the process began."""
         if self.device == "cuda":
             raise RuntimeError("JAX tells a device's peak since the process began, and not that of one call")
         return None
@@ -141,7 +141,7 @@ class Jax(Library):
         return f"XLA {self._place.platform}: {', '.join(_instructions(self.module, call))}{threads}"
 
     def set_threads(self, count: int) -> None:
-        """Raises RuntimeError for another number than the size of XLA's pool, which is fixed when it starts."""
+        """Raises RuntimeError if `count` differs from the size of XLA's pool, which is fixed when XLA starts."""
         if os.environ.get("NPROC") != str(count):
             raise RuntimeError(f"XLA reads its number of threads when it starts: start with NPROC={count}")
 
@@ -149,7 +149,7 @@ class Jax(Library):
 def _parts(
     attend: Callable[..., Any], array: type
 ) -> tuple[Callable[..., Any], tuple[tuple[str, Any], ...], dict[str, Any]]:
-    """A function, its keywords that are settings, and those that are arrays. Function and settings decide the code."""
+    """A function, its keywords that are settings, and those that are arrays. The first two decide the code."""
     if not isinstance(attend, partial):
         return attend, (), {}
     given = {name: value for name, value in attend.keywords.items() if isinstance(value, array)}
@@ -190,12 +190,12 @@ def _instructions(jax: Any, call: Call) -> list[str]:
 
 # -- MLX ------------------------------------------------------------------------------------------------
 
-#: an operation in a graph that MLX writes out
+#: an operation in the text of a graph that MLX exports
 _OPERATION = re.compile(r'\[label ="(\w+)", shape=rectangle\]')
 
 
 class Mlx(Library):
-    """MLX on the CPU. An operation only notes what is to be computed; a call computes it before it returns."""
+    """MLX on the CPU. Operations are lazy; a call computes its results before it returns."""
 
     no_backward_alone = "MLX computes the forward pass again for its gradients; ask for direction training"
     name = "mlx"
@@ -233,12 +233,12 @@ class Mlx(Library):
         return np.array(array.astype(mx.float32) if array.dtype == mx.bfloat16 else array)
 
     def _refilled(self, array: Any, other: Any) -> None:
-        words = getattr(self.module, f"uint{8 * array.itemsize}")  # NumPy knows no bfloat16 of MLX's
+        words = getattr(self.module, f"uint{8 * array.itemsize}")  # NumPy cannot read MLX's bfloat16
         held, numbers = (np.asarray(memoryview(one.view(words))) for one in (array, other))
         held[...] = numbers
 
     def shares_memory(self, one: Any, other: Any) -> bool:
-        """Whether they are one object: MLX does not tell where an array lies, and never writes into one in use."""
+        """Whether they are one object: MLX gives no address of an array, and never writes into an array in use."""
         return one is other
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
@@ -251,7 +251,7 @@ class Mlx(Library):
         return call
 
     def attest(self, call: Call) -> str:
-        """The operations in the graph that one call computes, as MLX writes it out."""
+        """The operations in the graph that one call computes, as MLX exports it."""
         graphs: list[str] = []
         Mlx._graphs = graphs
         try:

@@ -1,8 +1,8 @@
-"""An array library on one device (`Library`): what attnlab asks of it, and how it is found by its name.
+"""An array library on one device (`Library`): its interface, and how a library is found by its name.
 
 Each library is a class in a file ``libraries/*_library.py``, which lists its classes as ``LIBRARIES``. It imports the
-library itself by `required`, when it is opened and not before. What backends on kernels of other packages share stands
-here too: `Programs`, `positive_scale`, `Made`, `Recipe`, `declining`.
+library itself with `required`, when it is opened and not before. This file also holds what backends on kernels of other
+packages share: `Programs`, `positive_scale`, `Made`, `Recipe`, `declining`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from attnlab.errors import Declined, Refusal, Unavailable
 Call = Callable[[], Any]
 Arrays = tuple[Any, ...]
 
-#: the clock as it was before any backend was imported
+#: the clock as it was before any backend was imported, which could replace it
 _clock = time.perf_counter
 
 
 class Programs:
-    """Programs that a library has prepared, one for each question and number of threads.
+    """Programs that a library has prepared, one for each kind of call and number of threads.
 
-    make : makes a program for a question, which is hashable, and the number of threads. watched : makes the program
-    for a call that is observed, if that needs another one.
+    make : makes a program from hashable arguments, which describe the kind of call, and the number of threads.
+    watched : makes the program for a call that is observed (`used_by`), if that needs another program.
     """
 
     def __init__(self, make: Callable[..., Any], watched: Callable[..., Any] | None = None) -> None:
@@ -45,7 +45,7 @@ class Programs:
         self._ran: list[Any] | None = None
 
     def get(self, *asked: Hashable) -> Any:
-        """The program for a question, made now if there is none yet."""
+        """The program for these arguments, made now if there is none yet."""
         threads = self.threads or system.cores()
         if self._ran is None:
             return self._make(*asked, threads)
@@ -54,7 +54,7 @@ class Programs:
         return program
 
     def used_by(self, call: Callable[[], Any]) -> list[Any]:
-        """The programs that one `call` gets."""
+        """The programs that one `call` uses."""
         self._ran = []
         try:
             call()
@@ -66,15 +66,15 @@ class Programs:
 class Library(ABC):
     """One array library on one device.
 
-    The defaults here are those of a library that computes on the CPU, at once when it is called, without gradients. Its
-    `name` is that of the extra that installs its `modules`; the first of these is imported.
+    The defaults are those of a library that computes on the CPU, before a call returns, and without gradients. Its
+    `name` is that of the extra that installs its `modules`; the first of these modules is imported.
     """
 
     name: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
     #: environment variables from which it reads its number of threads on import
     thread_variables: ClassVar[tuple[str, ...]] = ()
-    #: environment variables by which it takes large arrays on huge pages, unless it does so by default
+    #: environment variables that make it put large arrays on huge pages, if it does not do so by default
     huge_pages: ClassVar[Mapping[str, str]] = {}
     #: modules that are imported before its processes are forked; None if it cannot be forked
     before_fork: ClassVar[tuple[str, ...] | None] = None
@@ -82,27 +82,27 @@ class Library(ABC):
     arrays_of: ClassVar[str | None] = None
     #: its product of two matrices, if that is not the operator @ of its own arrays
     product: ClassVar[Any] = None
-    #: what computes, as the beginning of a sentence for a person
+    #: the beginning of a sentence for users: what computes
     runs: ClassVar[str] = ""
     #: the programs that its backends have prepared
     programs: ClassVar[Programs | None] = None
     device = "cpu"
-    #: "warm" if a timed call finds its inputs in the cache, as the call before left them, else "cold"
+    #: "warm" if a timed call finds its inputs in the cache, where the call before left them, else "cold"
     cache = "warm"
-    #: whether its calls are timed by a clock of the device, which leaves out what the host does around them
+    #: whether its calls are timed by a clock of the device, which leaves out the work of the host around them
     own_clock = False
-    #: whether an array can be written into where it lies
+    #: whether an array can be overwritten in place
     in_place = True
     #: the number formats in which it does not compute, and why
     lacking: ClassVar[Mapping[str, str]] = {}
-    #: why it gives no gradients, and why no backward pass is timed alone
+    #: why it gives no gradients, or None; why no backward pass can be timed alone, or None
     without_gradients: str | None = "it has no automatic differentiation"
     no_backward_alone: str | None = None
-    #: waits for the result of a call, if calls return before they have computed; None if the device's clock waits
+    #: waits for the result of a call that returns before it has computed; None if this is not needed
     completed: Callable[[Any], Any] | None = None
     #: overwrites an array with the numbers of another one of the same shape and format; None if that is impossible
     refill: Callable[[Any, Any], None] | None = staticmethod(lambda a, b: operator.setitem(a, ..., b))
-    #: for packed and paged keys: from places to a function that takes these rows of an array, in the shape of places
+    #: for packed and paged keys: makes a function that takes the rows at `places` of an array, in the shape of `places`
     taking: Callable[[NDArray[np.int64]], Callable[[Any], Any]]
 
     #: the module of functions on its arrays that have the names and arguments of NumPy's: where, stack, broadcast_to
@@ -160,14 +160,15 @@ class Library(ABC):
     def backward_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
         """A call that returns the gradients of `arrays` only. ``attend(*arrays)`` is computed now, once.
 
-        No call adds to the gradients of another. Raises Declined as `training_call` does.
+        Gradients do not add up over calls. Raises Declined as `training_call` does.
         """
         raise Declined(Refusal("direction", self.without_gradients or self.no_backward_alone or ""))
 
     def training_call(self, attend: Callable[..., Any], arrays: Arrays, output_gradient: Any) -> Call:
-        """A call that returns ``attend(*arrays)`` and the gradients of `arrays`; None for one that did not arrive.
+        """A call that returns ``attend(*arrays)`` and the gradients of `arrays`, by automatic differentiation.
 
-        By automatic differentiation. Raises Declined, now or when called, if the library or the call has none.
+        A gradient is None if the output does not depend on the array. Raises Declined, now or when called, if the
+        library or the call has no gradients.
         """
         raise Declined(Refusal("direction", self.without_gradients or ""))
 
@@ -190,11 +191,11 @@ class Library(ABC):
         return None
 
     def free_bytes(self) -> int:
-        """Bytes of memory that can still be taken on the device."""
+        """Bytes of free memory on the device."""
         return system.free_bytes()
 
     def attest(self, call: Call) -> str:
-        """Which kernels really ran in `call`, which has run before: what the library tells, or else its BLAS."""
+        """The kernels that ran in `call`, which has run before, as the library reports them; by default its BLAS."""
         from threadpoolctl import threadpool_info
 
         pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -229,8 +230,8 @@ def positive_scale(query: Any, scale: float) -> tuple[Any, float]:
     """(query', scale') with the same logits and scale' > 0; unchanged for a scale of at least `LEAST_SCALE`.
 
     PyTorch's fused kernels mask with -inf and multiply by the scale afterwards, in float32: 0·(-inf) and -1·(-inf)
-    turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 takes for zero is such a 0;
-    other libraries refuse it.
+    turn every causal row into NaN (PyTorch 2.13, CPU flash kernel). A scale that float32 flushes to 0 has the same
+    effect. Other libraries refuse a scale that is not positive.
     """
     if scale >= LEAST_SCALE:
         return query, scale
@@ -249,9 +250,9 @@ class Recipe(NamedTuple):
 
 @contextmanager
 def declining(library: str, *telling: str) -> Iterator[None]:
-    """Raises Declined if the library, of this name, says that it has no gradients.
+    """Raises Declined if the library raises an error that says that it has no gradients.
 
-    It says so by NotImplementedError, or by a RuntimeError that has one of the `telling` words.
+    That is a NotImplementedError, or a RuntimeError whose text contains one of `telling`. library : the library's name.
     """
     try:
         yield
@@ -263,10 +264,10 @@ def declining(library: str, *telling: str) -> Iterator[None]:
 
 
 class Made:
-    """``make(array, *rest)``, kept while the array lives: a mask in the form that a kernel takes, for example.
+    """``make(array, *rest)``, cached while the array lives: for example a mask in the form that a kernel takes.
 
-    A worker binds an array once and passes the same one in every call, so it is made in the first call, before any
-    clock. PyTorch counts changes in place, and then it is made again. What is made must not refer to the array.
+    A worker binds an array once and passes the same array in every call. So the result is made in the first call, not
+    on the clock. It is made again after a change in place, which PyTorch counts. It must not refer to the array.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -323,14 +324,14 @@ def open_library(name: str, device: str = "cpu") -> Library:
         return libraries()[name].open_on(device)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "attnlab":
-            raise  # a mistake in our packaging must not read as "not installed"
+            raise  # an error in the packaging of attnlab must not be reported as "not installed"
         raise Unavailable(f"{name} is not installed ({missing}); pip install {missing.name}") from None
 
 
 # -- imported late -------------------------------------------------------------------------------------
 
 
-#: modules whose import was begun in this process, in order, each with the line that installs it again
+#: modules whose import was begun in this process, in order, each with the command that reinstalls it
 imports_begun: list[tuple[str, str]] = []
 #: the versions of the modules that `required` has imported in this process
 VERSIONS: dict[str, str] = {}
@@ -339,7 +340,7 @@ VERSIONS: dict[str, str] = {}
 def required(*modules: str, extra: str) -> Any:
     """The first of these modules, imported now; its version is noted in `VERSIONS`. The others must be installed.
 
-    Raises Unavailable, with the line that installs them, if one is missing or cannot be imported.
+    Raises Unavailable, with the command that installs them, if one is missing or cannot be imported.
     """
     for module in modules:
         if not is_there(module):
@@ -348,7 +349,7 @@ def required(*modules: str, extra: str) -> Any:
     imports_begun.append((modules[0], anew))
     try:
         found = importlib.import_module(modules[0])
-    except (Exception, SystemExit) as fault:  # half installed, or for another version of NumPy
+    except (Exception, SystemExit) as fault:  # incompletely installed, or for another version of NumPy
         text = " ".join(str(fault).split())[:200]
         raise Unavailable(f"{modules[0]} fails on import ({type(fault).__name__}: {text}); {anew}") from None
     VERSIONS[modules[0].partition(".")[0]] = str(getattr(found, "__version__", "unknown"))

@@ -1,8 +1,8 @@
 """NumPy, and the libraries that compute on its arrays without copying them: Numba, ONNX Runtime, OpenVINO and ggml.
 
-Each of the last three has a function that computes the one output of a model into an array (`run_onnx`, `run_openvino`,
-`run_ggml`). A model is made once for each number of threads and kept (`Programs`). `Programs` also knows which models a
-call used, and `attest` reads from them what ran.
+For each of the last three, a function computes the only output of a model into an array (`run_onnx`, `run_openvino`,
+`run_ggml`). A model is made once for each number of threads and cached (`Programs`). `Programs` also records which
+models a call uses, and `attest` reads from these models what ran.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from attnlab.libraries.library import Call, Library, Programs, Recipe
 from attnlab.workload.number_formats import round_to
 
-#: the reason of libraries that compute on NumPy's arrays
+#: why libraries that compute on NumPy's arrays get no bfloat16
 NO_BFLOAT16 = "NumPy, in whose arrays attnlab hands it over, has no bfloat16"
 
 
 class NumPy(Library):
-    """NumPy, and the arrays of the libraries that compute on its arrays."""
+    """NumPy; also the base class of the libraries that compute on its arrays."""
 
     name = "numpy"
     before_fork: ClassVar[tuple[str, ...] | None] = ("numpy",)
@@ -48,7 +48,7 @@ class NumPy(Library):
 
     @classmethod
     def opened(cls) -> Any:
-        """NumPy is always installed; a library that computes on its arrays may be missing."""
+        """The first of its modules, or NumPy, which is always installed. Raises Unavailable if a module is missing."""
         return super().opened() if cls.modules else np
 
     def from_numpy(self, array: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -65,7 +65,7 @@ class NumPy(Library):
         return lambda array: array.take(places, axis=0)
 
     def linear(self, x: Any, weight: Any, bias: Any) -> Any:
-        """float16 is computed in float32, because NumPy's own product is slow; the bias is added in place."""
+        """float16 is computed in float32, because NumPy's product in float16 is slow; the bias is added in place."""
         wide = [one.astype(np.float32) if one.dtype == np.float16 else one for one in (x, weight, bias)]
         found = wide[0] @ wide[1].T
         found += wide[2]
@@ -86,7 +86,7 @@ class Numba(NumPy):
 
     @classmethod
     def opened(cls) -> Any:
-        """Numba with its threads started. That sets the threads of PyTorch too if both share OpenMP: it is undone."""
+        """Numba with its threads started. If both share OpenMP, this changes PyTorch's threads too; it is undone."""
         from threadpoolctl import threadpool_limits
 
         numba = super().opened()
@@ -112,13 +112,13 @@ class Numba(NumPy):
 def _session(model: Recipe, threads: int, profiled: bool = False) -> Any:
     """A session with its own threads, which spin for a while after a call: ONNX Runtime's default.
 
-    profiled : it writes a profile into a folder of its own.
+    profiled : the session writes a profile into a new folder.
     """
     runtime = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    # its arena would keep the memory of the first call, and hide that of all later ones; without the arena calls were
-    # as fast at n = 128, 512 and 2048
+    # the arena would keep the memory of the first call, and so hide the memory of later calls; without the arena calls
+    # were as fast at n = 128, 512 and 2048
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 4  # errors are raised anyway
     if profiled:
@@ -127,14 +127,14 @@ def _session(model: Recipe, threads: int, profiled: bool = False) -> Any:
     return runtime.InferenceSession(model(), options, providers=["CPUExecutionProvider"])
 
 
-#: a session for each model and number of threads; one that writes a profile for a watched call
+#: a session for each model and number of threads; an observed call gets a session that writes a profile
 _SESSIONS = Programs(_session, functools.partial(_session, profiled=True))
 
 
 def run_onnx(model: Recipe, inputs: Mapping[str, NDArray[Any]], output: NDArray[Any]) -> None:
     """Compute the one output of an ONNX model into `output`. No array is copied, so all must be contiguous.
 
-    model : makes the model, serialised.
+    model : makes the serialised model.
     """
     session = _SESSIONS.get(model)
     binding = session.io_binding()
@@ -172,8 +172,8 @@ def graph(
 ) -> bytes:
     """A serialised model that computes `nodes` in order; the output of the last node is that of the model.
 
-    inputs : the dtype of each by name, "" for one that is left out; all shapes are open. dtype : that of the output and
-    of the `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not those of the standard.
+    inputs : the dtype of each input by name, "" for an input that is left out; all shapes are open. dtype : that of the
+    output and the `constants`. own : the operators are ONNX Runtime's own (domain com.microsoft), not the standard's.
     """
     onnx = importlib.import_module("onnx")
     helper, known = onnx.helper, onnx.TensorProto
@@ -208,7 +208,7 @@ def _onnx_matmul(dtype: str) -> bytes:
 
 
 def packed(array: NDArray[Any]) -> NDArray[Any]:
-    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy unless it lies so already."""
+    """(batch, heads, length, dim) as (batch, length, heads · dim); a copy unless it already has this layout."""
     batch, _, length, _ = array.shape
     return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(batch, length, -1)
 
@@ -272,8 +272,7 @@ _REQUESTS = Programs(_request)
 def run_openvino(model: Recipe, precision: str, inputs: Sequence[NDArray[Any]], output: NDArray[Any]) -> None:
     """Compute the one output of an OpenVINO model into `output`. No array is copied, so all must be contiguous.
 
-    model : makes the model. precision : in which it may compute, "f32", "bf16"
-    or "f16".
+    model : makes the model. precision : the format in which it may compute: "f32", "bf16" or "f16".
     """
     request = _REQUESTS.get(model, precision)
     tensor = importlib.import_module("openvino").Tensor
@@ -304,7 +303,7 @@ def _unlocked(array: NDArray[Any]) -> NDArray[Any]:
     return np.ndarray(array.shape, array.dtype, memory)
 
 
-#: the properties of a node of the executed graph, and the types of nodes that compute nothing
+#: the properties that are read from a node of the executed graph; the types of nodes that compute nothing
 _TOLD = ("layerType", "primitiveType")
 _FRAME = ("Input", "Output", "Const", None)
 
@@ -329,8 +328,8 @@ class OpenVino(NumPy):
     def opened(cls) -> Any:
         """The module, without its telemetry.
 
-        On import it would start a process that reports its use over the network, while something else is timed, and
-        store an identifier in the home folder. Without that package it does neither.
+        On import OpenVINO would start a process that reports its use over the network, while something else is timed,
+        and store an identifier in the home folder. Without the telemetry package it does neither.
         """
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         return super().opened()
@@ -358,7 +357,7 @@ _INSTRUCTIONS = ("avx512", "avx2", "avx", "sve", "neon")
 
 
 class Layout(NamedTuple):
-    """How an array of four axes lies in memory. Strides in bytes; that of an axis of length 1 as if contiguous."""
+    """The memory layout of an array of four axes. Strides in bytes; that of an axis of length 1 as if contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -366,7 +365,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Layout:
-        """How `array` lies."""
+        """The layout of `array`."""
         strides, within = [], array.itemsize
         for length, stride in zip(reversed(array.shape), reversed(array.strides), strict=True):
             strides.append(within if length == 1 else stride)
@@ -375,9 +374,9 @@ class Layout(NamedTuple):
 
 
 class Graph:
-    """A graph of one result. Its inputs and its output are NumPy's memory, set for each call; ggml allocates none.
+    """A graph with one result. Its inputs and its output lie in NumPy's memory, set for each call, not in ggml's.
 
-    Memory for results in between is allocated in every call and freed after it.
+    Memory for intermediate results is allocated in every call and freed after it.
     """
 
     def __init__(self, recipe: Recipe, layouts: Sequence[Layout], threads: int) -> None:
@@ -423,7 +422,7 @@ class Graph:
 
 
 def _tensor(ggml: Any, context: Any, layout: Layout) -> Any:
-    """A tensor without memory. ggml has the last axis first."""
+    """A tensor without memory. ggml puts the last axis first."""
     kind = getattr(ggml, _TYPES[layout.dtype])
     tensor = ggml.ggml_new_tensor_4d(context, kind, *reversed(layout.shape))
     for axis, stride in enumerate(reversed(layout.strides)):

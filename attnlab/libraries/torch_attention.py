@@ -1,17 +1,19 @@
-"""What backends on PyTorch share: the formula written out, a forced kernel, CUDA kernels of others, torch.compile.
+"""What backends on PyTorch share: the formula, a forced kernel, CUDA kernels of other packages, torch.compile.
 
-`attend` is matmul, softmax, matmul: for backends that run it as it is, or compiled.
+`attend` is matmul, softmax, matmul, for backends that run it eagerly or compiled.
 
 `ForcedKernel` forces one kernel of ``scaled_dot_product_attention``. Which kernels the dispatcher may choose is a state
 of the whole process. It is set before every call and restored after it, so that a caller's own choice holds everywhere
-else. PyTorch's context manager ``sdpa_kernel`` takes 9 to 14 µs a call for that (PyTorch 2.13, CPU; a whole call at
+else. PyTorch's context manager ``sdpa_kernel`` takes 9 to 14 µs per call for that (PyTorch 2.13, CPU; a whole call at
 n = 64 takes 21 µs). The switches under ``torch.backends.cuda``, which the CPU dispatcher obeys too, take 2 to 3 µs with
-this class. Both times are on the clock. To leave the state set between calls would cost nothing and change the process.
+this class. This time is part of the measured time. Leaving the state set between calls would take no time, but it would
+change the process.
 
-`Limits`, `Sides` and `refusal` are for packages with CUDA kernels: what they take, their band masks, and a trial on the
-device. These kernels know only bands along the bottom-right diagonal of the score matrix.
+`Limits`, `Sides` and `refusal` are for packages with CUDA kernels: what they support, their band masks, and a trial on
+the device. These kernels support only bands along the bottom-right diagonal of the score matrix.
 
-`Compiled` compiles a function once for each kind of call: not again on the clock, and it never runs uncompiled.
+`Compiled` compiles a function once for each kind of call. It does not compile again on the clock, and never
+runs the function uncompiled.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ from attnlab.workload.workload import GIVEN, Workload
 Attend = Callable[..., Any]
 Kernel = Literal["flash", "efficient", "math", "cudnn"]
 
-#: the switches under `torch.backends.cuda`, by what they allow
+#: the switches under `torch.backends.cuda`, by the kernel that they allow
 _SWITCHES = {"flash": "flash_sdp", "efficient": "mem_efficient_sdp", "math": "math_sdp", "cudnn": "cudnn_sdp"}
-#: the number formats that tensor cores multiply exactly
+#: the number formats whose products tensor cores compute exactly
 HALVES = ("float16", "bfloat16")
-#: heads, queries and keys of a trial: lengths that every kernel's tiles divide
+#: heads, queries and keys of a trial; the lengths fit the tiles of every kernel
 _TRIAL = (2, 16, 16)
 #: the keywords of `attend` for a band
 KEYWORDS = ("causal", "causal_bottom_right", "window", "window_bottom_right")
-#: with at least this many scores in a head a call is compiled for its own shapes, else once for many shapes
+#: a call with at least this many scores per head is compiled for its own shapes, others once for many shapes
 OWN_SHAPES = 2**16
-#: what holds the settings of the compiler, loaded only where something is compiled
+#: modules with the settings of the compiler, imported only if something is compiled
 _SETTINGS = ("torch._dynamo.config", "torch._inductor.config", "torch.fx.experimental._config")
 
 
@@ -69,7 +71,7 @@ def attend(
     sinks: Tensor | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in its sum.
+    """softmax(cap(scale · Q Kᵀ) + bias) V over the keys that are seen, with a sink in the sum of the softmax.
 
     query (batch, heads, n_q, d), key (batch, kv_heads, n_k, d), value (…, n_k, d_v), mask and bias broadcastable to
     (batch, heads, n_q, n_k), sinks (heads,).
@@ -85,7 +87,7 @@ def attend_with_log_sum(
 ) -> tuple[Tensor, Tensor]:
     """What `attend` returns, and ln Z, (batch, heads, n_q), −inf where no key is seen.
 
-    It is computed in float32 from the rounded scores: in bfloat16 it would be off by some per cent.
+    ln Z is computed in float32 from the rounded scores: in bfloat16 its error would be some per cent.
     """
     scores, value = _scored(query, key, value, mask=mask, **asked)
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -106,7 +108,7 @@ def _scored(
     softcap: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Scores, (batch, heads, n_q, n_k), -inf where a key is not seen; and the values, for every head of the query."""
+    """Scores, (batch, heads, n_q, n_k), -inf where a key is not seen; and values, repeated for the query's heads."""
     if enable_gqa:
         group = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -122,7 +124,7 @@ def _scored(
 
 
 def _weights(scores: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
-    """The softmax of the scores, with a sink in its sum; 0 where no key is seen."""
+    """The softmax of the scores, with a sink in the sum; 0 where no key is seen."""
     if sinks is not None:
         sink = sinks[:, None, None].expand(*scores.shape[:-1], 1)
         return torch.softmax(torch.cat((scores, sink), dim=-1), dim=-1)[..., :-1]
@@ -140,7 +142,7 @@ class ForcedKernel:
     def __init__(self, kernel: Kernel) -> None:
         cuda = torch.backends.cuda
         self._kernel: Kernel = kernel
-        #: for each kernel: tells whether it is allowed, allows it, and whether it is wanted
+        #: for each kernel: a function that reports if it is allowed, one that allows or forbids it, and if it is wanted
         self._switches = [
             (getattr(cuda, f"{switch}_enabled"), getattr(cuda, f"enable_{switch}"), name == kernel)
             for name, switch in _SWITCHES.items()
@@ -160,8 +162,8 @@ class ForcedKernel:
         """softmax(scale · Q Kᵀ + bias) V over the keys that are seen, by this kernel.
 
         query: (batch, heads, n_q, d), key: (batch, kv_heads, n_k, d), value: (…, n_k, d_v), attn_mask broadcastable to
-        (batch, heads, n_q, n_k). A scale of 0 or below is folded into the query (`positive_scale`), and an input whose
-        last axis is not contiguous is copied. Raises RuntimeError where the kernel cannot.
+        (batch, heads, n_q, n_k). A scale of 0 or below is folded into the query (`positive_scale`). If the last axis of
+        an input is not contiguous, the inputs are copied. Raises RuntimeError if the kernel cannot do it.
         """
         query, scale = positive_scale(query, scale)
         if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
@@ -178,14 +180,14 @@ class ForcedKernel:
                 allow(was_allowed)
 
     def declines(self, workload: Workload) -> tuple[str, str] | None:
-        """Why this kernel cannot do `workload`, or None: a known limit, or what a tiny trial says."""
+        """Why this kernel cannot do `workload`, or None: a known limit, or the error of a tiny trial."""
         if self._kernel == "math":
-            return None  # it can do all that the keywords say
+            return None  # it can do everything that the keywords express
         return _known_limit(self._kernel, workload) or _refusal(self, _trial(workload))
 
 
 def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
-    """The limits that PyTorch documents or that its dispatcher checks, in words for a person."""
+    """The limits that PyTorch documents or that its dispatcher checks, in words for users."""
     name = {"efficient": "memory-efficient", "cudnn": "cuDNN"}.get(kernel, kernel)
     on_cpu = w.device == "cpu"
     if on_cpu and kernel in ("efficient", "cudnn"):
@@ -204,7 +206,7 @@ def _known_limit(kernel: Kernel, w: Workload) -> tuple[str, str] | None:
 
 
 def _trial(workload: Workload) -> Workload:
-    """A small workload with what kernels distinguish: which length is longer, a length of 1, grouped heads."""
+    """A small workload that keeps what kernels distinguish: which length is longer, a length of 1, grouped heads."""
     shortest, longest = (
         1 if one == 1 else size for one, size in zip(sorted(workload.shape[2:]), (8, 16), strict=True)
     )
@@ -229,9 +231,9 @@ def _trial(workload: Workload) -> Workload:
 
 @functools.cache
 def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
-    """PyTorch's own reason against a workload, from trying it, or None.
+    """The reason that PyTorch gives if it cannot compute the workload `trial`, or None.
 
-    It is kept, because PyTorch gives some of its reasons only once in a process.
+    The answer is cached, because PyTorch gives some of its reasons only once in a process.
     """
     made: dict[str, Any] = {"dtype": getattr(torch, trial.dtype), "device": trial.device}
     added = torch.zeros(1, 1, trial.queries, trial.keys, **made)
@@ -252,7 +254,7 @@ def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
         try:
             _try(attend, shapes, gradients=trial.backward, **made)
         except RuntimeError as refused:
-            # without the place in its sources where a warning was raised, headings, and other kernels
+            # leave out headings, other kernels, and the place in the sources where a warning was raised
             said = (" ".join(str(one.message).partition("(Triggered internally")[0].split()) for one in found)
             reasons = [one for one in said if one and not one.endswith(":") and "runtime disabled" not in one]
             told = "; ".join(dict.fromkeys(reasons)) or one_line(str(refused).partition("\n")[0], 200)
@@ -261,7 +263,7 @@ def _refusal(forced: ForcedKernel, trial: Workload) -> tuple[str, str] | None:
 
 
 def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, **made: Any) -> None:
-    """Compute it for zeros, with the gradients if they are asked for."""
+    """Call `attend` on zeros, with gradients if they are asked for."""
     arrays = [torch.zeros(*shape, requires_grad=gradients, **made) for shape in shapes]
     with torch.set_grad_enabled(gradients):
         output = attend(*arrays)
@@ -271,7 +273,7 @@ def _try(attend: Attend, shapes: Sequence[tuple[int, ...]], *, gradients: bool, 
 
 @functools.lru_cache(maxsize=64)
 def tensor_of(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """The numbers on the device; they are copied there once."""
+    """The numbers as a tensor on the device; cached, so that they are copied there once."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
@@ -306,9 +308,9 @@ def dense_rows(*arrays: Any) -> tuple[Any, ...]:
 
 
 def refusal(attend: Attend, workload: Workload) -> tuple[str, str] | None:
-    """What a kernel says against a small call of the same format and dimensions, or None. Each is tried once.
+    """The error of a kernel in a small call of the same format and dimensions, or None. Each kind is tried once.
 
-    For reasons that no documentation gives: a device that is too old, a kernel that was not built, no compiler.
+    This finds reasons that are not documented: a device that is too old, a kernel that was not built, no compiler.
     """
     group = workload.heads // workload.kv_heads
     return _tried(attend, workload.dtype, group, workload.head_dim, workload.value_dim, workload.backward)
@@ -324,7 +326,7 @@ def _tried(
     try:
         _try(asked, shapes, gradients=gradients, dtype=getattr(torch, dtype), device="cuda")
         torch.cuda.synchronize()
-    except Exception as refused:  # whatever it raises, it does not compute this
+    except Exception as refused:  # any error means that the kernel cannot compute this
         said = one_line(str(refused), 200) or type(refused).__name__
         return "", f"on this device it says: {said}"
     return None
@@ -341,8 +343,8 @@ class Sides(NamedTuple):
     def of(cls, n_q: int, n_k: int, *flags: Any, **named: Any) -> Sides | None:
         """The band of these `KEYWORDS` for n_q queries and n_k keys; None if this diagonal cannot express it.
 
-        Keys that no query sees are cut off first, which moves the diagonal: if as many keys as queries are left, it is
-        the top-left one. It cannot if no query sees a key, or if the last one sees none.
+        Keys at the end that no query sees are cut off first, which moves the diagonal: if as many keys as queries are
+        left, it is the top-left one. The band cannot be expressed if no query sees a key, or the last query sees none.
         """
         lowest, highest = band(n_q, n_k, *(flags or map(named.get, KEYWORDS)))
         keys = min(n_k, n_q + highest)
@@ -356,7 +358,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def of_flags(cls, workload: Workload, flags: Mapping[str, Any] | None) -> Sides | None:
-        """The band of the mask of `workload`, given by these flags; None also if there are no flags: it is no band."""
+        """The band of the mask of `workload`, given by these flags; None also without flags, as it is then no band."""
         return None if flags is None else cls.of(workload.queries, workload.keys, **flags)
 
 
@@ -368,7 +370,7 @@ class Compiled:
 
     torch.compile stores all compiled versions with the code of the function, searches them at every call, and after
     eight kinds of arguments silently runs the function uncompiled. Here each kind of call has its own copy of the code,
-    and a function that cannot be compiled as a whole raises.
+    and a function that cannot be compiled as a whole raises an error.
 
     Raises Unavailable if torch.compile cannot build its code: Inductor's loops for the CPU are C++.
     """
@@ -403,7 +405,7 @@ class Compiled:
         small. If shapes are left open, whole numbers in `asked` are left open too.
         """
         own = own or arrays[0].shape[2] * arrays[1].shape[2] >= OWN_SHAPES
-        # torch.compile compiles 0 and 1 in; other whole numbers are left open
+        # torch.compile treats 0 and 1 as constants; other whole numbers are left open
         opened = ["whole number" if type(one) is int and one not in (0, 1) else one for one in asked]
         kind = (
             asked if own else tuple(opened),
@@ -416,13 +418,13 @@ class Compiled:
             return found(*arguments, **options)
         compiled = torch.compile(_copied(self._function), fullgraph=True, dynamic=not own)
         with (
-            # PyTorch imports parts of its own now that warn of deprecation
+            # PyTorch now imports modules of its own that warn of deprecation
             warnings.catch_warnings(action="ignore"),
             # a scale is compiled in: as an input it would keep Inductor from recognising attention
             self._tracing.patch(specialize_float=True),
-            # no pool of processes that would stay during the measurement
+            # no pool of compiler processes that would stay during the measurement
             self._compiling.patch(compile_threads=1),
-            # two lengths that happen to be equal are two lengths
+            # two lengths that are equal in this call may differ in another one
             self._shapes.patch(use_duck_shape=False),
         ):
             output = compiled(*arguments, **options)
@@ -445,7 +447,7 @@ def _deciding(array: Tensor, own: bool) -> Hashable:
 
 
 def _copied(function: types.FunctionType) -> types.FunctionType:
-    """The same function with code of its own."""
+    """The same function with its own code object."""
     copied = types.FunctionType(
         function.__code__.replace(),
         function.__globals__,

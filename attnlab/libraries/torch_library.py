@@ -1,7 +1,7 @@
 """PyTorch on the CPU or on the current CUDA device: all four number formats, gradients, and which kernels ran.
 
-Also what computes on its tensors: Keras, and the operators that ExecuTorch and vLLM add to PyTorch's, which are loaded
-without these packages themselves.
+Also libraries that compute on its tensors: Keras, and the operators that ExecuTorch and vLLM add to PyTorch's. The
+operators are loaded without importing these packages themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from attnlab.workload.number_formats import FORMATS, round_to
 
 #: bytes of NaN before and after each array
 _PAGE = 4096
-#: so many L2 caches are overwritten before a call on a GPU: 0.15 ms on an H100, longer than PyTorch takes to launch one
+#: memory that is overwritten before each call on a GPU, in sizes of its L2 cache: it takes 0.15 ms on an H100, longer
+#: than PyTorch takes to launch a call
 _CACHES = 8
 #: PyTorch's words for an operator without a backward pass, or without a deterministic one
 _NO_BACKWARD = (
@@ -46,9 +47,9 @@ class Torch(Library):
     name = "torch"
     before_fork: ClassVar[tuple[str, ...] | None] = ("torch",)
     thread_variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
-    #: its CPU allocator then aligns what is over 2 MiB to a huge page and asks the kernel for one. (NumPy asks by
-    #: itself, from 4 MiB on; glibc.malloc.hugetlb=1 asks too, but does not align, and left two speeds:
-    #: docs/decisions/0004)
+    #: PyTorch's CPU allocator then aligns arrays over 2 MiB to huge pages and requests these from the kernel. (NumPy
+    #: requests them by default, from 4 MiB on. glibc.malloc.hugetlb=1 requests them too, but does not align, and gave
+    #: two different speeds.)
     huge_pages: ClassVar[Mapping[str, str]] = {"THP_MEM_ALLOC_ENABLE": "1"}
     without_gradients: str | None = None
 
@@ -75,7 +76,7 @@ class Torch(Library):
         held = round_to(array, dtype).astype(FORMATS[dtype], copy=False)
         bits = torch.from_numpy(
             between_nan(held.view(f"i{held.itemsize}"))
-        )  # it takes no bfloat16 of NumPy's
+        )  # PyTorch does not read NumPy's bfloat16
         return bits.view(getattr(torch, dtype)).to(device=self.device).contiguous()
 
     def to_numpy(self, array: Any) -> NDArray[Any]:
@@ -112,7 +113,7 @@ class Torch(Library):
     def _remembered(self, attend: Callable[..., Any], leaves: Arrays) -> Any:
         """The output with its graph. Raises Declined if it cannot be differentiated."""
         with declining("PyTorch", *_NO_BACKWARD), self.module.enable_grad():
-            output = attend(*leaves)  # some operators say only now that they have no backward pass
+            output = attend(*leaves)  # some operators raise here if they have no backward pass
         if not getattr(output, "requires_grad", True):
             raise Declined("its output is cut off from automatic differentiation")
         return output
@@ -136,7 +137,7 @@ class Torch(Library):
             cache_bytes = max(cuda.get_device_properties(self.device).L2_cache_size, 2**22)
             self._flush = self.module.empty(_CACHES * cache_bytes, dtype=self.module.int8, device=self.device)
         pairs = [[cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(iterations)]
-        # overwriting the L2 cache gives the host a head start, which hides the time that it takes to launch the call
+        # the host launches the call while the L2 cache is overwritten, so that the launch is not in the time
         for start, end in pairs:
             self._flush.zero_()
             start.record()
@@ -211,7 +212,7 @@ def recorded(device: str) -> Any:
     """PyTorch's profiler, a context that records what runs in it."""
     import torch
 
-    # PyTorch 2.13's profiler announces itself on standard error; it reads this when first started
+    # PyTorch 2.13's profiler prints to standard error when it starts; it reads this when it is first started
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     # the tracing library, which takes a second to start, is needed only to see device kernels
     on_cuda = device == "cuda"
@@ -221,9 +222,9 @@ def recorded(device: str) -> Any:
 def kernels_of(events: Sequence[str]) -> str:
     """The attention operators among the names of profiler events, or else the matrix products and the softmax.
 
-    `scaled_dot_product_attention` itself is the dispatcher, not a kernel. An operator of an extension has another name
-    than ``aten`` before its ``::``. A device kernel has no ``::``, or is a C++ function with its type. Code that
-    Inductor has compiled calls operators too; its own loops have no names.
+    `scaled_dot_product_attention` itself is the dispatcher, not a kernel. The operators of an extension have another
+    namespace than ``aten`` before the ``::``. The name of a device kernel has no ``::``, or is that of a C++ function
+    with its type. Code that Inductor has compiled calls operators too; its own loops have no names.
     """
     operators = [name.removeprefix("aten::") for name in events if name.startswith("aten::")]
     fused = [name for name in operators if name.startswith(_FUSED)]
@@ -246,7 +247,7 @@ def kernels_of(events: Sequence[str]) -> str:
 def between_nan(array: NDArray[Any]) -> NDArray[Any]:
     """A copy between two pages of NaN, at a multiple of 64 bytes: a kernel that reads past the end is visibly wrong.
 
-    FlexAttention compiled for AVX2 by PyTorch 2.13 does so.
+    FlexAttention, compiled for AVX2 by PyTorch 2.13, reads past the end.
     """
     memory = np.empty(array.nbytes + 2 * _PAGE + 64, np.uint8)
     start = _PAGE + -(memory.ctypes.data + _PAGE) % 64
@@ -278,10 +279,10 @@ class Keras(Torch):
     def __init__(self, device: str) -> None:
         super().__init__(device)
         self._keras = self.opened()
-        # Keras moves arrays to the device that it finds best, unless it is told which one
+        # Keras moves arrays to the device that it finds best, unless a device is set
         scope = self._keras.device(device)
         scope.__enter__()
-        atexit.register(scope.__exit__, None, None, None)  # while Keras is still there
+        atexit.register(scope.__exit__, None, None, None)  # at exit, while Keras still exists
 
     def versions(self) -> dict[str, str]:
         return {**super().versions(), "keras": self._keras.__version__}
@@ -304,7 +305,7 @@ class Operators(Torch):
 
     @classmethod
     def folder(cls) -> Path:
-        """The folder of the package. Raises Unavailable, with the line that installs it."""
+        """The folder of the package. Raises Unavailable if it is missing, with the command that installs it."""
         (package,) = cls.modules
         found = importlib.util.find_spec(package)
         if found is None or not found.submodule_search_locations:
@@ -314,7 +315,7 @@ class Operators(Torch):
     @classmethod
     @contextmanager
     def loading(cls) -> Iterator[Any]:
-        """PyTorch's operators. Errors of an incomplete installation, or of one for another PyTorch: Unavailable."""
+        """PyTorch's operators. Raises Unavailable if the installation is incomplete, or is for another PyTorch."""
         torch = importlib.import_module("torch")
         try:
             yield torch.ops

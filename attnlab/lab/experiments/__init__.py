@@ -1,8 +1,8 @@
-"""What an experiment declares, how it is run, and what it found: rows of measured beside predicted, as plain data.
+"""What an experiment declares, how it is run, and what it found: rows of measured and predicted values, as plain data.
 
 Every other file here is an experiment of that name. Its docstring is the question (first line) and the theory. Its
-``EXPERIMENT`` declares the rest, and one function measures: it yields a row for each answer of a backend. A backend
-that cannot be asked is named with the reason. One that raises becomes a failed row, and the experiment goes on.
+``EXPERIMENT`` declares the rest. One function measures: it yields the rows of a backend. A backend that cannot be used
+is listed with the reason. A backend that raises an error gets one failed row, and the experiment goes on.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from attnlab.lab.theory import RandomEnergy
 from attnlab.text import suggestion
 from attnlab.workload.workload import MOST_SEED
 
-#: a value that is so many standard errors from its prediction agrees with it
+#: a value within this number of standard errors of its prediction agrees with it
 _STANDARD_ERRORS = 5.0
-#: the conditions that tell a row apart: numbers and names
+#: the conditions that identify a row: numbers and names
 Where = Mapping[str, Any]
-#: of which quantity rows are picked; ... for any
+#: the quantity of the rows to pick, or several quantities; ... for any
 Quantity = str | tuple[str, ...] | EllipsisType
-#: the relation of a figure of which nothing is predicted
+#: the relation of a value without a prediction
 MEASURED = "measured"
-#: the row that stands for a backend which raised an error
+#: the quantity of the row of a backend that raised an error
 RAISED = "answered"
-#: what a reader calls the observables that the random energy model predicts
+#: the observables that the random energy model predicts, by their names in rows
 QUANTITIES = {
     "entropy / ln n": "entropy",
     "largest weight": "largest_weight",
@@ -51,11 +51,11 @@ QUANTITIES = {
     "ln Z": "log_partition",
     "largest logit": "largest_logit",
 }
-#: where rows have none of the figures that an experiment's sentences tell
+#: the conclusion if there are rows, but no sentence of the experiment has all of its numbers
 _NO_FIGURES = "The figures that a summary needs were not measured."
-#: the backend that measures what one backend is enough for, if it is there
+#: the backend that measures what only one backend needs to measure, if it is available
 _LEAD = "torch_sdpa"
-#: in the order in which they are read; a file that is not named here comes after them
+#: the order of the experiments; files that are not named here come after these
 _ORDER = (
     *("formula", "variance_scaling", "saturation", "vanishing_gradient", "thermodynamics"),
     *("precision", "heads"),
@@ -66,10 +66,10 @@ Array = NDArray[np.float64]
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One comparison. `where` tells it apart (d_k, scaling, backend, ...).
+    """One comparison. `where` holds its conditions (d_k, scaling, backend, ...).
 
     It passes if `measured` stands in `relation` to `predicted`, within five times `standard_error` or within `slack`
-    (an allowance, as for rounding), whichever is larger.
+    (an allowance, for example for rounding), whichever is larger.
     """
 
     quantity: str
@@ -102,7 +102,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def compared(self) -> bool:
-        """Whether anything was predicted of it."""
+        """Whether it has a prediction."""
         return self.relation != MEASURED
 
     @property
@@ -112,9 +112,9 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def excess(self) -> float:
-        """How far it lies beyond its room (below 0: within), in rooms where there is one; a NaN is infinitely far.
+        """How far `measured` is beyond its room, in units of the room unless that is 0; below 0: within; NaN: infinite.
 
-        < and > must hold beyond the room.
+        < and > must hold by more than the room.
         """
         room = self.room
         above = 0.0 if self.measured == self.predicted else self.measured - self.predicted
@@ -132,10 +132,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What one experiment found. `conclusion` is its sentence with the measured values.
+    """What one experiment found. `conclusion` is its sentences with the measured values.
 
-    facts : seed, backends, seconds, date. missing : why a backend took no part, by its name. asked : all backends
-    that were to take part.
+    facts : seed, backends, seconds, date. missing : why a backend took no part, by the backend's name. asked : all
+    backends that should take part.
     """
 
     experiment: str
@@ -149,17 +149,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passed(self) -> bool:
-        """Whether every row did."""
+        """Whether every row passed."""
         return all(row.passed for row in self.rows)
 
     @property
     def judged(self) -> list[Row]:
-        """The rows of which something was predicted, and those that failed."""
+        """The rows with a prediction, and the rows that failed."""
         return [row for row in self.rows if row.compared or not row.passed]
 
 
 def pick(rows: Iterable[Row], quantity: Quantity, **where: Any) -> list[Row]:
-    """The rows of that quantity with these conditions; a tuple or a list stands for any of its values, ... for all."""
+    """The rows of a quantity with these conditions; a tuple or a list means any of its values, ... means any value."""
     return [
         row
         for row in rows
@@ -188,10 +188,10 @@ def of(quantity: Quantity, **where: Any) -> Rows:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One question as a figure, with the answer in its title. lines : what is drawn, by its label.
+    """One question as a figure, with the answer in its title. lines : the rows to draw, by label.
 
-    x : the condition along the horizontal axis, x_label its name. `by` in place of x : the condition that names the
-    lines of a dot plot, in which the measured values lie along the horizontal axis. marks : vertical lines, by their
+    x : the condition along the horizontal axis, x_label its name. by : in place of x, the condition that names the
+    lines of a dot plot, in which the measured values lie along the horizontal axis. marks : vertical lines, by
     label. log_x, log_y : logarithmic axes.
     """
 
@@ -211,10 +211,10 @@ class Chart:
 class Experiment:
     """What a file of `attnlab/lab/experiments` declares as ``EXPERIMENT``.
 
-    about : the file's docstring. measure : the rows that one backend gives in one number format. dtypes : the formats
-    it is asked in. sentences : what was found, format strings; `numbers` fill them from the rows. A sentence without
-    its numbers is left out. lesson : what follows. sees_scale : whether some row fails for a scale that is wrong by a
-    tenth, as most do. timed : whether times are taken, so that nothing else may compute meanwhile.
+    about : the file's docstring. measure : yields the rows of one backend in one number format. dtypes : the formats to
+    measure in. sentences : the conclusion, as format strings that `numbers` fill from the rows. A sentence that lacks a
+    number is left out. lesson : what follows. sees_scale : whether some row fails if the scale is wrong by a tenth, as
+    in most experiments. timed : whether times are measured, so that nothing else may compute at the same time.
     """
 
     about: str | None
@@ -236,24 +236,24 @@ class Experiment:
 
 
 def measured(quantity: Quantity, how: Any = np.mean, field: str = "measured", **where: Any) -> Number:
-    """For a sentence: the mean, or `how` else, of that field of these rows; NaN without any."""
+    """For a sentence: the mean of a field of these rows, or what `how` makes of it; NaN without rows."""
     return lambda rows: how([getattr(row, field) for row in pick(rows, quantity, **where)] or [math.nan])
 
 
 def mean_over_clusters(found: NDArray[Any]) -> tuple[float, float]:
     """Mean of `found`, (clusters, members), and its standard error: the deviation of cluster means over √clusters.
 
-    A cluster is for instance the rows of one head, which share its keys. The error is right however these depend on
-    each other, if clusters are independent.
+    A cluster is for instance the rows of one head, which share its keys. The error is right for any dependence within
+    clusters, if the clusters are independent.
     """
     means = np.asarray(found, np.float64).mean(axis=1)
     return float(means.mean()), float(means.std(ddof=1)) / math.sqrt(len(means))
 
 
 def generator(seed: int, *stream: int) -> np.random.Generator:
-    """A random stream of its own for every part of an experiment, so that parts do not move each other.
+    """A separate random stream for each part of an experiment, so that one part does not change another.
 
-    Raises ValueError for a seed that is no whole number from 0 to `MOST_SEED`.
+    Raises ValueError for a seed that is not a whole number from 0 to `MOST_SEED`.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
         raise ValueError(f"seed must be a whole number from 0 to {MOST_SEED}, got {seed!r}")
@@ -262,9 +262,9 @@ def generator(seed: int, *stream: int) -> np.random.Generator:
 
 @dataclass(frozen=True)
 class Subject:
-    """A backend ready to be asked in one number format.
+    """A backend that is ready to be called in one number format.
 
-    slow : only small sizes are affordable. lead : it alone measures what one backend is enough for.
+    slow : it gets small sizes only. lead : it measures what only one backend needs to measure.
     """
 
     name: str
@@ -276,7 +276,7 @@ class Subject:
     lead: bool
 
     def rng(self, *stream: int) -> np.random.Generator:
-        """The random stream of that number: the same for every backend."""
+        """The random stream with this number; it is the same for every backend."""
         return generator(self.seed, *stream)
 
     def row(self, quantity: str, where: Where, predicted: float | None, measured: float, **room: Any) -> Row:
@@ -293,10 +293,10 @@ class Subject:
     def observed(
         self, stream: Sequence[int], sizes: tuple[int, int, int], dim: int, scale: float, length: Any = None
     ) -> Observables:
-        """Observables of rows of softmax(scale · q·k) over standard normal q and k, drawn from a stream of their own.
+        """Observables of rows of softmax(scale · q·k) over standard normal q and k, drawn from the random `stream`.
 
-        sizes : heads, queries, keys. length : of every query, if it is given: a row's logits are then independent
-        normal numbers of standard deviation scale · length.
+        sizes : heads, queries, keys. length : the length of every query, if given. The logits of a row are then
+        independent normal numbers of standard deviation scale · length.
         """
         rng, (heads, queries, keys) = self.rng(*stream), sizes
         precision: Any = "float32" if self.dtype == "float32" else "float64"
@@ -308,7 +308,7 @@ class Subject:
     def means(
         self, where: Where, seen: Observables, exact: RandomEnergy, *quantities: str, slack: float = 0.0
     ) -> Iterator[Row]:
-        """Means of `QUANTITIES` over rows against their expectations; heads, which share no key, are clusters."""
+        """Means of `QUANTITIES` over rows and their expectations; heads are the clusters, because they share no key."""
         for name in quantities:
             field, over = QUANTITIES[name], math.log(exact.n) if name == "entropy / ln n" else 1.0
             yield self.mean(name, where, getattr(seen, field)[0] / over, getattr(exact, field) / over, slack)
@@ -317,10 +317,11 @@ class Subject:
 def run_experiment(
     name: str, backends: Sequence[str] | None = None, seed: int = 0, folders: Sequence[Path | str] = ()
 ) -> Finding:
-    """What the experiment called `name` finds through `backends`.
+    """What the experiment `name` finds through `backends`.
 
-    backends : names, all that are found where None. folders : where to look for more of them. PyTorch and BLAS compute
-    with one thread. Raises ValueError for an unknown experiment or backend or a bad seed, before anything has run.
+    backends : names; None for all that take part if none is named. folders : folders with more backends. PyTorch and
+    BLAS compute with one thread. Raises ValueError for an unknown experiment or backend or a bad seed, before anything
+    has run.
     """
     experiment = load_experiment(name)
     check_request(backends, seed, folders)
@@ -348,7 +349,7 @@ def run_experiment(
     numbers = {key: number(rows) for key, number in experiment.numbers.items()}
     known, said = {key: number for key, number in numbers.items() if not math.isnan(number)}, list[str]()
     for sentence in experiment.sentences:
-        with suppress(KeyError):  # of a number that was not measured
+        with suppress(KeyError):  # a number of the sentence was not measured
             said.append(sentence.format(**known))
     seconds, names = round(time.perf_counter() - begun, 2), ", ".join(asked) or "none"
     return Finding(
@@ -364,24 +365,24 @@ def run_experiment(
 
 
 def _rows_of(experiment: Experiment, subject: Subject, missing: dict[str, str]) -> list[Row]:
-    """The rows of one backend, up to a question that it declines; one failed row if it raises an error."""
+    """The rows of one backend, up to the first call that it declines; one failed row if it raises an error."""
     rows: list[Row] = []
     try:
         for row in experiment.measure(subject):
             rows.append(row)
     except (Declined, Unavailable) as declined:
         missing.setdefault(subject.name, str(declined))
-    except Exception as fault:  # a backend is other people's code and may raise anything
+    except Exception as fault:  # a backend is third-party code and may raise anything
         reason = f"{type(fault).__name__}: {fault}"
         rows = [subject.row(RAISED, {"reason": reason, "dtype": subject.dtype}, 1.0, 0.0)]
     return rows
 
 
 def _is_slow(attend: Attend) -> bool:
-    """Whether `attend` runs more than a line of Python for each query-key pair, as a loop in Python does.
+    """Whether `attend` runs more than one line of Python for each query-key pair, as a loop in Python does.
 
-    Lines are counted, not seconds: a clock would make sizes depend on how busy the machine is. The first call may
-    set up, so the second counts. Raises Declined and Unavailable.
+    Lines are counted and not seconds, because the sizes must not depend on the load of the machine. The second call is
+    counted, because the first may set things up. Raises Declined and Unavailable.
     """
     ones, lines, tracing = np.ones((1, 1, 64, 64)), 0, sys.gettrace()
 
@@ -396,7 +397,7 @@ def _is_slow(attend: Attend) -> bool:
         attend(ones, ones, ones, causal=False, scale=1.0)
     except (Declined, Unavailable):
         raise
-    except Exception:  # other people's code: what it does wrong is shown where it is measured
+    except Exception:  # third-party code: its errors are reported when it is measured
         return True
     finally:
         sys.settrace(tracing)
@@ -405,12 +406,12 @@ def _is_slow(attend: Attend) -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Every thread pool of this process with one thread, and as it was afterwards.
+    """Limit every thread pool of this process to one thread, and restore it afterwards.
 
-    Several libraries are asked in turn, and a pool that spins while it waits takes the processor from the one at work:
-    on two cores the saturation experiment took 12 s with one thread and 47 s with two.
+    Several libraries compute in turn. A pool that spins while it waits takes the processor from the library that
+    computes: on two cores the saturation experiment took 12 s with one thread and 47 s with two.
     """
-    import torch  # so that its pool is there to be limited
+    import torch  # its thread pool must exist before it can be limited
     from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
@@ -423,16 +424,16 @@ def one_thread() -> Iterator[None]:
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment called `name`, its file imported now. Raises ValueError for an unknown name."""
+    """The experiment `name`; its file is imported now. Raises ValueError for an unknown name."""
     chosen_experiments([name])
     found: Experiment = importlib.import_module(f"{__name__}.{name}").EXPERIMENT
     return found
 
 
 def chosen_experiments(names: Sequence[str]) -> tuple[str, ...]:
-    """The experiments that `names` stand for: ``all`` for every one, ``none`` for no one.
+    """The experiments that `names` stand for: ``all`` means every experiment, ``none`` or no name means none.
 
-    Raises ValueError for an unknown name, naming the near ones.
+    Raises ValueError for an unknown name, and suggests similar ones.
     """
     if tuple(names) in ((), ("none",)):
         return ()

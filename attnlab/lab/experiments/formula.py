@@ -30,9 +30,9 @@ from attnlab.workload.inputs import Inputs
 Arrays = list[NDArray[Any]]
 _HEADS, _TOKENS, _DIM = 2, 12, 16
 _SCALE = _DIM**-0.5
-#: rounding of sums of a few products in float64, with room
+#: rounding error of sums of a few products in float64, with a margin
 _ROUNDING = 1e-13
-#: what an honest error may be above its budget, which is a root mean square
+#: the part of the budget, a root mean square, by which the error of a right backend may exceed it
 _ABOVE_BUDGET = 0.25
 #: queries, keys, value dimension
 _SHAPES: Mapping[str, Sequence[tuple[int, int, int]]] = {
@@ -44,7 +44,7 @@ ERROR = "error / error budget"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """The error over its budget; in float64 also what holds exactly, scores of pairs, and shapes."""
+    """The error over its budget; in float64 also properties that hold exactly, scores of pairs, and shapes."""
     for mask in ("none", "causal"):
         error, scatter = _error(one, _drawn(one, 1, 48, 64), mask == "causal")
         room = {"standard_error": scatter, "slack": _ABOVE_BUDGET, "relation": "≤"}
@@ -63,7 +63,7 @@ def _drawn(one: Subject, stream: int, queries: int, keys: int, value_dim: int = 
 
 
 def _error(one: Subject, arrays: Arrays, causal: bool = False) -> tuple[float, float]:
-    """Relative error over the budget of an implementation that rounds all it may, and the scatter of that figure."""
+    """Relative error over the budget of an implementation that makes all allowed roundings; scatter of this ratio."""
     q, k, v = (array.astype(one.dtype) for array in arrays)
     asked = Inputs.of(q, k, v, dtype=one.dtype, scale=_SCALE, causal=causal)
     budget = error_budget(asked)
@@ -73,7 +73,7 @@ def _error(one: Subject, arrays: Arrays, causal: bool = False) -> tuple[float, f
 
 
 def _properties(one: Subject, mask: str) -> Iterator[Row]:
-    """What the output as a whole obeys, and the share of pairs with a weight."""
+    """Properties of the whole output, and the share of pairs with a weight above 0."""
     q, k, v = _drawn(one, 2, _TOKENS, _TOKENS)
     attend = partial(one.attend, causal=mask == "causal", scale=_SCALE)
     output, order, half = attend(q, k, v), one.rng(1600, 3).permutation(_TOKENS), _TOKENS // 2
@@ -99,7 +99,7 @@ def _scores(one: Subject) -> Iterator[Row]:
         squares = ((s - s.swapaxes(-1, -2)) ** 2).mean(axis=-1)
         yield one.mean("‖S − Sᵀ‖² / n²", {"keys are": keys}, squares, expected, _ROUNDING)
     for lengths, long in (("equal", 1.0), ("1 and 4", 4.0)):
-        # the query along the first axis; one key in its direction, one at 60°
+        # the query lies along the first axis, one key in its direction, and one key at 60°
         two = np.array([[1.0, 0.0], [long / 2, long * math.sqrt(3) / 2]])[None, None]
         weight = weights_of(one.attend, two[:, :, :1], two, scale=1.0)[0, 0, 0, 0]
         quantity, expected = "weight of the better aligned of two keys", 1 / (1 + math.exp(long / 2 - 1))
@@ -107,7 +107,7 @@ def _scores(one: Subject) -> Iterator[Row]:
 
 
 def _without_softmax(one: Subject) -> Iterator[Row]:
-    """How large Σ_j s_ij v_j is beside the output. Every term has variance 1, so the sum has n; the output E Σp²."""
+    """The size of Σ_j s_ij v_j relative to the output. The sum of n terms of variance 1 has n, the output has E Σp²."""
     for keys in (16, 128):
         rng = one.rng(1650, keys)
         q, k, v = (rng.standard_normal((1, 32, n, _DIM)) for n in (8, keys, keys))
@@ -122,7 +122,7 @@ def _without_softmax(one: Subject) -> Iterator[Row]:
 
 
 def _shapes(one: Subject) -> Iterator[Row]:
-    """The share of questions that are answered right; what does not fit must be refused."""
+    """The share of shapes for which the output is right; arrays that do not fit must be refused."""
     for stream, (label, sizes) in enumerate(_SHAPES.items()):
         right: list[bool] = []
         for size in sizes:

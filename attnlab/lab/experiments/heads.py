@@ -25,7 +25,7 @@ from attnlab.workload.workload import Workload
 MODEL_DIM, HEAD_DIM = 256, 32
 HEADS, HEAD_COUNTS = MODEL_DIM // HEAD_DIM, (1, 2, 4, 8, 16)
 _COST_LENGTH, MEMORY_LENGTH, MEMORY_HEADS = 256, 1024, 8
-#: rounding of a sum of d_model products in float64, with room
+#: rounding error of a sum of d_model products in float64, with a margin
 _ROUNDING = 1e-12
 UNTOUCHED = "elements of other heads changed by one head"
 AFTER = "‖heads after the weighted sum − heads before it‖ / ‖heads before it‖"
@@ -34,7 +34,7 @@ OF_TABLE = "peak memory / table of scores"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """What heads do to one another and what they take, in float64; the peak memory of a call, in float32."""
+    """In float64: whether heads interact, and what they cost. In float32: the peak memory of a call."""
     if one.dtype == "float64":
         yield from _structure(one)
         yield from _projected_heads(one)
@@ -45,7 +45,7 @@ def measure(one: Subject) -> Iterator[Row]:
         arrays = one.rng(1550).standard_normal((3, 1, heads, n, MODEL_DIM // 4), dtype=np.float32)
         inputs = Inputs.of(*arrays, dtype="float32")
         call = one.backend.bind(Workload.of_inputs(inputs), inputs)
-        call()  # a first call takes workspaces that are kept
+        call()  # the first call allocates workspaces that are kept
         peak = min(PEAK_MEMORY.measure(one.backend.open("cpu"), call).samples)  # without the inputs
         yield one.row(OF_TABLE, {"heads": heads, "length": n}, None, peak / (4 * heads * n * n))
 
@@ -63,7 +63,7 @@ def joined(heads: NDArray[Any]) -> NDArray[Any]:
 
 
 def _structure(one: Subject) -> Iterator[Row]:
-    """Independence of heads, and what concatenation and W_O are."""
+    """Independence of heads; what concatenation and W_O do."""
     rng, where = one.rng(1400), {"heads": HEADS}
     q, k, v = (split(rng.standard_normal((1, 12, MODEL_DIM)), HEADS) for _ in range(3))
     attend = partial(one.attend, causal=False, scale=HEAD_DIM**-0.5)
@@ -83,14 +83,14 @@ def _structure(one: Subject) -> Iterator[Row]:
         ("Concat(z) I − Concat(z)", side_by_side @ np.eye(MODEL_DIM) - side_by_side),
     ):
         yield one.row(quantity, where, 0.0, np.abs(off).max(), slack=_ROUNDING)
-    # a W_O that preserves variance turns the vector: |z − zW|² = |z|² + |zW|² on average over a few rows
+    # a random W_O that preserves variance rotates z: on average over a few rows |z − zW|² = |z|² + |zW|²
     quantity, error = "‖Concat(z) W_O − Concat(z)‖ / ‖Concat(z)‖", 4 / math.sqrt(MODEL_DIM)
     apart = np.linalg.norm(block - side_by_side) / np.linalg.norm(side_by_side)
     yield one.row(quantity, where, math.sqrt(2), float(apart), slack=error)
 
 
 def _projected_heads(one: Subject) -> Iterator[Row]:
-    """What a head sees of the embedding, and what becomes of heads that branch after the weighted sum."""
+    """Which heads see a coordinate of the embedding; and heads that are split after the weighted sum, not before."""
     rng = one.rng(1450)
     x = rng.standard_normal((1, 12, MODEL_DIM))
     projections = rng.standard_normal((3, MODEL_DIM, MODEL_DIM)) / math.sqrt(MODEL_DIM)
@@ -109,7 +109,7 @@ def _projected_heads(one: Subject) -> Iterator[Row]:
 
 
 def _cost(one: Subject) -> Iterator[Row]:
-    """FLOPs that PyTorch counts in what really ran; nothing of a backend that computes without it."""
+    """FLOPs that PyTorch counts in the operators that ran; no rows for a backend that computes without PyTorch."""
     from torch.utils.flop_counter import FlopCounterMode
 
     n = _COST_LENGTH
@@ -129,7 +129,7 @@ EXPERIMENT = Experiment(
     title="Heads: independence and cost",
     measure=measure,
     dtypes=("float64", "float32"),
-    sees_scale=False,  # heads are independent whatever it is
+    sees_scale=False,  # heads are independent at any scale
     sentences=(
         "Changing one head changes {changed:.0f} numbers of the others.",
         "16 heads of d_model/16 take {many:.2f} times the FLOPs of one full-width head.",

@@ -40,38 +40,38 @@ from attnlab.workload.distributions import DISTRIBUTIONS
 from attnlab.workload.inputs import Inputs
 from attnlab.workload.number_formats import DTYPES, carrier, round_to
 
-#: keys of a row, of which one lies below all others; two leave vectorised code to its scalar remainder
+#: keys of a row with one logit below all others; two keys use the scalar remainder of vectorised code
 KEYS = (2, 64)
 #: keys of a row of equal logits, for the softmax that subtracts nothing
 SUMMED_KEYS = (1, 1024)
-#: a polynomial exponential may stop this far before the last normal number
+#: how far, in units of the logit, a polynomial exponential may become 0 before the smallest normal number
 _FLUSH_SLACK = 0.5
 SUBNORMALS = KEPT, FLUSHED_EXPONENTIAL, FLUSHED_WEIGHT = "kept", "exponential flushed", "weight flushed"
 GAP, LIMIT = "gap at which a weight becomes 0", "unshifted softmax overflows above"
 TWO_EQUAL, ERROR = "weight of two equal logits at twice ln(max)", "relative error"
-#: what is varied for the error, and what the others are meanwhile
+#: the sizes that are varied for the error: their values, and the value while another size is varied
 AXES: Mapping[str, tuple[tuple[float, ...], float]] = {
     "keys": ((16, 64, 256, 1024, 4096), 512),
     "head_dim": ((4, 16, 64, 256), 64),
     "logit_std": ((0.25, 1.0, 2.0, 4.0, 8.0, 16.0), 1.0),
 }
 _HEADS, _QUERIES = 2, 32
-#: by what part of itself a prediction may be off where a mantissa is not log-uniform
+#: allowed relative error of a prediction, because mantissas need not be log-uniform
 _OFF = 0.25
-#: calls for the time on subnormal weights; heads, length and head dimension of one
+#: timed calls with subnormal weights; heads, length and head dimension of a call
 _CALLS, _TIMED = 5, (4, 512, 64)
-#: what a kernel may store in the number format, as the error shows it
+#: classes of kernels, by what they round to the number format, as far as the error shows it
 _CLASSES = ("full precision inside", "weights rounded", "scores rounded")
 SUBNORMAL = "time with subnormal weights / with ordinary ones"
 Point = tuple[list[NDArray[Any]], float, Mapping[str, ErrorBudget], dict[str, float]]
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Where weights vanish and whether large logits survive, without chance; then errors, and the time of a call."""
+    """Without random inputs: where weights become 0, and the weights at large logits. Then errors, and a time."""
     if one.lead and one.dtype != "bfloat16":
         yield from textbook_overflow(one.dtype)
     yield from (gaps := list(_vanishing(one)))
-    # the scale makes the logit, not the product
+    # the scale makes the logit large, not the product q·k
     logit = 2 * theory.overflow_threshold(one.dtype)
     q, k, v = (np.ones((1, 1, n, 8), carrier(one.dtype)) for n in (1, 2, 2))
     v[0, 0, 1] = 0
@@ -86,16 +86,16 @@ def measure(one: Subject) -> Iterator[Row]:
             drawn = one.rng(1250).standard_normal((3, 1, heads, length, dim))
             arrays = DISTRIBUTIONS[distribution](drawn[0], drawn[1], drawn[2], dim**-0.5, one.rng(1251))
             call = partial(one.attend, *arrays, causal=False, scale=dim**-0.5)
-            # CPU time, the least of some
+            # CPU time, the least of `_CALLS` calls
             times.append(min(timeit.repeat(call, number=1, repeat=_CALLS, timer=time.process_time)))
         where = {"dtype": one.dtype, "subnormals": gaps[-1].where["subnormals"]}
         yield one.row(SUBNORMAL, where, None, times[1] / times[0])
 
 
 def last_before(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """The largest x at which `holds` is still true, by bisection between `low`, where it is, and `high`.
+    """The largest x at which `holds` is still true, by bisection between `low` and `high`.
 
-    Infinite where it holds at `high` too, `low` where it does not even hold there.
+    Infinity if `holds` is true at `high`; `low` if it is not even true at `low`.
     """
     if holds(high):
         return math.inf
@@ -111,9 +111,10 @@ def spacing(dtype: str, at: float) -> float:
 
 
 def textbook_overflow(dtype: str) -> Iterator[Row]:
-    """Where exp(s)/Σexp(s) of n equal logits fails, and with what.
+    """The logits at which exp(s)/Σexp(s) of n equal logits fails, and the weights that it then gives.
 
-    The sum overflows first, to weights of 0; then each exponential does, to NaN, as where all are 0.
+    The sum overflows first, and the weights are 0. Then each exponential overflows, and the weights are NaN. They are
+    also NaN if all exponentials underflow to 0.
     """
     limit = theory.overflow_threshold(dtype)
     textbook = {"backend": "textbook exp(s)/Σexp(s)", "dtype": dtype}
@@ -142,10 +143,10 @@ def textbook_overflow(dtype: str) -> Iterator[Row]:
 
 
 def _vanishing(one: Subject) -> Iterator[Row]:
-    """The gap at which the one key below n − 1 equal ones loses its weight, e^{−gap}/(n − 1).
+    """The gap at which the weight e^{−gap}/(n − 1) of one key below n − 1 equal ones becomes 0.
 
-    It passes within one spacing of the format of the exact one, subnormal numbers kept, or within half a unit of one of
-    those at which exponentials or weights are flushed (said in `where`).
+    A row passes if the gap is within one spacing of the format from the exact gap with subnormal numbers. It also
+    passes within half a unit of a gap at which exponentials or weights are flushed; `where` says which.
     """
     for keys in KEYS:
         q, k, v = (np.zeros((1, 1, n, keys), carrier(one.dtype)) for n in (1, keys, keys))
@@ -169,10 +170,11 @@ def _vanishing(one: Subject) -> Iterator[Row]:
 
 @lru_cache(maxsize=64)
 def point(dtype: str, axis: str, value: float, seed: int) -> Point:
-    """q, k, v as cast at a point of an axis, the same for every backend; scale, error budgets and predicted errors.
+    """q, k, v in the format at a point of an axis, the same for every backend; scale, error budgets, predicted errors.
 
-    Budgets and errors, which are relative, by precision class. An error has the rounding of the output as it is, and
-    so lies below its budget where one weight is near 1: the output is then nearly a value, which the format holds.
+    Budgets and predicted errors are relative, by precision class. A predicted error contains the actual rounding of the
+    output. So it lies below its budget if one weight is near 1: the output is then nearly one of the values, which the
+    format holds.
     """
     size = {**{name: usual for name, (_, usual) in AXES.items()}, axis: value}
     keys, dim = int(size["keys"]), int(size["head_dim"])
@@ -181,7 +183,7 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
         round_to(factor * rng.standard_normal((1, _HEADS, n, dim)), dtype)
         for n, factor in ((_QUERIES, size["logit_std"]), (keys, 1.0), (keys, 1.0))
     ]
-    # where the scale is a power of two it rounds nothing, and scores are rounded once
+    # a scale that is a power of two rounds nothing, so scores are rounded once
     roundings = 1 if math.frexp(scale)[0] == 0.5 else 2
     asked = Inputs.of(*arrays, dtype=dtype, scale=scale)
     budgets = theory.error_budget(asked, score_roundings=roundings).classes()
@@ -195,7 +197,7 @@ def point(dtype: str, axis: str, value: float, seed: int) -> Point:
 
 
 def _errors(one: Subject) -> Iterator[Row]:
-    """The relative Frobenius error along three axes against the nearest precision class; in float32 a budget."""
+    """The relative Frobenius error along three axes and the nearest predicted error; in float32 a budget instead."""
     for axis, (values, _) in AXES.items():
         for value in [each for each in values[::2] if each <= 1024] if one.slow else values:
             arrays, scale, budgets, known = point(one.dtype, axis, value, one.seed)

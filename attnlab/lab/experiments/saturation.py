@@ -27,28 +27,28 @@ import numpy as np
 from attnlab.lab import theory
 from attnlab.lab.experiments import Chart, Experiment, Row, Subject, measured, of
 
-#: keys a row, head dimensions, heads and queries a head of the leading backend. Below d_k = 4 a few long queries carry
-#: the mean of Σp², and no error of it can be told from the rows that were seen
+#: keys per row, head dimensions, heads, and queries per head, for the leading backend. Below d_k = 4 the mean of Σp²
+#: depends on a few long queries, and the measured rows do not show its error
 KEYS, DIMS, _SIZES = 1024, (8, 16, 64, 256), (16, 16)
-#: of any other backend, and of a slow one
+#: the same sizes for any other backend, and for a slow one
 _OTHERS, _SLOW = (KEYS, (64, 256), *_SIZES), (64, (8, 64), 32, 2)
-#: temperatures in units of the freezing one, 1/β_c, and the lengths at which each is measured
+#: temperatures in units of the freezing temperature 1/β_c, and the lengths at which each is measured
 TEMPERATURES, LENGTHS = (0.25, 0.4, 0.7, 1.0, 1.6, 2.5, 5.0), (64, 1024, 16384)
 SLOPE = 0.5
 SCALED, UNSCALED, SCALABLE = "β = 1 (scaled)", "β = 8 (unscaled, d_k = 64)", f"β = {SLOPE:g} ln n (scalable)"
-#: the standard deviation of logits over n keys, and the lengths at which each rule is measured
+#: rules for the standard deviation of logits over n keys, and the lengths at which each rule is measured
 RULES: Mapping[str, Callable[[int], float]] = {
     SCALED: lambda n: 1.0,
     UNSCALED: lambda n: 8.0,
     SCALABLE: lambda n: SLOPE * math.log(n),
 }
 RULE_LENGTHS = (16, 64, 1024, 16384)
-#: heads and queries where a query has length 1 and dimension 6: logits are then independent N(0, β²) numbers
+#: heads and queries, and head dimension, if queries have length 1: logits are then independent N(0, β²) numbers
 _GIVEN_SIZES, _GIVEN_DIM = (24, 8), 6
 #: single precision resolves weights to about 1e-6 and entropies to 1e-5
 _SLACK = 2e-5
 WEIGHT, _GAP_LENGTHS, _CAPS = 0.9, (16, 64, 256, 1024, 4096, 16384, 65536, 131072), (2.0, 5.0, 8.0)
-#: between the logit of one key and that of all others
+#: the gap between the logit of one key and that of all others
 _FIXED_GAP = 8.0
 ENTROPY, LARGEST, OF_HEAD = "entropy / ln n", "largest weight", "largest logit of a head"
 AT_NEEDED, AT_FIXED = "weight at the gap that .9 needs", "weight at a fixed gap"
@@ -56,7 +56,7 @@ AT_CAP = "weight at the gap of a soft cap"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """In float32 means over random rows against exact integrals; in float64 the largest weight that a gap allows.
+    """In float32: means over random rows, compared with exact integrals. In float64: the largest weight at a given gap.
 
     Rows of one head share its keys, so heads are clusters.
     """
@@ -88,13 +88,13 @@ def measure(one: Subject) -> Iterator[Row]:
 
 
 def bounds(one: Subject) -> Iterator[Row]:
-    """Two values of the logits attain the bound: at the gap that a weight of .9 needs, at a fixed one, at soft caps.
+    """Logits of two values reach the bound: at the gap that a weight of .9 needs, at a fixed gap, and at soft caps.
 
-    And where among the others the key lies makes no difference.
+    The place of the key among the others must make no difference.
     """
 
     def weight(keys: int, gap: float, place: int) -> float:
-        """Of the one key whose logit is the gap, all others being 0."""
+        """The weight of the one key whose logit is `gap`; all other logits are 0."""
         q, k = np.ones((1, 1, 1, 1)), np.zeros((1, 1, keys, 1))
         k[0, 0, place] = gap
         return float(one.attend(q, k, (k > 0).astype(np.float64), causal=False, scale=1.0)[0, 0, 0, 0])

@@ -21,29 +21,29 @@ from attnlab.lab import observables, theory
 from attnlab.lab.experiments import Array, Chart, Experiment, Row, Subject, measured, of
 from attnlab.lab.observables import Attend, Observables, derivative, observe, weights_of
 
-#: heads, queries, keys, head dimension of the identities; the logits' standard deviation; the temperatures
+#: heads, queries, keys and head dimension for the identities; the logits' standard deviation; the temperatures
 _HEADS, _QUERIES, _KEYS, _HEAD_DIM, _STD = 2, 4, 32, 16, 1.5
 TEMPERATURES = (0.5, 1.0, 2.0)
-#: the row whose weights are added up
+#: the number of keys of the row whose weights are added up
 _SUM_KEYS = 49_152
 SUM = "|Σp − 1| in float32"
 CURVE_KEYS = 256
 #: temperatures of the curves, in units of the freezing one
 _CURVE = (0.3, 0.4, 0.5, 0.65, 0.8, 1.0, 1.15, 1.3, 1.45, 1.7, 2.2, 3.0, 5.0, 10.0)
-#: steps of differences, relative in b and absolute in a logit: error h⁴ against roundoff/h
+#: step h of difference quotients, relative in b, absolute in a logit: a compromise between the errors h⁴ and roundoff/h
 _STEP = 2e-3
-#: largest violations that rounding and differences can make in float64 at logits of a few units
+#: largest violations by rounding, and by difference quotients, in float64 at logits of a few units
 ALGEBRAIC, DIFFERENTIAL = 1e-11, 1e-8
 FREE, ENERGY, ENTROPY, CAPACITY = "free energy F", "mean energy U", "entropy H", "heat capacity"
 
-#: an identity, its two sides for every row, and how far rounding could take them apart
+#: the name of an identity, its two sides for every row, and the allowed difference between them
 Identity = tuple[str, Array, Array, float]
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """The largest violation of each identity, in float64; in float32 how far the weights of a long row are from 1.
+    """In float64: the largest violation of each identity. In float32: how far a long row's sum of weights is from 1.
 
-    Through one backend: F, U, H and the heat capacity against temperature, on the exact curves.
+    The leading backend also measures F, U, H and the heat capacity against temperature, beside the exact curves.
     """
     if one.dtype == "float32":
         yield from long_sums(one)
@@ -64,12 +64,12 @@ def identities(
 ) -> Iterator[Identity]:
     """Every identity at one temperature; logits s = scale·q·k of a few units. q, k, v : (batch, heads, length, dim).
 
-    Inputs where two keys tie for a row's largest logit are taken as distinct.
+    It is assumed that no two keys tie for a row's largest logit.
     """
     logits, b = scale * (q @ k.swapaxes(-1, -2)), 1 / temperature
 
     def at(b: float) -> Observables:
-        """At the inverse temperature b: its mean energy is b⟨s⟩."""
+        """The observables at the inverse temperature b: their mean energy is b⟨s⟩."""
         return observe(attend, q, k, scale=b * scale)
 
     seen, weights = at(b), weights_of(attend, q, k, scale=b * scale)
@@ -82,7 +82,7 @@ def identities(
         ("dF/dτ = −H", lambda t: -t * at(1 / t).log_partition, temperature, -seen.entropy),
     ):
         yield name, derivative(function, place, _STEP * place), expected, DIFFERENTIAL
-    # what the observables say of the weights, against the weights
+    # the weights, and the observables, compared with their formulas
     boltzmann = np.exp(b * (logits - logits.max(axis=-1, keepdims=True)))
     boltzmann /= boltzmann.sum(axis=-1, keepdims=True)
     entropy = -(weights * np.log(np.where(weights > 0, weights, 1.0))).sum(axis=-1)
@@ -95,7 +95,7 @@ def identities(
         ("H = b(U − F)", seen.log_partition - seen.mean_energy, entropy),
         ("Σp² = Z(2b)/Z(b)²", seen.participation, square),
         ("‖J‖² from Z(b), Z(2b), Z(3b)", seen.jacobian_norm_squared, square - 2 * cube + square**2),
-        # an inequality: ln Z beside the nearest number that is allowed
+        # an inequality: ln Z is compared with the nearest allowed value
         ("max bs ≤ ln Z ≤ max bs + ln n", seen.log_partition, seen.log_partition.clip(low, high)),
     ):
         yield name, left, right, ALGEBRAIC
@@ -105,10 +105,10 @@ def identities(
 def _responses(
     attend: Attend, q: Array, k: Array, v: Array, weights: Array, logits: Array, scale: float, b: float
 ) -> Iterator[Identity]:
-    """Fluctuation and dissipation: the answer to a change is a covariance."""
+    """Fluctuation and dissipation: the response to a change is a covariance."""
     exact = b * theory.output_response(weights, v[..., None, :, :])  # (batch, heads, n_q, n_k, value_dim)
     keys = range(0, k.shape[2], max(1, k.shape[2] // 4))
-    # a change of a logit s is one of bs by b times as much
+    # a change of a logit s by δ changes bs by bδ
     moved = [b * observables.response_to_logit(attend, q, k, v, j, scale=b * scale, step=_STEP) for j in keys]
     yield "∂o/∂s_j = b p_j (v_j − o)", np.stack(moved, axis=-2), exact[..., list(keys), :], DIFFERENTIAL
 
@@ -118,10 +118,10 @@ def _responses(
 
 
 def _limits(attend: Attend, q: Array, k: Array, scale: float) -> Iterator[tuple[str, float, float]]:
-    """τ → 0: all weight on the largest logit, shared among ties. τ → ∞: H = ln n. With the τ that stands for each."""
+    """τ → 0: all weight is on the largest logits, in equal parts. τ → ∞: H = ln n. Each with the τ that is used."""
     logits = scale * (q @ k.swapaxes(-1, -2))
     top = np.sort(logits, axis=-1)
-    # so cold that the second key of every row has e^{−40} of the first one's weight
+    # so cold that in every row the second key has at most e^{−40} of the first key's weight
     cold = float((top[..., -1] - top[..., -2]).min()) / 40
     twice = np.concatenate([k, k], axis=2)  # every key once more: each maximum is attained twice
     frozen = weights_of(attend, q, twice, scale=scale / cold)
@@ -132,11 +132,11 @@ def _limits(attend: Attend, q: Array, k: Array, scale: float) -> Iterator[tuple[
 
 
 def long_sums(one: Subject) -> Iterator[Row]:
-    """How far the weights of a long row are from adding up to 1, with ones for values: against what roundings can do.
+    """How far the weights of a long row are from a sum of 1, compared with a bound for roundings. All values are 1.
 
-    The output is a sum of n weights over another sum of them, each with a relative error of at most γ_{n−1} in whatever
-    order it is taken (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no bound:
-    sums of equal terms round dependently.
+    The output is a sum of n weights over another sum of them. Each sum has a relative error of at most γ_{n−1} in any
+    order of summation (Higham 2002, section 4.2), and each weight is rounded: together at most γ_{2n}. √n·u is no
+    bound, because the roundings in a sum of equal terms depend on each other.
     """
     rng, roundoff = one.rng(960), theory.float_format(one.dtype).unit_roundoff
     k = rng.standard_normal((1, 1, _SUM_KEYS, 8), dtype=np.float32)
@@ -150,7 +150,7 @@ def long_sums(one: Subject) -> Iterator[Row]:
 
 
 def _curves(one: Subject) -> Iterator[Row]:
-    """F, U, H and b² Var_p(s) of rows of n independent N(0, 1) logits at temperatures around the freezing one."""
+    """F, U, H and b² Var_p(s) of rows of n independent N(0, 1) logits, around the freezing temperature."""
     critical = theory.critical_beta(CURVE_KEYS)
     for number, ratio in enumerate(_CURVE):
         b, rng = critical / ratio, one.rng(950, number)
@@ -162,7 +162,7 @@ def _curves(one: Subject) -> Iterator[Row]:
         yield one.mean(ENERGY, where, -seen.mean_energy[0] / b, (exact.entropy - exact.log_partition) / b)
         yield one.mean(ENTROPY, where, seen.entropy[0], exact.entropy)
         capacity = observables.energy_variance(one.attend, q, k, scale=b)[0]  # of the logits bs: b² Var_p(s)
-        # b² d⟨s⟩/db with ⟨s⟩ = b(1 − E Σp²) by parts; of the exact quadrature, relative error about 1e-5
+        # b² d⟨s⟩/db, where ⟨s⟩ = b(1 − E Σp²) by parts, from the exact quadrature: relative error about 1e-5
         slope = derivative(
             lambda b: np.array(b * (1 - theory.random_energy(CURVE_KEYS, b).participation)), b, 0.02 * b
         )

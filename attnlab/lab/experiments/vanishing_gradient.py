@@ -29,19 +29,19 @@ from attnlab.workload.inputs import Inputs
 from attnlab.workload.workload import Workload
 
 _HEAD_DIM, _KEYS = 64, 1024
-#: heads, queries, keys; of a slow backend; and of short rows
+#: heads, queries and keys; the same for a slow backend; and for short rows
 _SIZES, _SLOW_SIZES, _SHORT = (16, 48, _KEYS), (16, 8, 64), (64, 16, 8)
 _SCALES: Mapping[str, float] = {"unscaled": 1.0, "scaled": _HEAD_DIM**-0.5}
-#: a row with a smaller Jacobian norm than this passes on next to nothing
+#: a row with a smaller Jacobian norm than this passes on almost no gradient
 SMALL = 1e-3
 _NORMS = (1e-5, 1e-4, SMALL, 1e-2, 4e-2, 4.5e-2, 5e-2, 5.5e-2, 6e-2, 7e-2, 1e-1, 3e-1)
-#: where the share of rows without a gradient is followed: over d_k unscaled, and over n scaled
+#: d_k at which the share of rows with almost no gradient is measured, unscaled; n of the mean square norm, scaled
 _HEAD_DIMS, _LENGTHS = (64, 256, 1024, 4096), (256, 1024, 16384)
-#: dimensions of queries whose length is given; two more make an array of aligned width
+#: the dimension of queries whose length is given; `observe` adds two, which makes an aligned width
 _FEW = 14
-#: a square norm is read from a backend to about 1e-12
+#: absolute error of a squared norm that is measured through a backend
 _SQUARE_SLACK = 1e-12
-#: rows of the law, and copies of each
+#: rows that are drawn from the law, and copies of each
 _LAW_ROWS, _COPIES = 2048, 32
 #: keys, head dimension and scale of a row
 _Law = tuple[int, int, float]
@@ -50,7 +50,7 @@ AGAINST_DIM = "share of rows below 1e-3 against d_k"
 
 
 def measure(one: Subject) -> Iterator[Row]:
-    """Norms of the rows' Jacobians; gradients with small values; through one backend, norms against sizes."""
+    """Norms of the rows' Jacobians; gradients at small values V; through the leading backend, norms against sizes."""
     for heads, queries, keys in (_SLOW_SIZES if one.slow else _SIZES, _SHORT):
         means = list[Row]()
         for scaling, scale in _SCALES.items():
@@ -78,10 +78,10 @@ def measure(one: Subject) -> Iterator[Row]:
 def _share_row(
     one: Subject, quantity: str, where: Mapping[str, Any], norms: Array, below: float, law: _Law
 ) -> Row:
-    """The share of the measured norms that lie `below` against the predicted one.
+    """The share of the measured norms that are smaller than `below`, compared with the predicted share.
 
-    Where it is small, few rows were seen or none, and their spread says nothing of what might have been: the error is
-    then that of the predicted share, and some four rows are too few to judge by.
+    If the share is small, few rows or none are counted, and their spread does not show the error. So the error is at
+    least that of the predicted share, and a difference of four rows is always allowed.
     """
     expected, expected_error = mean_over_clusters(_norms(*law) < below)
     found, error = mean_over_clusters(norms < below)
@@ -99,7 +99,7 @@ def small_values(one: Subject) -> Iterator[Row]:
         workload = Workload.of_inputs(inputs, direction="backward")
         try:
             both.append(one.backend.named(workload, one.backend.bind(workload, inputs)()))
-        except Declined:  # it has no gradients: nothing to measure, nothing wrong
+        except Declined:  # a backend without gradients gets no rows
             return
     for wanted, expected in (("query", 1e-3), ("key", 1e-3), ("value", 1.0)):
         whole, small = (float(np.linalg.norm(found[f"{wanted} gradient"])) for found in both)
@@ -108,10 +108,10 @@ def small_values(one: Subject) -> Iterator[Row]:
 
 
 def _against_sizes(one: Subject) -> Iterator[Row]:
-    """Rows without a gradient against d_k, unscaled over 1024 keys; the mean square norm against n, scaled at d_k = 64.
+    """Rows with almost no gradient against d_k, unscaled, n = 1024; the mean square norm against n, scaled, d_k = 64.
 
-    Given its query a row has independent normal logits, whose size follows from the query's length alone. So queries of
-    few dimensions with lengths of the law χ of d_k dimensions give rows of the same law for less work.
+    Given its query, a row has independent normal logits, whose standard deviation depends on the query's length alone.
+    So queries of few dimensions, with lengths from the χ law of d_k dimensions, give rows of the same law faster.
     """
     for head_dim in _HEAD_DIMS:
         lengths = np.sqrt(one.rng(820, head_dim).chisquare(head_dim, (1, 32, 128, 1)))
@@ -128,16 +128,16 @@ def _against_sizes(one: Subject) -> Iterator[Row]:
 
 # -- the law of ‖J‖_F of a row over standard normal inputs, which has no integral ---------------------
 #
-# Rows of the random energy model are drawn, and the two things that decide most of ‖J‖ are not left to chance: β is
-# drawn from one stratum of its law for each row, and the largest logit, given all others a normal number above the
-# second largest, from one stratum of its law for each copy of the row. That makes the error some ten times smaller.
+# Rows of the random energy model are drawn. The two variables that decide most of ‖J‖ are stratified. For each row, β
+# is drawn from one stratum of its law. For each copy of the row, the largest logit, a normal number above the second
+# largest if all others are given, is drawn from one stratum of its law. This makes the error about ten times smaller.
 
 
 @lru_cache(maxsize=16)
 def _norms(keys: int, head_dim: int, scale: float) -> Array:
     """‖J‖_F of rows, (rows, copies), the same in every run; rows are independent of each other.
 
-    With w_j = e^{s_j − s_max} of the keys but the largest, R = Σw and p = 1/(1 + R), the squared norm is
+    Let w_j = e^{s_j − s_max} for all keys but the largest, R = Σw and p = 1/(1 + R). The squared norm is then
     p⁴R² + p²Σw² − 2p³Σw³ + 2p⁴Σw² + p⁴(Σw²)², in which nothing cancels.
     """
     from scipy.special import ndtr, ndtri

@@ -30,21 +30,21 @@ from attnlab.lab.experiments.heads import MODEL_DIM, joined, split
 from attnlab.lab.observables import read_logits
 from attnlab.lab.theory import dot_product_moments, initial_logit_variance
 
-#: what the dot product is multiplied by, as a power of d_k
+#: the factor on the dot product, as a power of d_k
 SCALINGS: Mapping[str, float] = {"unscaled": 0.0, "scaled": -0.5, "μP": -1.0}
-#: head dimensions of the leading backend, and of the others and of every family of components
+#: head dimensions for the leading backend; for other backends and for the families of components
 _HEAD_DIMS, _FEWER_HEAD_DIMS = (1, 4, 16, 64, 256, 1024), (1, 4, 16, 64, 256)
-#: independent heads, and queries and keys in each; a slow backend gets the second
+#: independent heads, and queries and keys in each; the same for a slow backend
 _SIZES, _SLOW_SIZES = (24, 48, 48), (8, 16, 16)
-#: queries, and keys, of a block of dot products, and independent blocks for a point
+#: number of queries, and of keys, in a block of dot products; independent blocks per point
 _BLOCK, _BLOCKS = 256, 24
-#: independent draws of both projections, tokens of each, and their heads
+#: independent draws of both projections; tokens and heads of each draw
 _DRAWS, _TOKENS, _HEADS = 32, 16, 8
-#: layers of the stack; independent stacks, their tokens, dimensions of a token, heads
+#: layers of a stack, and its kinds of norm; independent stacks, their tokens, the dimension of a token, heads
 LAYERS, NORMS = 6, ("none", "pre-norm")
 _STACKS, _STACK_TOKENS, _STACK_DIM, _STACK_HEADS = 16, 48, 96, 4
 _STACK_HEAD_DIM = _STACK_DIM // _STACK_HEADS
-#: float32 products and sums are good to this, relatively
+#: relative error of products and sums in float32
 _ROUNDING = 2e-5
 VARIANCE, SLOPE = "variance of the logits", "slope of ln variance on ln d_k"
 OF_FAMILY = BY_LAYER = "Var(q·k) / d_k"
@@ -60,7 +60,7 @@ SCHEMES: Mapping[str, tuple[float, float, bool]] = {
 }
 
 
-#: unit components of q and of k
+#: the laws of the components of q and of k
 _UNIT: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], NDArray[Any]]] = {
     "normal": lambda rng, shape: rng.standard_normal(shape, np.float32),
     "Rademacher": lambda rng, shape: rng.integers(0, 2, shape, dtype=np.int8) * 2.0 - 1,
@@ -68,7 +68,7 @@ _UNIT: Mapping[str, Callable[[np.random.Generator, tuple[int, int]], NDArray[Any
     "equal": lambda rng, shape: np.repeat(rng.standard_normal((shape[0], 1)), shape[1], axis=1),
     "sphere": lambda rng, shape: _normalised(rng.standard_normal(shape)) / shape[1] ** 0.5,
 }
-#: what is drawn, with which standard deviation and mean, and what Var(q·k)/d_k grows with, as a power of d_k
+#: the law that is drawn, the factor on it and the mean added to it, and the power of d_k as which Var(q·k)/d_k grows
 FAMILIES: Mapping[str, tuple[str, float, float, int]] = {
     "normal": ("normal", 1.0, 0.0, 0),
     "Rademacher": ("Rademacher", 1.0, 0.0, 0),
@@ -83,14 +83,14 @@ FAMILIES: Mapping[str, tuple[str, float, float, int]] = {
 def measure(one: Subject) -> Iterator[Row]:
     """Variances at every d_k and scaling with their slopes, and at four initialisations, from the backend's weights.
 
-    Through one backend also of q·k for seven laws of its components, and by layer.
+    The leading backend also gives the variance of q·k for seven families of components, and by layer.
     """
     heads, n_q, n_k = _SLOW_SIZES if one.slow else _SIZES
     dims = _HEAD_DIMS if one.lead else _FEWER_HEAD_DIMS
     for scaling, power in SCALINGS.items():
         rows = []
         for head_dim in dims:
-            # the same draw for every backend and scaling: what differs between points is what was changed
+            # the same draw for every backend and scaling, so that rows differ only by what was changed
             rng, scale = one.rng(head_dim), float(head_dim) ** power
             q, k = (rng.standard_normal((1, heads, n, head_dim)) for n in (n_q, n_k))
             exact = dot_product_moments(head_dim, scale=scale)
@@ -101,7 +101,7 @@ def measure(one: Subject) -> Iterator[Row]:
         yield from rows
         y = np.array([row.measured for row in rows])
         y_error = np.array([row.standard_error for row in rows])
-        # weighted least squares: points are independent, and their errors known and small (Press et al., §15.2)
+        # weighted least squares: points are independent, and their errors are known and small (Press et al., §15.2)
         fit, covariance = np.polyfit(np.log(dims), np.log(y), 1, w=y / y_error, cov="unscaled")
         error = math.sqrt(covariance[0, 0])
         yield one.row(SLOPE, {"scaling": scaling}, 1 + 2 * power, fit[0], standard_error=error)
@@ -113,7 +113,7 @@ def measure(one: Subject) -> Iterator[Row]:
 
 
 def _families(one: Subject) -> Iterator[Row]:
-    """The variance of q·k for each family, over independent blocks of dot products; no backend is needed for it."""
+    """The variance of q·k for each family, over independent blocks of dot products; this needs no backend."""
     for number, (label, (law, std, mean, power)) in enumerate(FAMILIES.items()):
         for head_dim in _FEWER_HEAD_DIMS:
             rng, blocks = one.rng(100 + number, head_dim), []
@@ -129,12 +129,12 @@ def _families(one: Subject) -> Iterator[Row]:
 
 
 def _normalised(x: Array) -> Array:
-    """Every vector at |x|² = its dimension."""
+    """Every vector, scaled to |x|² = its dimension."""
     return np.asarray(x * (math.sqrt(x.shape[-1]) / np.linalg.norm(x, axis=-1, keepdims=True)))
 
 
 def _initialisation(one: Subject) -> Iterator[Row]:
-    """Each draw of W_q and W_k is a cluster: within it all logits share the projections. A bias is a last column."""
+    """Variances at initialisation. A draw of W_q and W_k is a cluster: its logits share it. A bias is a last column."""
     for number, (label, (variance, bias, uniform)) in enumerate(SCHEMES.items()):
         rng, squares = one.rng(1300, number), []
         for _ in range(_DRAWS):
@@ -150,10 +150,10 @@ def _initialisation(one: Subject) -> Iterator[Row]:
 
 
 def _by_layer(one: Subject) -> Iterator[Row]:
-    """The mean square of q·k over d_k at each layer, and at the last without the scale over with it.
+    """The mean square of q·k over d_k at each layer; for the last layer also its ratio, unscaled over scaled.
 
-    Predicted where the length of x is known: at the first layer, and at all of them under a pre-norm. Standard errors
-    are those of independent stacks, which are the same with the scale and without.
+    It is predicted if the length of x is known: at the first layer, and at all layers under a pre-norm. Standard errors
+    are those of independent stacks, which have the same random numbers with the scale and without.
     """
     for norm in NORMS:
         last: list[Array] = []
@@ -174,7 +174,7 @@ def _by_layer(one: Subject) -> Iterator[Row]:
             last.append(sizes)
         unscaled, scaled = last
         ratio, expected = float(unscaled.mean() / scaled.mean()), 1.0 if norm == "pre-norm" else None
-        # of a ratio of two means: that of the mean of a − ratio·b, over the mean of b
+        # the error of a ratio of two means is that of the mean of a − ratio·b, divided by the mean of b
         _, error = mean_over_clusters(((unscaled - ratio * scaled) / scaled.mean())[:, None])
         yield one.row(RATIO, {"norm": norm, "layer": LAYERS}, expected, ratio, standard_error=error)
 
